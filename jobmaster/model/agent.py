@@ -8,7 +8,7 @@ import msgspec
 
 
 class AgentState(StrEnum):
-    """ACTIVE and STOPPING hold a lease; DEAD has a death certificate; RETIRED left by itself with nothing behind."""
+    """ACTIVE and STOPPING hold a lease; DEAD has a death certificate; RETIRED exited and left no bucket."""
 
     ACTIVE = "ACTIVE"
     STOPPING = "STOPPING"
@@ -17,7 +17,7 @@ class AgentState(StrEnum):
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent as the master knows it. Times are microseconds since 1970 by the master's clock."""
+    """One agent by its row in the master. Times are microseconds since 1970 by the master's clock."""
 
     id: bytes
     name: str
@@ -33,17 +33,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     started_us: int
     share: float = 1.0
-    """Jobs it is given, against those of an agent with share 1."""
+    """Share of new jobs, relative to an agent with share 1."""
     helps: tuple[str, ...] = ()
-    """Lanes in which it opens a bucket when it is asked to."""
+    """Lanes in which it opens a bucket on request."""
     settings: dict[str, object] = {}
-    """What all agents of a cluster should be told alike, by its key in the configuration."""
+    """Settings that all agents of a cluster should have in common, by their key in the configuration."""
     clock_us: int | None = None
-    """Its wall clock, when it registers."""
+    """Its wall clock at registration."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What agents publish about a handler, so that a producer without its code can validate a submit."""
+    """A handler as agents publish it, so that a producer without its code can validate a submit."""
 
     name: str
     schema: dict[str, object]

@@ -14,11 +14,11 @@ class ArchiveState(StrEnum):
     SEALED = "SEALED"
     """Chosen; on its way out of ``job``, unfinished jobs included."""
     DETACHED = "DETACHED"
-    """Out of ``job``, still in the views; nobody writes to it any more."""
+    """Out of ``job``, still in the views; nothing writes to it any more."""
     EXPORTED = "EXPORTED"
-    """Files are written; nobody may rely on them."""
+    """Files are written and not verified; no reader may use them."""
     VERIFIED = "VERIFIED"
-    """Count and checksum of the files are those of the tables."""
+    """Count and checksum of the files equal those of the tables."""
     PUBLISHED = "PUBLISHED"
     """Readers of the lake may use the files."""
     DROPPED = "DROPPED"
@@ -35,11 +35,11 @@ class LakeFile(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     sha256: str = ""
-    """Of the content; empty where the lake is no local directory."""
+    """Of the content; empty when the lake is no local directory."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """Rows and checksum of jobs and attempts, as the tables say them or as the files do."""
+    """Rows and checksums of jobs and attempts, of the tables or of the files."""
 
     rows: int
     checksum: int
@@ -60,11 +60,11 @@ class ArchiveRange(msgspec.Struct, frozen=True, kw_only=True):
     hi: bytes
     """... to below here."""
     moved: int | None = None
-    """Unfinished jobs that went to the attic."""
+    """Unfinished jobs that were copied to the attic table."""
     discarded: bool = False
-    """Dropped without a copy, by an operator's word."""
+    """Dropped without a copy, on an operator's order."""
     measure: Measure | None = None
-    """What the files must hold; from EXPORTED on."""
+    """Expected rows and checksums of the files; from EXPORTED on."""
     run_id: str | None = None
     lake: str | None = None
     format: int | None = None

@@ -23,7 +23,7 @@ WORKING_STATES = frozenset({BucketState.ACTIVE, BucketState.COMPLETING})
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """One bucket as the master knows it."""
+    """One bucket by its row in the master."""
 
     id: bytes
     store: str
@@ -37,7 +37,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketDepth(msgspec.Struct, frozen=True):
-    """What lies in a bucket of a store, in jobs (``claimed`` in lists)."""
+    """Content of a bucket in a store, in jobs (``claimed`` in lists)."""
 
     pending: int
     assigned: int
@@ -47,7 +47,7 @@ class BucketDepth(msgspec.Struct, frozen=True):
 
 
 class StoreOnlyJobs(msgspec.Struct, frozen=True):
-    """Jobs of one bucket that its store may hold alone."""
+    """Jobs and outcomes of one bucket that may be in its store only."""
 
     pending: bytes | None
     """Id of the first waiting job."""

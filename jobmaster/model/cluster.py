@@ -1,4 +1,4 @@
-"""The cluster."""
+"""The identity of a cluster."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ class ClusterRow(NamedTuple):
 
     name: str
     uid: bytes
-    """Random per creation; agent stores remember it."""
+    """Random per creation; agent stores record it."""

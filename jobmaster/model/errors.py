@@ -1,7 +1,7 @@
-"""One tree of errors; each class says whose fault it is and each instance how to mend it.
+"""One tree of errors. The class tells callers, operators and servers apart; the hint of an instance is the remedy.
 
-``InputError`` is the caller's, ``ConfigError`` the operator's, ``Unavailable`` a server's, ``Refused`` the cluster's own
-considered "no". ``OutcomeUnknown`` is neither success nor failure: send the same id again.
+``InputError``: the caller's input is wrong. ``ConfigError``: the configuration is wrong. ``Unavailable``: a server does not
+answer. ``Refused``: the cluster works and refuses. ``OutcomeUnknown``: neither success nor failure, send the same id again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class JobMasterError(Exception):
     """Root of the tree.
 
     Args:
-        message: one sentence, what is wrong and where.
-        hint: one sentence, how to mend it; ``None`` when the message says it all.
+        message: one sentence: the mistake and its place.
+        hint: one sentence: the remedy; ``None`` when the message is enough.
     """
 
     exit_code = 1
@@ -33,7 +33,7 @@ class JobMasterError(Exception):
 
 
 class InputError(JobMasterError):
-    """The caller sent something that can never work; nothing was stored."""
+    """Input that can never be accepted; nothing was stored."""
 
     exit_code = 2
 
@@ -65,13 +65,13 @@ class NotFound(JobMasterError):
 
 
 class Conflict(JobMasterError):
-    """The thing has moved on: same id or idempotency key with another payload, or a state that forbids the action."""
+    """The state forbids the action, or the same id or idempotency key exists with another payload."""
 
     exit_code = 4
 
 
 class WaitTimeout(JobMasterError):
-    """The time given to ``wait``, ``result`` or ``wait_saved`` is over; the job goes on."""
+    """The time-out of ``wait``, ``result`` or ``wait_saved`` is over; the job continues."""
 
     exit_code = 6
 
@@ -91,8 +91,8 @@ class Unavailable(JobMasterError):
     """A server cannot be reached or does not answer in time.
 
     Args:
-        timed_out: it had the call and did not finish it in its time. A batch may have been too large for it: who sends it
-            again sends less at once.
+        timed_out: the server had the call and did not finish it in time. A batch may have been too large: a repetition sends
+            less at once.
     """
 
     exit_code = 69
@@ -113,17 +113,17 @@ class OutcomeUnknown(Unavailable):
 
 
 class Refused(JobMasterError):
-    """The cluster is able but not willing: wrong schema version, eviction policy, durability level not reachable."""
+    """The cluster answers and refuses: wrong schema version, eviction policy, durability level not reachable."""
 
     exit_code = 77
 
 
 class ValueRefused(Refused):
-    """The master cannot store a value of a row (text with NUL, a number out of its range), now or ever; other rows it may."""
+    """The master can never store a value of this row (text with NUL, a number out of range); other rows are not affected."""
 
 
 class AccessRefused(Refused):
-    """The master or a store does not allow this user something, or something stands between. No job is to blame for it."""
+    """The master or a store denies this user an access, or a proxy does. No job is the cause."""
 
 
 class SchemaMismatch(Refused):
@@ -139,7 +139,7 @@ class DurabilityRefused(Refused):
 
 
 class Unserved(Refused):
-    """No agent has a bucket of the job's lane and priority, and the submit said ``on_unserved="raise"``."""
+    """No agent has a bucket of the job's lane and priority, and the submit has ``on_unserved="raise"``."""
 
 
 class BucketsFull(Refused):
@@ -157,6 +157,6 @@ class ConfigError(JobMasterError):
 
 
 class CodeError(JobMasterError):
-    """An invariant of our own does not hold; please report it. The process that meets it stops."""
+    """An invariant of this program does not hold; please report it. The process stops."""
 
     exit_code = 70

@@ -1,7 +1,7 @@
 """Ids as distinct types. A job id is the 16 bytes of a UUIDv7: its first 48 bits are milliseconds since 1970.
 
-Agents and buckets have UUIDv7 ids too, made by the process that creates them, so that no failover of the master can hand
-out the same number twice.
+Agents and buckets have UUIDv7 ids too. The process that creates them makes the id, so that no failover of the master can
+assign the same number twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AgentId = NewType("AgentId", bytes)
 
 
 class Identity(NamedTuple):
-    """Which assignment of a job is speaking; all three are compared by every later write about the job."""
+    """The assignment of a job that a write belongs to; every write about the job compares all three values."""
 
     token: int
     bucket_id: bytes
@@ -27,7 +27,7 @@ class Identity(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """Who may touch a bucket in the store: compared by every owner call."""
+    """The right to change a bucket in the store: every call of an owner is compared with it."""
 
     bucket_id: BucketId
     epoch: int

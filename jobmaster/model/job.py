@@ -1,4 +1,4 @@
-"""A job: its states, what is submitted, what lies in a bucket, how it ended, what a person sees."""
+"""A job: its states, and its forms on submit, in a bucket, in the master and for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobmaster.model.ids import ID_BYTES
 
 
 class JobState(StrEnum):
-    """Where a job is in its life. ``SAVE_PENDING`` and ``QUEUED`` never stand in the master."""
+    """State of a job. ``SAVE_PENDING`` and ``QUEUED`` are never in the master."""
 
     SAVE_PENDING = "SAVE_PENDING"
     HELD = "HELD"
@@ -63,9 +63,9 @@ class Priority(IntEnum):
 
 
 class Durability(StrEnum):
-    """What has acknowledged a submit, from the weakest level to the strongest; never lowered silently.
+    """Durability of an acknowledged submit, from the weakest level to the strongest; never lowered silently.
 
-    A submit asks for one of ``REQUESTABLE``; a receipt names the level that was reached.
+    A submit requests one of ``REQUESTABLE``; a receipt names the level that was reached.
     """
 
     VOLATILE = "volatile"
@@ -81,11 +81,11 @@ class Durability(StrEnum):
 
 
 REQUESTABLE = (Durability.STORE, Durability.STORE_FSYNC, Durability.MASTER)
-"""The levels that options and configuration name; ``allow_volatile`` and ``connection`` lead to the other two."""
+"""The levels that options and configuration accept; ``allow_volatile`` and ``connection`` lead to the other two."""
 
 
 class OnFull(StrEnum):
-    """What a submit does when every matching bucket is over its high-water mark."""
+    """Behaviour of a submit when every matching bucket is over its high-water mark."""
 
     BLOCK = "block"
     RAISE = "raise"
@@ -101,7 +101,7 @@ class RunMode(StrEnum):
 
 
 class StartRule(StrEnum):
-    """Who authorises a start: the agent's lease, or an accepted PROCESSING write."""
+    """What authorises a start: the agent's lease, or an accepted PROCESSING write."""
 
     LEASE = "lease"
     FENCED = "fenced"
@@ -111,24 +111,24 @@ class Delivery(StrEnum):
     """How often a job may be started."""
 
     AT_LEAST_ONCE = "at_least_once"
-    """Again after every failure and every loss, within its attempts and rescues."""
+    """Started again after each failure and loss, within its attempts and rescues."""
     AT_MOST_ONCE = "at_most_once"
-    """Once: one that was started and did not come to an end is FAILED with the reason ``abandoned``."""
+    """Once: a job that was started and has no outcome becomes FAILED with the reason ``abandoned``."""
 
 
 class Confirm(StrEnum):
-    """What says that a job is done."""
+    """What confirms that a job is done."""
 
     RETURN = "return"
     """The return of its handler."""
     EXPLICIT = "explicit"
-    """``ctx.confirm()``, or a confirmation from outside."""
+    """A call of ``ctx.confirm()``, or a confirmation from outside."""
 
 
 class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a job carries beside its arguments. Encoded as JSON; empty headers are zero bytes.
+    """Options of a job beside its arguments. Encoded as JSON; empty headers are zero bytes.
 
-    A ``None`` means "as the handler says, else the cluster's default".
+    ``None`` means the value of the handler, else the default of the cluster.
     """
 
     tags: tuple[str, ...] = ()
@@ -138,17 +138,18 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expires_us: int | None = None
     """Microseconds since 1970 after which the job must not start any more."""
     key: str | None = None
-    """Idempotency key it was submitted with."""
+    """Idempotency key of the submit."""
     at_most_once: bool = False
-    """Never to be run again once it was started. A rescuer, who may not know the handler, reads it from the row: no start
-    without it there. (``is_at_most_once`` in the master looks for these very bytes; all text here stands in quotes.)"""
+    """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
+    starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is
+    quoted, so no other field can match.)"""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One job as it lies in a bucket: the wire form (MessagePack array), also kept in a claimed list.
+    """One job in a bucket or in a claimed list: the wire form (MessagePack array).
 
     ``id`` must stay first and 16 bytes long: the store's functions read it at a fixed offset. ``token`` 1 means a
-    SavePending copy that the master has never seen; every onboarded copy has a higher one.
+    SavePending copy without a row in the master; every onboarded copy has a higher token.
     """
 
     id: Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
@@ -161,12 +162,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     headers: bytes = b""
     """JSON of ``Headers``, or empty."""
     attempt: int = 0
-    """Attempts already used up (failed); the next run is attempt + 1."""
+    """Failed attempts so far; the next run is attempt + 1."""
     rescues: int = 0
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of what the job carries."""
+        """Bytes of arguments and headers."""
         return len(self.args) + len(self.headers)
 
 
@@ -208,24 +209,24 @@ class FinalRow(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of what the row carries: by these, not by rows alone, batches are cut."""
+        """Bytes of arguments, headers and result or error. Batches are limited by these bytes, not by rows alone."""
         return len(self.args) + len(self.headers) + len(self.result or self.error or b"")
 
 
 class Conclusion(StrEnum):
-    """How a handler's own transaction, its job's outcome included, ended."""
+    """End of a handler's own transaction, which includes its job's outcome."""
 
     COMMITTED = "committed"
     REFUSED = "refused"
-    """By the row: the attempt has been superseded. Everything was rolled back."""
+    """Refused by the row: the attempt is superseded. Everything was rolled back."""
     WITHHELD = "withheld"
     """The lease was over before the commit. Everything was rolled back."""
     UNKNOWN = "unknown"
-    """The commit was sent and not answered: the row tells."""
+    """The commit was sent and not answered: the row shows whether it happened."""
 
 
 class InFlightRow(NamedTuple):
-    """A claimed job that gets its row before it has ended."""
+    """A claimed job that gets its row before its end."""
 
     id: bytes
     state: str
@@ -242,33 +243,33 @@ class InFlightRow(NamedTuple):
 
 
 class HoldRow(NamedTuple):
-    """A job given back (HELD) or kept for later in the same bucket (ASSIGNED, token + 1)."""
+    """A job that is released (HELD), or stays in its bucket for a later attempt (ASSIGNED, token + 1)."""
 
     id: bytes
     priority: int
     lane: str
     handler: str
     token: int
-    """Token of the identity that gives it back."""
+    """Token of the identity that releases it."""
     attempt: int
-    """Attempts used up afterwards."""
+    """Failed attempts, including this one."""
     rescues: int
     due_us: int
     """When it may run again; 0 = at once."""
     args: bytes
     headers: bytes
     error: bytes | None
-    """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written; ``None``: none is."""
+    """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written. ``None``: no row is written."""
     ran_us: int
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of what the row carries."""
+        """Bytes of arguments, headers and error."""
         return len(self.args) + len(self.headers) + len(self.error or b"")
 
     @classmethod
     def of(cls, entry: Entry, priority: int, lane: str) -> HoldRow:
-        """A copy given back as it is: not run, nothing used up."""
+        """A copy that is released without a run: no attempt is counted."""
         return cls(
             entry.id, priority, lane, entry.handler, entry.token, entry.attempt, entry.rescues, entry.due_us,
             entry.args, entry.headers, None, 0,
@@ -276,7 +277,7 @@ class HoldRow(NamedTuple):
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt that did not conclude its job ended."""
+    """End of an attempt that did not conclude its job."""
 
     FAILED = "failed"
     TIMED_OUT = "timed_out"
@@ -287,13 +288,13 @@ class AttemptOutcome(StrEnum):
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an attempt failed; text only, never rebuilt into an exception."""
+    """Reason of a failed attempt, as text; it never becomes an exception again."""
 
     type: str
     message: str
     reason: str = "error"
     """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``, ``retry``,
-    ``abandoned`` (at most once: started, and its end is not known), ``unconfirmed`` (explicit confirmation: none came)."""
+    ``abandoned`` (at most once: started, outcome unknown), ``unconfirmed`` (explicit confirmation: none came in time)."""
     traceback: str = ""
     truncated: bool = False
 
@@ -323,13 +324,13 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(NamedTuple):
-    """What an acknowledged submit returns (the client wraps it with ``wait_saved``/``wait``)."""
+    """Answer of an acknowledged submit (the client wraps it with ``wait_saved``/``wait``)."""
 
     id: bytes
     level: Durability
     bucket_id: bytes | None
-    """``None`` when the job went to the master."""
+    """``None`` when the job is in the master."""
     duplicate: bool = False
-    """The id or the idempotency key was known already, with the same payload."""
+    """The id or the idempotency key existed already, with the same payload."""
     unserved: bool = False
-    """It waits in the master, and no agent has a bucket for it now."""
+    """The job waits in the master, and no agent has a bucket for it now."""

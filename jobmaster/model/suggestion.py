@@ -1,4 +1,4 @@
-"""``did you mean X?``: the nearest known word for a misspelt one."""
+"""``did you mean X?``: the known word that is nearest to a misspelt one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 WORD_CHARS_MAX = 64
-"""Longer words get no suggestion: comparing them costs more than it helps."""
+"""Longer words get no suggestion: the comparison costs more than a suggestion helps."""
 
 
 def did_you_mean(word: str, known: Iterable[str], *, quote: str = "'") -> str | None:

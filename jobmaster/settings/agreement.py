@@ -1,8 +1,7 @@
-"""The settings that the agents of a cluster should have in common, and in which of them they differ.
+"""The settings that all agents of a cluster should have in common, and the differences between agents.
 
-Nothing breaks at once where they differ: a lease row holds its own length, and the failure detector uses that. But which
-agent is rescued when, how far ahead jobs leave the master, and after how many rescues a job is given up is then a matter of
-chance.
+A difference breaks nothing at once: a lease row holds its own length, and the failure detector uses that. But the moment of a
+rescue, how early jobs leave the master, and the number of rescues that ends a job then depend on which agent acts.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import msgspec
 from jobmaster.settings.model import ClusterSettings
 
 _OWN = frozenset({"leases.grace"})
-"""Each agent's own affair."""
+"""Keys of these sections that may differ."""
 _UNITS = ("_seconds", "_bytes")
 
 

@@ -1,7 +1,7 @@
-"""Nodes to structs: walks a configuration as written along the shape of the settings and collects every problem.
+"""Nodes to structs: walks a configuration as written along the schema of the settings and collects every problem.
 
-Always yields a value: what cannot be read stands at its default, so that later checks see a whole configuration and can
-report their own findings in the same run. Such a value must not be used when there are problems.
+The result is always a complete value: a key that cannot be read has its default, so that later checks see a whole
+configuration and report their own findings in the same run. The value must not be used when there are problems.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Binder:
 
     problems: list[Problem] = field(default_factory=list)
     origins: dict[str, Origin] = field(default_factory=dict)
-    """Path of every leaf that was written -> place of its value."""
+    """Path of every leaf that was written -> origin of its value."""
     places: dict[str, Origin] = field(default_factory=dict)
-    """The same for blocks and tables too (place of the key), for problems that are found afterwards."""
+    """The same with blocks and tables (origin of the key), for problems that are found afterwards."""
 
     def bind_block(self, block: Block, node: Node, path: str) -> msgspec.Struct:
         """The struct of a block; unknown keys are reported with the nearest known one."""
@@ -58,14 +58,14 @@ class Binder:
             if key is None:
                 self._report(entry.origin, inner, f"unknown key {show_value(name)}", _hint_for(name, block))
             elif not (isinstance(key.shape, Block | Table) and is_null(entry.value)):
-                # An empty section means "all defaults": it is what is left when every line of it is commented out.
+                # An empty section means "all defaults": it remains when every line of the section is commented out.
                 value = self._bind(key.shape, entry.value, inner)
                 if value is not UNREADABLE:
                     fields[key.attribute] = value
         return self._construct(block, fields, path, sound=len(self.problems) == before)
 
     def place_of(self, *paths: str) -> Origin:
-        """Place of the first of ``paths`` that was written, else of the nearest part above that was."""
+        """Origin of the first of ``paths`` that was written, else of the nearest written section above."""
         for path in paths:
             if path in self.places:
                 return self.places[path]
@@ -91,7 +91,7 @@ class Binder:
                 return self._bind_leaf(shape, node, path)
 
     def _entries(self, node: Node, path: str) -> Iterator[tuple[str, Entry, str]]:
-        """Key, entry and path of what stands in a mapping; anything else is reported."""
+        """Key, entry and path of each entry of a mapping. A node of another kind is reported."""
         if isinstance(node, MappingNode):
             self.places.setdefault(path, node.origin)
             for name, entry in node.entries.items():
@@ -135,9 +135,9 @@ class Binder:
         return UNREADABLE
 
     def _construct(self, block: Block, fields: dict[str, object], path: str, *, sound: bool) -> msgspec.Struct:
-        """The struct; a relation between its numbers that does not hold is reported where the numbers stand.
+        """The struct. A relation between its numbers that does not hold is reported at the numbers.
 
-        A relation is not judged while one of the numbers could not be read: its default is not what was meant.
+        No relation is reported while one of the numbers could not be read: its default is not what the author meant.
         """
         try:
             return block.struct(**fields)
@@ -149,7 +149,7 @@ class Binder:
 
 
 class _Unreadable:
-    """Type of the one value that stands for a leaf that could not be read."""
+    """Type of ``UNREADABLE``, the value of a leaf that could not be read."""
 
 
 UNREADABLE: Final = _Unreadable()
@@ -172,7 +172,7 @@ def _describe(node: Node) -> str:
 
 
 def _hint_for(name: str, block: Block) -> str:
-    """Nearest key of this block, else the section that does have the key, else all keys."""
+    """Nearest key of this block, else the section that has the key, else all keys."""
     for key in block.keys.values():
         if name == key.attribute:
             return f'write "{key.name}", the unit belongs to the value'

@@ -1,6 +1,6 @@
-"""What no single key can show: relations between sections, on a configuration that is whole.
+"""Relations between sections, checked on a complete configuration.
 
-Only what is certain is a problem. What merely looks unintended is a warning.
+A certain mistake is a problem. A value that is probably unintended is a warning.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from jobmaster.settings.yaml_tree import join_path
 
 @dataclass(slots=True)
 class Findings:
-    """Problems and warnings of one run; ``place_of`` finds where the first of some paths was written."""
+    """Problems and warnings of one run."""
 
     place_of: Callable[..., Origin]
+    """Origin of the first of some paths that was written."""
     written: Callable[[str], bool]
-    """Whether a path was written at all."""
+    """True for a path that was written."""
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
 
 
 def check_relations(settings: ClusterSettings, findings: Findings) -> None:
-    """All checks; each names the place of the key that would have to change."""
+    """Run all checks. Each finding names the origin of the key to change."""
     for name, agent in settings.agents.items():
         _check_store(name, agent, settings, findings)
         _check_buckets(name, agent, findings)
@@ -39,7 +40,7 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
 
 
 def _check_urls(settings: ClusterSettings, findings: Findings) -> None:
-    """Every URL must be one that the drivers read as it was meant. Nothing of it is quoted: it may be a password's part."""
+    """Refuse a URL that the drivers would read in another sense. No message quotes it: any part may belong to a password."""
     checks: list[tuple[str, str | None, Callable[[str], object]]] = [("master.dsn", settings.master.dsn, parse_dsn)]
     checks += [
         (f"{join_path('stores', name)}.url", store.url, check_store_url) for name, store in settings.stores.items()
@@ -65,7 +66,7 @@ def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, fin
 
 def _check_buckets(name: str, agent: AgentSettings, findings: Findings) -> None:
     path = join_path("agents", name)
-    # Default counts beside lanes are what `config show -o yaml` writes, and nothing that anybody wanted.
+    # `config show -o yaml` writes the default counts beside lanes, so only other counts are a mistake.
     if agent.lanes and agent.buckets != BucketCounts() and findings.written(f"{path}.buckets"):
         findings.problems.append(
             Problem(
@@ -86,7 +87,7 @@ def _owns_buckets(agent: AgentSettings) -> bool:
 
 
 def _check_served(settings: ClusterSettings, findings: Findings) -> None:
-    """Jobs without a lane or priority of their own go to ``jobs``: somebody should serve that."""
+    """Warn when no agent serves the lane and priority of ``jobs``, where jobs without their own go."""
     lane, priority = settings.jobs.lane, settings.jobs.priority
     counts = [agent.bucket_counts() for agent in settings.agents.values() if _owns_buckets(agent)]
     served = {name for lanes in counts for name in lanes}

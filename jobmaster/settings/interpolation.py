@@ -1,9 +1,10 @@
 """``${NAME}``, ``${NAME:-default}`` and ``${file:path}`` inside values.
 
-Done after parsing, so that what is put in can never become structure; done once, so that what is put in is never
-looked at again (a variable that holds ``${OTHER}`` stays that text). A missing variable or file is an error, never an
-empty text. ``$${`` is a literal ``${``. Errors quote the reference, not what it held. What is put into the user, the
-password or a parameter's value of a URL is percent-encoded: a password may hold any character.
+References are replaced after parsing, so an inserted text never becomes structure. They are replaced once, so an inserted
+text is never searched for references (a variable that holds ``${OTHER}`` stays that text). A missing variable or file is an
+error, never an empty text. ``$${`` is a literal ``${``. Errors quote the reference, not the text behind it. A text that is
+inserted into the user, the password or the value of a parameter of a URL is percent-encoded: a password may hold any
+character.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
 class _Missing(Exception):
-    """A reference that cannot be followed: sentence and hint."""
+    """A reference that cannot be replaced: sentence and hint."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -34,13 +35,13 @@ class _Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Interpolator:
-    """Fills references from ``env`` and from files; relative paths start at ``directory``, the place of the file."""
+    """Replaces references by variables of ``env`` and by files; relative paths start at ``directory``."""
 
     env: Mapping[str, str]
     directory: Path
 
     def fill(self, node: Node, path: str, problems: list[Problem]) -> Node:
-        """The same tree with every reference in a scalar replaced; what cannot be replaced is reported and BROKEN."""
+        """The tree with every reference replaced. A scalar whose reference cannot be replaced is reported and BROKEN."""
         match node:
             case MappingNode():
                 entries = {
@@ -73,7 +74,7 @@ class Interpolator:
         except _Missing as error:
             problems.append(Problem(node.origin, path, error.message, error.hint))
             return replace(node, style=Style.BROKEN)
-        # Without a reference (only $${) the scalar is still what its author wrote, with the type that has.
+        # Without a reference (only $${) the scalar keeps the style and so the type that its author wrote.
         style = Style.RAW if via else node.style
         return ScalarNode(text, style, replace(node.origin, via=tuple(via)), node.text if via else text)
 

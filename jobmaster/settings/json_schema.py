@@ -1,7 +1,7 @@
 """The configuration as JSON Schema (draft-07, which is what YAML editors understand).
 
-It has the loader's rules, as far as a schema can express them: keys, types, words, patterns and bounds of numbers. Bounds of
-durations and sizes written with units, and relations between keys, only the loader knows.
+It has the rules of the loader that a schema can express: keys, types, words, patterns and bounds of numbers. It lacks
+bounds of durations and sizes with units, and relations between keys; the loader checks these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _block_body(block: Block, definitions: dict[str, Tree]) -> dict[str, Tree]:
     properties: dict[str, Tree] = {name: _key(key, definitions) for name, key in block.keys.items()}
     return {
         "description": _prose(block.description.partition("\n\n")[0]),
-        # Nothing but a section's name is a section of defaults: what stays when its lines are commented out.
+        # The name of a section without keys is a section of defaults: it remains when its lines are commented out.
         "type": ["object", "null"],
         "additionalProperties": False,
         "properties": properties,
@@ -49,7 +49,7 @@ def _block_body(block: Block, definitions: dict[str, Tree]) -> dict[str, Tree]:
 def _key(key: Key, definitions: dict[str, Tree]) -> Tree:
     body = _schema(key.shape, definitions)
     if key.description:
-        # In draft-07 nothing beside a $ref counts, so a described reference needs a wrapper.
+        # In draft-07 keys beside a $ref are ignored, so a described reference needs a wrapper.
         body = {"allOf": [body]} if "$ref" in body else body
         body = {"description": _prose(key.description), **body}
     if isinstance(key.shape, Leaf | Series):

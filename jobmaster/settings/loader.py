@@ -1,7 +1,7 @@
-"""The only way to a configuration: command line over environment over file over defaults, checked as one.
+"""Reads a configuration: command line over environment over file over defaults, checked as a whole.
 
-The environment is an argument, so that tests and embedding programs decide; without one it is that of the process, so that a
-producer, an agent and a command started at one place mean the same cluster.
+The environment is an argument, so that tests and embedding programs choose it. Its default is the environment of the process,
+so that a producer, an agent and a command started at one place use the same cluster.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ FILE_BYTES_MAX = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """A configuration that holds, and where each part of it came from."""
+    """A valid configuration, and the origin of each part."""
 
     settings: ClusterSettings
     origins: Mapping[str, Origin]
-    """Path of every leaf (``leases.lease``, ``handlers[0]``) that was written -> its place; the rest are defaults."""
+    """Path of every leaf (``leases.lease``, ``handlers[0]``) that was written -> its origin. Other leaves are defaults."""
     warnings: tuple[Problem, ...] = ()
     source: Path | None = None
     """The file, as it was named; ``None`` when there is none."""
 
     def origin_of(self, path: str) -> Origin:
-        """Where the leaf at ``path`` came from."""
+        """Origin of the leaf at ``path``."""
         return self.origins.get(path, DEFAULT_ORIGIN)
 
 
@@ -59,10 +59,10 @@ def load_settings(
     """Settings from file, environment and command line.
 
     Args:
-        path: the file; ``None`` looks for ``$JOBMASTER_CONFIG``, ``./jobmaster.yaml``, ``./cluster.yaml``, and does
-            without a file when there is none of them.
-        env: variables; ``None``: those of the process, ``{}``: none.
-        overrides: ``key.path=value`` texts, the last one of a key counts.
+        path: the file. ``None``: the first of ``$JOBMASTER_CONFIG``, ``./jobmaster.yaml``, ``./cluster.yaml``, or no file
+            when none of them exists.
+        env: variables. ``None``: those of the process; ``{}``: no variables.
+        overrides: ``key.path=value`` texts; of one key the last text counts.
 
     Raises:
         InvalidSettings: (a ``ConfigError``) with every problem.
@@ -75,7 +75,7 @@ def load_settings(
     command_line = read_command_line(overrides, layers.problems)
     environment = read_environment(env, root, layers.problems)
     if not whole:
-        # After a syntax error the rest of the file is unknown; judging what is missing would only mislead.
+        # After a syntax error the rest of the file is unknown, and findings about missing keys would mislead.
         raise InvalidSettings(in_file_order(layers.problems))
     directory = source.parent if source else Path()
     interpolator = Interpolator(env, directory)
@@ -97,7 +97,7 @@ def _bind(tree: Node, layers: _Layers, source: Path | None) -> LoadedSettings:
     findings = Findings(binder.place_of, binder.places.__contains__)
     check_relations(settings, findings)
     refused = {problem.path for problem in (*layers.problems, *binder.problems)}
-    # A key that could not be read stands at its default here: what follows from that is no finding.
+    # A key that could not be read has its default here: a finding that follows from the default is dropped.
     related = [problem for problem in findings.problems if problem.path not in refused]
     problems = in_file_order([*layers.problems, *binder.problems, *related])
     warnings = in_file_order([*layers.warnings, *findings.warnings])
@@ -107,7 +107,7 @@ def _bind(tree: Node, layers: _Layers, source: Path | None) -> LoadedSettings:
 
 
 def find_file(path: Path | None, env: Mapping[str, str], warnings: list[Problem]) -> Path | None:
-    """The file to read, by the order that ``load_settings`` documents. A dangling link is found, too: it was meant."""
+    """The file to read, in the order of ``load_settings``. A dangling link counts, so that it is reported as missing."""
     if path is not None:
         return path
     if env.get(CONFIG_VARIABLE):

@@ -1,8 +1,8 @@
-"""Secrets never leave the loader in clear text: what looks like a password in a DSN or URL becomes ``***``.
+"""Masks secrets: a text that may be a password in a DSN or URL becomes ``***`` in every output of the loader.
 
-Masking errs on the side of hiding. A password may itself hold ``/``, ``:``, ``@`` or ``#`` unescaped, so everything
-from the first colon after the scheme to the *last* ``@`` goes (a tidy regular expression for user:password stopped at
-the first ``@`` and showed the rest).
+When in doubt, the text is masked. A password may hold ``/``, ``:``, ``@`` or ``#`` unescaped, so everything from the first
+colon after the scheme to the *last* ``@`` is replaced (a regular expression for user:password stopped at the first ``@`` and
+showed the rest).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MASK = "***"
 SHOWN_CHARS_MAX = 80
 
 _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}\Z")
-# No expression here may look back over what it has read: a wrong value can have the length of a whole file.
+# No expression here may backtrack over the text it has read: a wrong value can be as long as a whole file.
 _KEYED = re.compile(
     r"(?i)((?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\]|\\.)+)"
 )
@@ -31,13 +31,13 @@ def mask_secrets(text: str) -> str:
         if colon >= 0:
             text = f"{text[: colon + 1]}{MASK}{text[last_at:]}"
         elif scheme in _TOKEN_SCHEMES:
-            # What stands alone before the @ of a Redis URL is more often a pasted password than a user.
+            # A single word before the @ of a Redis URL is more often a pasted password than a user.
             text = f"{text[:start]}{MASK}{text[last_at:]}"
     return _KEYED.sub(rf"\1{MASK}", text)
 
 
 def _scheme_of(text: str) -> str:
-    """What stands before the first ``://``, in lower case; empty when there is none."""
+    """Text before the first ``://``, in lower case; empty when there is none."""
     end = text.find("://")
     match = _SCHEME.search(text[max(end - 32, 0) : end]) if end > 0 else None
     return match.group().lower() if match else ""

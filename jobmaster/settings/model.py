@@ -56,11 +56,11 @@ PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical
 
 
 _EXACT = 1.0 + 1e-9
-"""0.4 * 3 is a hair more than 1.2 in floats, and still a third of it."""
+"""In floats 0.4 * 3 is slightly more than 1.2; the factor accepts 0.4 as a third of 1.2."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every block of the configuration is: frozen, keyword-only, closed to unknown keys."""
+    """Base of every block of the configuration: frozen, keyword-only, closed to unknown keys."""
 
 
 class AgentMode(StrEnum):
@@ -76,9 +76,9 @@ class MasterDown(StrEnum):
     """What an agent does while the master gives no answer at all."""
 
     CONTINUE = "continue"
-    """Work goes on from the store, whose fence authorises starts; outcomes are kept there for the master."""
+    """It works from the store, whose fence authorises starts, and keeps outcomes in the store for the master."""
     FENCE = "fence"
-    """It stops when its lease ends, and starts again when the master is back."""
+    """It stops when its lease ends, and starts again when the master answers."""
 
 
 class MasterSettings(Section, frozen=True, kw_only=True):
@@ -91,13 +91,13 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     pool_size: PositiveCount = 4
     """Data connections of one process; the heartbeat and the leader have one more each."""
     connect_timeout_seconds: PositiveSeconds = 5.0
-    """How long opening one connection may take."""
+    """Time-out of opening one connection."""
     statement_timeout_seconds: PositiveSeconds = 10.0
     """How long one statement may run before the server ends it."""
     lock_timeout_seconds: PositiveSeconds = 2.0
     """How long one statement may wait for a lock."""
     transactions: PositiveCount = 4
-    """Connections of one agent process for ``transactional`` handlers, and how many of these run at once."""
+    """Connections of one agent process for ``transactional`` handlers; as many of them run at once."""
     transaction_statement_timeout_seconds: PositiveSeconds = 30.0
     """How long one statement of a handler's transaction may run."""
     transaction_lock_timeout_seconds: PositiveSeconds = 5.0
@@ -112,21 +112,22 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     url: StoreUrl | None = None
     """``redis://``, ``rediss://`` (TLS) or ``unix://`` URL; null means the embedded server of ``data_dir``."""
     connect_timeout_seconds: PositiveSeconds = 5.0
-    """How long opening one connection may take."""
+    """Time-out of opening one connection."""
     call_timeout_seconds: PositiveSeconds = 5.0
-    """How long one answer may take; the wake-up connection waits on its own terms."""
+    """Time-out of one call; the wake-up connection has its own."""
     high_water_jobs: PositiveCount = 200_000
-    """Jobs waiting in one bucket above which submits get FULL and the owner spills to the master."""
+    """Waiting jobs of one bucket above which submits get FULL and the owner spills to the master."""
     high_water_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
-    """The same in bytes of waiting jobs; the first of the two to be reached counts."""
+    """The same in bytes of waiting jobs; the limit that is reached first counts."""
     kept_outcomes: PositiveCount = 200_000
-    """Outcomes that one bucket keeps while the master is down; then its owner claims no more until the master is back."""
+    """Outcomes that one bucket keeps while the master is down; at this number its owner stops claiming until the master is
+    back."""
     kept_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
-    """The same in bytes of kept outcomes; the first of the two to be reached counts."""
+    """The same in bytes of kept outcomes; the limit that is reached first counts."""
 
 
 class BucketCounts(Section, frozen=True, kw_only=True):
-    """How many buckets of each priority an agent owns."""
+    """Number of buckets of each priority that an agent owns."""
 
     critical: Count = 1
     high: Count = 1
@@ -155,13 +156,14 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     slots: PositiveCount = 50
     """Jobs of one bucket that may run at once."""
     bucket_buffer: Count = 1000
-    """Jobs of one bucket that may be held claimed beyond the running ones."""
+    """Claimed jobs of one bucket that may wait in the agent's memory, beside the running ones."""
     max_running: PositiveCount = 500
     """Jobs of all buckets of one process that may run at once."""
     share: Annotated[float, Meta(gt=0.0, le=1000.0)] = 1.0
-    """Jobs that each of this agent's buckets is given, against those of an agent with share 1."""
+    """Share of new jobs that each bucket of this agent gets, relative to an agent with share 1."""
     helps: list[Name] = field(default_factory=lambda: ["default"])
-    """Lanes in which it opens a bucket for jobs that it can run and no bucket serves; see ``thresholds.fallback_after``."""
+    """Lanes in which it opens a bucket for jobs that it can run and that no bucket serves; see
+    ``thresholds.fallback_after``."""
     weight: Count = 1
     """Preference as leader: the heaviest agent leads, also when it comes later; 0 never leads."""
     threads: PositiveCount = 16
@@ -181,36 +183,37 @@ class AgentSettings(Section, frozen=True, kw_only=True):
 
 
 class Thresholds(Section, frozen=True, kw_only=True):
-    """Where jobs wait and in what portions they move."""
+    """Where jobs wait, and in batches of which size they move."""
 
     transient_threshold_seconds: PositiveSeconds = 300.0
     """How long before its due time a job may leave the master for a bucket."""
     transfer_batch: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    """Jobs of one onboarding, drain or insert statement."""
+    """Jobs of one onboarding, evacuation or insert statement."""
     persist_within_seconds: PositiveSeconds = 1.0
-    """A claimed job that has not ended by then gets its row in the master."""
+    """A claimed job without an outcome after this time gets its row in the master."""
     age_boost_seconds: Seconds = 900.0
-    """Waiting (since it was due, or made) that lifts a job by one priority when a process must choose: then at least every
-    second start goes to the job lifted highest, and at least every second one to the highest priority. 0 turns it off."""
+    """Waiting (since its due time or its creation) that raises a job by one priority while a process has more jobs than it
+    can run. At least every second start goes to the job that was raised highest, and at least every second one to the
+    highest priority. 0 turns it off."""
     fallback_after_seconds: Seconds = 150.0
-    """Jobs that no bucket serves for so long get a bucket of an agent that helps out; 0 turns it off."""
+    """Jobs that no bucket serves for this time get a bucket of an agent with ``helps``; 0 turns it off."""
     fallback_idle_seconds: PositiveSeconds = 600.0
-    """A bucket of an agent that helps out completes after so long without a job."""
+    """A bucket that was opened for such jobs completes after this time without a job."""
     assigned_low_water: PositiveCount = 2000
     """Onboarded jobs waiting in one bucket below which its owner fetches more."""
 
 
 class Leases(Section, frozen=True, kw_only=True):
-    """Who is alive, and for how long that is believed (seconds)."""
+    """How long agents, the leader and producers' caches count as current."""
 
     lease_seconds: Annotated[float, Meta(ge=0.2, le=600.0)] = 10.0
     """How long an agent counts as alive after a renewal; a crash is noticed at most this + 2 s later."""
     renew_seconds: PositiveSeconds = 3.0
     """How often an agent renews its lease in the master; at most a third of ``lease``."""
     renewals_per_second: Annotated[float, Meta(gt=0.0)] = 100.0
-    """Renewals of all agents together in one second, above which each renews less often and promises longer (both alike)."""
+    """Budget of renewals per second of all agents together; above it each lease and each pause between renewals is longer."""
     store_beat_seconds: PositiveSeconds = 1.0
-    """How often an agent beats in its store."""
+    """How often an agent writes its heartbeat to its store."""
     leader_lease_seconds: PositiveSeconds = 3.5
     """How long the leader keeps its lease without a renewal."""
     leader_renew_seconds: PositiveSeconds = 1.0
@@ -220,15 +223,15 @@ class Leases(Section, frozen=True, kw_only=True):
     grace_seconds: Seconds = 25.0
     """How long a graceful exit waits for running and queued jobs."""
     tombstone_seconds: PositiveSeconds = 120.0
-    """How long a retired bucket is remembered; longer than any producer's cached bucket map."""
+    """How long the row of a retired bucket stays; longer than a producer caches its bucket map."""
     bucket_map_seconds: PositiveSeconds = 10.0
     """Age at which a producer refreshes its cached bucket map."""
     store_dead_seconds: PositiveSeconds = 600.0
-    """How long an agent store must be silent before the rows of its lost buckets go back to HELD without it."""
+    """How long an agent store must not answer before the rows of its lost buckets go back to HELD without it."""
     orphan_grace_seconds: PositiveSeconds = 60.0
-    """How long an in-flight row may name a bucket that is gone before the leader gives its job back."""
+    """How long an in-flight row may name a dropped bucket before the leader releases its job."""
     anti_entropy_seconds: PositiveSeconds = 30.0
-    """How often an owner compares the rows of a bucket with its jobs; of an empty bucket a third as often."""
+    """How often an owner compares the rows of a bucket with its jobs; for an empty bucket a third as often."""
 
     def __post_init__(self) -> None:
         wrong = []
@@ -257,28 +260,28 @@ class Leases(Section, frozen=True, kw_only=True):
 
 
 class JobDefaults(Section, frozen=True, kw_only=True):
-    """What a job gets when neither its handler nor its submit sets a value."""
+    """Values of a job for which neither its handler nor its submit sets one."""
 
     priority: PriorityLabel = "medium"
-    """How urgent a job is: which buckets it goes to, and what starts first."""
+    """Priority of a job: which buckets it goes to, and which job starts first."""
     lane: Name = "default"
-    """Isolation class; jobs and buckets match by lane exactly."""
+    """Queue of a job; jobs and buckets match by lane exactly."""
     durability: DurabilityChoice = Durability.STORE
-    """What an acknowledgement promises: ``store`` (its log), ``store_fsync`` (its disk), ``master`` (committed row)."""
+    """Where an acknowledged job is: ``store`` (its log), ``store_fsync`` (its disk), ``master`` (committed row)."""
     timeout_seconds: PositiveSeconds = 300.0
     """How long one attempt may run."""
     max_attempts: PositiveCount = 4
-    """Attempts in all, the first included."""
+    """Number of attempts, including the first."""
     backoff_seconds: Seconds = 5.0
     """Wait before the second attempt."""
     backoff_factor: Annotated[float, Meta(ge=1.0)] = 2.0
-    """Every further wait is this many times the one before."""
+    """Factor between one wait and the next."""
     backoff_max_seconds: PositiveSeconds = 3600.0
     """Longest wait between two attempts."""
     backoff_jitter: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.2
-    """Share of each wait that is random, so that failures do not come back in step."""
+    """Random share of each wait, so that jobs that failed together do not run again together."""
     max_rescues: PositiveCount = 3
-    """How often a job may be found in the hands of a dead agent before it ends as FAILED (``agent_lost``)."""
+    """Rescues of a job, each after the death of the agent that had it, before it ends as FAILED (``agent_lost``)."""
     on_full: OnFull = OnFull.BLOCK
     """When every matching bucket is full: ``block`` and wait, ``raise`` an error, ``spill`` to the master."""
     on_full_timeout_seconds: PositiveSeconds = 30.0
@@ -286,7 +289,7 @@ class JobDefaults(Section, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Sizes above which input is refused, with the limit named."""
+    """Limits above which input is refused."""
 
     args_bytes: Bytes = 128 * 1024
     """Encoded arguments of one job."""
@@ -295,61 +298,61 @@ class Limits(Section, frozen=True, kw_only=True):
     headers_bytes: Bytes = 16 * 1024
     """Tags, metadata and options of one job."""
     error_bytes: Bytes = 16 * 1024
-    """Recorded error text of one attempt; longer text is cut and marked so."""
+    """Recorded error text of one attempt; longer text is cut and marked."""
     tags: Count = 16
     """Tags of one job."""
     tag_chars: PositiveCount = 64
     """Characters of one tag."""
     due_ahead_days: PositiveCount = 3660
-    """A due time further ahead than this is refused."""
+    """Days ahead above which a due time is refused."""
     clock_skew_seconds: PositiveSeconds = 3600.0
-    """A producer whose clock is further off than this is refused."""
+    """Difference from the store's clock above which a producer is refused."""
     submit_chunk_jobs: Annotated[int, Meta(ge=1, le=5000)] = 1000
     """Jobs of one call to a store."""
 
 
 class Partitions(Section, frozen=True, kw_only=True):
-    """How the job table is cut by creation time."""
+    """Partitions of the job table by creation time."""
 
     span: Annotated[str, Meta(pattern="^(day|week|month)$")] = "day"
     """One partition holds the jobs created in one ``day``, ``week`` or ``month``."""
     ahead_days: PositiveCount = 7
-    """Partitions are made this many days before they are needed."""
+    """Days before their first use at which partitions are created."""
 
 
 class Retention(Section, frozen=True, kw_only=True):
-    """How long is kept what the cluster writes beside its jobs; the leader removes the rest in small batches."""
+    """How long records that are no jobs are kept; the leader deletes older ones in small batches."""
 
     ended_agents_days: PositiveCount = 7
     """Agents that have ended, and why they ended."""
     idempotency_keys_days: PositiveCount = 7
     """Idempotency keys whose jobs have left the master (a key always lives as long as the row of its job)."""
     quarantine_days: PositiveCount = 90
-    """Entries that no table takes, for their id or for a value."""
+    """Entries that no table accepts, because of their id or a value."""
     operator_log_days: PositiveCount = 400
-    """What operators have done."""
+    """Acts of operators."""
     bucket_history_days: PositiveCount = 90
-    """The history of buckets that are gone."""
+    """History of dropped buckets."""
 
 
 class Observability(Section, frozen=True, kw_only=True):
-    """What can be watched, and where."""
+    """Logs, metrics and probes."""
 
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """``text`` for people, ``json`` (one object a line) for collectors."""
     metrics_host: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_.:%-]+$")] = "127.0.0.1"
-    """Address for metrics and probes; they ask for no password. In a container ``0.0.0.0`` (``::``): every address."""
+    """Address for metrics and probes, which have no password. In a container ``0.0.0.0`` (``::``): every address."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
 
 
 class ClusterSettings(Section, frozen=True, kw_only=True):
-    """Everything about one cluster. ``ClusterSettings()`` is a working embedded cluster."""
+    """All settings of one cluster. ``ClusterSettings()`` is a working embedded cluster."""
 
     cluster: Name = "default"
-    """Id of the cluster; clusters of different ids share servers without seeing each other."""
+    """Name of the cluster; clusters of different names can share servers."""
     data_dir: str = "~/.jobmaster"
     """Where embedded servers keep their data (unused with URLs)."""
     master: MasterSettings = MasterSettings()
@@ -361,19 +364,19 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     handlers: list[HandlerPath] = field(default_factory=list)
     """Python module paths that declare handlers, ``package.module`` or ``package.module:attribute``."""
     thresholds: Thresholds = Thresholds()
-    """Where jobs wait and in what portions they move."""
+    """Where jobs wait, and in batches of which size they move."""
     leases: Leases = Leases()
-    """Who is alive, and for how long that is believed."""
+    """How long agents, the leader and producers' caches count as current."""
     jobs: JobDefaults = JobDefaults()
-    """What a job gets when neither its handler nor its submit sets a value."""
+    """Values of a job for which neither its handler nor its submit sets one."""
     limits: Limits = Limits()
-    """Sizes above which input is refused."""
+    """Limits above which input is refused."""
     partitions: Partitions = Partitions()
-    """How the job table is cut by creation time."""
+    """Partitions of the job table by creation time."""
     retention: Retention = Retention()
-    """How long is kept what the cluster writes beside its jobs; the leader removes the rest in small batches."""
+    """How long records that are no jobs are kept; the leader deletes older ones in small batches."""
     observability: Observability = Observability()
-    """What can be watched, and where."""
+    """Logs, metrics and probes."""
 
     def schema_name(self) -> str:
         """PostgreSQL schema of this cluster."""

@@ -3,8 +3,8 @@
 ``JOBMASTER_LEASES__LEASE=15s`` and ``--set leases.lease=15s`` both name a path. The type at the end of the path decides
 how the text is read: a leaf takes it as it is (no quoting, so that a password may hold any character), a list takes
 ``one,two`` or YAML, a section takes YAML such as ``{critical: 3}`` and replaces the whole section. References such as
-``${file:/run/secrets/dsn}`` are followed on the command line (where a secret would show in the list of processes), not
-in variables, whose text is taken as it stands.
+``${file:/run/secrets/dsn}`` are replaced on the command line (where a secret would show in the list of processes). The text
+of a variable is taken as it is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "JOBMASTER_POSTGRES_BIN": "Directory with the PostgreSQL programs for the embedded master.",
     "JOBMASTER_VALKEY_SERVER": "Path of the Valkey or Redis server program for embedded stores.",
 }
-"""Variables with our prefix that are no settings."""
+"""Variables with the prefix that are no settings."""
 
-# A Kubernetes Service named "jobmaster..." puts these into every pod of its namespace; they are not meant for us.
+# A Kubernetes Service named "jobmaster..." puts these into every pod of its namespace; they are no settings.
 _SERVICE_LINK = re.compile(
     r"JOBMASTER_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_\w+)?)"
 )
@@ -43,7 +43,7 @@ class Override:
 
 
 class UnknownPath(ValueError):
-    """A path that leads to no setting; ``known`` are the keys where it went astray."""
+    """A path that leads to no setting; ``known`` are the valid keys at ``depth``."""
 
     def __init__(self, depth: int, known: Sequence[str]) -> None:
         super().__init__(depth)
@@ -115,7 +115,7 @@ def apply(root: Node | None, overrides: Iterable[Override], origin: Origin) -> N
 
 
 def known_variables(root: Node | None) -> list[str]:
-    """Names of all variables that set one leaf; tables with the entries of the file, else ``default``."""
+    """Names of all variables that set one leaf. A table has the entries of the file, else ``default``."""
     return [variable_of(keys) for keys in leaf_paths(settings_shape(), root)]
 
 
@@ -125,7 +125,7 @@ def variable_of(keys: Sequence[str]) -> str:
 
 
 def find_new_entries(overrides: Iterable[Override], root: Node | None) -> list[Problem]:
-    """Warnings for overrides that add an entry to a table of the file: more often a typing error than meant."""
+    """Warnings for overrides that add an entry to a table of the file: most such entries are typing errors."""
     warnings = []
     for override in overrides:
         shape: Shape = settings_shape()
@@ -164,7 +164,7 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _match_names(keys: list[str], root: Node | None) -> list[str]:
-    """Variables cannot hold ``-``: a table entry ``pay-roll`` of the file answers to ``PAY_ROLL`` too."""
+    """Keys of a variable, matched with the file. Variables cannot hold ``-``, so ``PAY_ROLL`` matches ``pay-roll``."""
     matched, node = [], root
     for key in keys:
         entries = node.entries if isinstance(node, MappingNode) else {}
@@ -195,7 +195,7 @@ def _put(node: Node, keys: Sequence[str], value: Node) -> Node:
     if not keys:
         return value
     if not isinstance(node, MappingNode) and not is_null(node):
-        return node  # the file holds something that is no section here: the binder reports it
+        return node  # the file has no section here: the binder reports it
     entries = dict(node.entries) if isinstance(node, MappingNode) else {}
     key = keys[0]
     old = entries.get(key)

@@ -1,4 +1,4 @@
-"""Where a value came from, and what is wrong with it: every leaf and every problem carries one ``Origin``."""
+"""Origins of values, and problems with their origin and remedy."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value stands.
+    """The place of a value.
 
     ``source`` is the file's path, the variable's name or the ``--set`` text before the ``=``. ``line`` and ``column``
-    count from 1 and are set for files only. ``via`` names what was interpolated, never what it held.
+    count from 1 and are set for files only. ``via`` names the references that were replaced, never the text behind them.
     """
 
     kind: OriginKind
@@ -46,7 +46,7 @@ class Origin:
                 return f"command line --set {source}"
 
     def describe(self) -> str:
-        """The place, and what was interpolated there."""
+        """The place, and the references that were replaced there."""
         return f"{self} via {', '.join(self.via)}" if self.via else str(self)
 
     @property
@@ -60,7 +60,7 @@ DEFAULT_ORIGIN = Origin(OriginKind.DEFAULT)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong (or, as a warning, doubtful), where, and how to mend it."""
+    """One mistake (or, as a warning, one probable mistake), its place, and the remedy."""
 
     origin: Origin
     path: str
@@ -105,7 +105,7 @@ class InvalidSettings(ConfigError):
 
 
 def in_file_order(problems: Sequence[Problem]) -> list[Problem]:
-    """File problems by place, then those of the environment and the command line; no line twice."""
+    """Problems of the file by line, then those of the environment and the command line; each line once."""
     layers = list(OriginKind)
     unique = dict.fromkeys(problems)
     return sorted(unique, key=lambda p: (layers.index(p.origin.kind), p.origin.line or 0, p.origin.column or 0))

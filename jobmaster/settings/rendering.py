@@ -1,6 +1,6 @@
 """Settings as text again: the same keys, units and words as in a file, with secrets masked.
 
-A tree of plain ``dict``/``list``/scalars is the middle form: what a YAML 1.2 reader would make of the file.
+A tree of plain ``dict``/``list``/scalars is the intermediate form, as a YAML 1.2 reader would return it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def leaf_rows(tree: Tree, path: str = "") -> Iterator[tuple[str, Tree]]:
 
 
 def scalar_text(value: Plain) -> str:
-    """A scalar as it must be written so that every YAML reader takes it for the same thing."""
+    """A scalar in the form that every YAML reader reads as the same value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -79,7 +79,7 @@ def scalar_text(value: Plain) -> str:
 
 
 def _quote(text: str) -> str:
-    # JSON's escapes will not do: YAML takes the two halves of an escaped surrogate pair for two characters.
+    # JSON's escapes are wrong here: YAML reads the two halves of an escaped surrogate pair as two characters.
     return '"' + "".join(_escape(character) for character in text) + '"'
 
 
@@ -95,7 +95,7 @@ _BARE = re.compile(r"[A-Za-z0-9_/.~][A-Za-z0-9_/.:@*+~?=&%-]*")
 
 
 def leaf_text(value: Tree) -> str:
-    """A leaf as ``leaf_rows`` gives it, as it stands in the file."""
+    """A leaf of ``leaf_rows`` as it is written in a file."""
     match value:
         case dict():
             return "{}"

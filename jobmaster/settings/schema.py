@@ -129,7 +129,7 @@ def _block(info: mi.StructType) -> Block:
 
 
 def _named(attribute: str, shape: Shape) -> tuple[str, Shape]:
-    """The key of a field: without its unit, when the text of the leaf bears the unit itself."""
+    """The key of a field: without the unit where the text of the leaf has one (durations, sizes)."""
     for suffix, (plain, measured) in _UNITS.items():
         if attribute.endswith(suffix) and isinstance(shape, Leaf) and shape.kind is plain:
             return attribute.removesuffix(suffix), replace(shape, kind=measured)
@@ -146,7 +146,11 @@ def _default_maker(struct: type[msgspec.Struct], entry: mi.Field) -> Callable[[]
 
 
 def _shape(info: mi.Type, expected: str | None = None) -> Shape:
-    """Shape of one annotation; a kind of type that no rule below knows is our own mistake."""
+    """Shape of one annotation.
+
+    Raises:
+        CodeError: no rule covers this type.
+    """
     match info:
         case mi.Metadata():
             extra = info.extra_json_schema or {}
@@ -182,13 +186,13 @@ def _shape(info: mi.Type, expected: str | None = None) -> Shape:
 
 
 def _narrowed(shape: Shape, words: list[str]) -> Shape:
-    """A choice of which the configuration takes only some values."""
+    """A choice of which the configuration accepts some values only."""
     assert isinstance(shape, Leaf)
     return replace(shape, choices=MappingProxyType({word: shape.choices[word] for word in words}))
 
 
 def _text(pattern: str | None, expected: str | None) -> Leaf:
-    """``^(a|b)$`` is a choice; any other pattern stays one."""
+    """A leaf for text. The pattern ``^(a|b)$`` makes a choice of it."""
     words = _CHOICES.fullmatch(pattern or "")
     if words:
         return Leaf(LeafKind.CHOICE, choices=MappingProxyType({word: word for word in words[1].split("|")}))
@@ -196,7 +200,7 @@ def _text(pattern: str | None, expected: str | None) -> Leaf:
 
 
 def field_docs(struct: type) -> dict[str, str]:
-    """Attribute docstrings of a class: the string literals under its fields, which Python itself throws away."""
+    """Attribute docstrings of a class: the string literals below its fields, which Python does not keep."""
     return _module_docs(inspect.getsourcefile(struct) or "").get(struct.__qualname__, {})
 
 
@@ -225,7 +229,7 @@ _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 class LeafError(ValueError):
-    """A scalar that does not fit its leaf: what was expected and got, and how to mend it."""
+    """A scalar that does not fit its leaf: expected and actual value, and the remedy."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)

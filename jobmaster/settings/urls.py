@@ -1,7 +1,7 @@
-"""URLs of the master and of stores, read strictly, so that no part of a password is taken for a host, a port or a path.
+"""URLs of the master and of stores, read strictly, so that no part of a password is read as a host, a port or a path.
 
-Errors never quote the URL. A password in a URL has to be percent-encoded; what ``${...}`` puts
-in there is encoded by the loader (``encode_parts``).
+Errors never quote the URL. A password in a URL has to be percent-encoded; the loader encodes the text of a ``${...}`` there
+(``encode_parts``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::(.*))?")
 
 
 class UrlError(ValueError):
-    """A URL that cannot be used: what is wrong with which part of it, and how to mend that. It quotes nothing."""
+    """A URL that cannot be used: the mistake, its part of the URL, and the remedy. Quotes no part of the URL."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -38,10 +38,10 @@ class MasterUrl(NamedTuple):
     """A DSN of PostgreSQL, taken apart."""
 
     hosts: tuple[tuple[str, int], ...]
-    """In the order in which they are tried; none: the environment or the driver decides."""
+    """In the order of trying. Empty: the environment or the driver decides."""
     database: str
     parameters: dict[str, str]
-    """What stands after the ``?``, decoded."""
+    """Parameters of the query, decoded."""
 
     def __str__(self) -> str:
         """``host:port/database`` for messages: without user, password and parameters."""
@@ -68,7 +68,11 @@ def parse_dsn(dsn: str) -> MasterUrl:
 
 
 def check_store_url(url: str) -> None:
-    """``UrlError`` unless it is a URL that a store can have."""
+    """Check the URL of a store.
+
+    Raises:
+        UrlError: it cannot be used.
+    """
     netloc, path, query = _parts(url)
     _parameters(query)
     if url.startswith("unix://"):
@@ -81,9 +85,9 @@ def check_store_url(url: str) -> None:
 
 
 def encode_parts(template: str, replace: Callable[[re.Match[str]], str], reference: re.Pattern[str]) -> str:
-    """Replace references; of a URL, those in its user and password or in the value of a parameter are percent-encoded.
+    """Replace references. In the user, the password and the value of a parameter of a URL the text is percent-encoded.
 
-    A URL that is one reference as a whole, and references for hosts, database or whole parameters are put in as they are.
+    The text of a reference that is the whole URL, a host, the database or a whole parameter is inserted unchanged.
     """
     # References may hold any character themselves: the shape of the URL is that of the text around them.
     shape = _REFERENCE.sub(lambda match: "$" * len(match[0]), template)
@@ -108,7 +112,7 @@ def _parts(url: str) -> tuple[str, str, str]:
         raise UrlError("it holds a character that cannot be printed", ENCODE_HINT)
     try:
         parts = urlsplit(url)
-    except ValueError:  # its text quotes what it does not understand
+    except ValueError:  # its message quotes a part of the URL
         raise UrlError("what stands before its path cannot be understood", ENCODE_HINT) from None
     if "#" in url:
         raise UrlError("it holds a #, which ends a URL", ENCODE_HINT)
@@ -126,7 +130,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _hosts(text: str, ports: list[int]) -> tuple[tuple[str, int], ...]:
-    """Hosts, each with its own port or else the one that is given for it or for all."""
+    """Hosts, each with its own port, else with its entry of ``ports``, else with the single one."""
     if not text:
         return ()
     names = text.split(",")

@@ -33,14 +33,14 @@ class Style(StrEnum):
     QUOTED = auto()
     """In quotes, or a ``|``/``>`` block: always text."""
     RAW = auto()
-    """From the environment, the command line or an interpolation: whatever the key needs."""
+    """From the environment, the command line or an interpolation: read by the type of the key."""
     BROKEN = auto()
     """Reported already; no further problem is reported for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarNode:
-    """``shown`` is what an error may quote: for an interpolated scalar the text with ``${...}``, not what it held."""
+    """One scalar. Errors quote ``shown``: for an interpolated scalar the text with ``${...}``, not the text behind it."""
 
     text: str
     style: Style
@@ -58,7 +58,7 @@ class SequenceNode:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key of a mapping with its value; ``origin`` is the place of the key."""
+    """One key of a mapping with its value; ``origin`` is that of the key."""
 
     origin: Origin
     value: Node
@@ -76,7 +76,7 @@ Node = ScalarNode | SequenceNode | MappingNode
 
 
 class PlainKind(StrEnum):
-    """What an unquoted scalar is."""
+    """Type of an unquoted scalar."""
 
     NULL = "nothing"
     BOOLEAN = "a boolean"
@@ -136,7 +136,7 @@ def classify_plain(text: str) -> PlainKind:
 
 
 def find_surprise(text: str) -> tuple[str, str] | None:
-    """What is surprising about an unquoted scalar and how to write it instead; ``None`` for the unsurprising."""
+    """Why readers disagree about an unquoted scalar, and how to write it instead; ``None`` when they agree."""
     if _OLD_BOOLEAN.fullmatch(text):
         word = "true" if text.lower() in {"y", "yes", "on"} else "false"
         return "YAML 1.1 reads it as a boolean", f'write {word}, or "{text}" in quotes if the text is meant'
@@ -155,7 +155,7 @@ _BARE_PATH = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def join_path(path: str, key: str | int) -> str:
-    """``agents`` + ``payroll`` -> ``agents.payroll``; a key that would blur the path is put in quotes."""
+    """``agents`` + ``payroll`` -> ``agents.payroll``. A key with other characters is quoted."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     if not _BARE_PATH.fullmatch(key):
@@ -184,7 +184,7 @@ _HINTS = (
 
 
 class _Mark(Protocol):
-    """A place as PyYAML gives it, counted from 0."""
+    """A place of PyYAML, counted from 0."""
 
     @property
     def line(self) -> int: ...
@@ -198,7 +198,7 @@ class _Stop(Exception):
 
 
 def parse_yaml(text: str, source: Origin) -> tuple[Node | None, list[Problem]]:
-    """Node tree of one document (``None`` for an empty one or after a syntax error) and everything wrong with it.
+    """Node tree of one document (``None`` for an empty one or after a syntax error) and its problems.
 
     Args:
         text: decoded YAML.
