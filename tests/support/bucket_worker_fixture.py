@@ -24,13 +24,13 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.scripted import DOWN, LOST, Gate, turns
 from tests.support.waiting import until
 
-__all__ = ["DOWN", "LOST", "Gate", "Kit", "Row", "turns", "until"]
+__all__ = ["DOWN", "LOST", "Gate", "Row", "WorkerHarness", "turns", "until"]
 
 ME = AgentId(b"me" * 8)
 SILENCE_SECONDS = 60.0
 
 
-class Kit:
+class WorkerHarness:
     """The working half of an agent over small stores."""
 
     def __init__(self, handlers: Handlers, agent: AgentSettings | None = None) -> None:
@@ -105,7 +105,7 @@ class Kit:
         bucket = self.store.buckets[bucket_id]
         return bool(bucket.pending or bucket.claimed)
 
-    async def __aenter__(self) -> Kit:
+    async def __aenter__(self) -> WorkerHarness:
         self._run = asyncio.ensure_future(self.bucket_worker.run())
         await asyncio.sleep(0)
         return self

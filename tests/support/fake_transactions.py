@@ -11,7 +11,7 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, FinalRow
 from jobmaster.settings.model import AgentSettings
-from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, WorkerHarness
 from tests.unit.agents.execute.test_dispatch import SlowPool
 
 handlers = Handlers()
@@ -115,14 +115,14 @@ class FakeTransaction:
 
     async def write(self, row: FinalRow) -> bool:
         """What the script says of an attempt: a gate before its outcome, an exception at its commit, ..."""
-        kit = self._source.kit
+        harness = self._source.harness
         self._step = self._source.script.pop(0) if self._source.script else None
         if isinstance(self._step, Gate):
             self._step.reached.set()
             await self._step.opened.wait()
             self._step = self._step.then
         self._row = row
-        there = kit.master.rows.get(row.id)
+        there = harness.master.rows.get(row.id)
         return there is None or there.identity == (row.token, row.bucket_id, row.bucket_epoch)
 
     async def commit(self) -> Conclusion:
@@ -131,7 +131,7 @@ class FakeTransaction:
             raise self._step
         if self._step is DOWN:
             return Conclusion.UNKNOWN
-        assert (await self._source.kit.master.record_final([self._row])).accepted
+        assert (await self._source.harness.master.record_final([self._row])).accepted
         self._source.effects += self.log
         return Conclusion.UNKNOWN if self._step is LOST else Conclusion.COMMITTED
 
@@ -140,8 +140,8 @@ class FakeTransaction:
 
 
 class FakeTransactions:
-    def __init__(self, kit: Kit) -> None:
-        self.kit = kit
+    def __init__(self, harness: WorkerHarness) -> None:
+        self.harness = harness
         self.script: list[Any] = []
         self.effects: list[str] = []
         self.rolled_back = 0
@@ -153,7 +153,7 @@ class FakeTransactions:
         return FakeTransaction(self)
 
 
-class TransactionalKit(Kit):
+class TransactionalHarness(WorkerHarness):
     def __init__(self) -> None:
         super().__init__(handlers, AgentSettings(slots=10))
         self.source = FakeTransactions(self)
@@ -163,7 +163,7 @@ class TransactionalKit(Kit):
         dispatcher._pool = self.pool  # type: ignore[assignment]
         dispatcher._in_tasks.size = 2
 
-    async def __aenter__(self) -> TransactionalKit:
+    async def __aenter__(self) -> TransactionalHarness:
         await super().__aenter__()
         return self
 

@@ -29,7 +29,7 @@ from tests.support.waiting import until
 HOST = "127.0.0.1"
 
 
-class Face:
+class HttpServerHarness:
     """A server and what it is told to say."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Face:
     def draining(self) -> Mapping[str, object]:
         return {"draining": True, "in_flight": 3}
 
-    async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    async def request(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of one raw request."""
         reader, writer = await asyncio.open_connection(HOST, self.server.port)
         writer.write(request)
@@ -61,15 +61,15 @@ class Face:
         return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        status, headers, body = await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        status, headers, body = await self.request(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert headers["Content-Length"] == str(len(body))
         assert headers["Connection"] == "close"
         return status, body
 
 
 @pytest.fixture
-async def face() -> AsyncIterator[Face]:
-    made = Face()
+async def harness() -> AsyncIterator[HttpServerHarness]:
+    made = HttpServerHarness()
     await made.server.start(HOST, 0)
     yield made
     await made.server.close()
@@ -78,29 +78,29 @@ async def face() -> AsyncIterator[Face]:
 # ---------------------------------------------------------------- answers
 
 
-async def test_metrics_are_what_the_process_counts(face: Face) -> None:
-    face.telemetry.jobs_started += 3
-    status, headers, body = await face.ask(b"GET /metrics?name=x HTTP/1.1\r\n\r\n")
+async def test_metrics_are_what_the_process_counts(harness: HttpServerHarness) -> None:
+    harness.telemetry.jobs_started += 3
+    status, headers, body = await harness.request(b"GET /metrics?name=x HTTP/1.1\r\n\r\n")
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert b"jobmaster_jobs_started_total 3.0\n" in body
 
 
-async def test_ready_says_why_not_in_one_line_of_json_and_live_does_not_care(face: Face) -> None:
-    assert await face.get("/ready") == (200, b'{"ready": true}\n')
-    face.why_not = "it is leaving"
-    status, body = await face.get("/ready")
+async def test_ready_says_why_not_in_one_line_of_json_and_live_does_not_care(harness: HttpServerHarness) -> None:
+    assert await harness.get("/ready") == (200, b'{"ready": true}\n')
+    harness.why_not = "it is leaving"
+    status, body = await harness.get("/ready")
     assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving"})
     assert body.count(b"\n") == 1
-    assert await face.get("/live") == (200, b'{"live": true}\n')
+    assert await harness.get("/live") == (200, b'{"live": true}\n')
 
 
-async def test_a_head_request_has_no_body(face: Face) -> None:
-    status, headers, body = await face.ask(b"HEAD /live HTTP/1.1\r\n\r\n")
+async def test_a_head_request_has_no_body(harness: HttpServerHarness) -> None:
+    status, headers, body = await harness.request(b"HEAD /live HTTP/1.1\r\n\r\n")
     assert (status, headers["Content-Length"], body) == (200, "15", b"")
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "said"),
+    ("request_", "status", "reason"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /startup, /ready, /drain"),
         (b"GET /metrics/x HTTP/1.0\r\n\r\n", 404, b"Not Found"),
@@ -112,53 +112,55 @@ async def test_a_head_request_has_no_body(face: Face) -> None:
     ],
     ids=["root", "below", "post", "no HTTP", "other protocol", "bytes", "long head"],
 )
-async def test_what_is_not_served_is_refused(face: Face, request_: bytes, status: int, said: bytes) -> None:
-    found, _, body = await face.ask(request_)
+async def test_what_is_not_served_is_refused(
+    harness: HttpServerHarness, request_: bytes, status: int, reason: bytes
+) -> None:
+    found, _, body = await harness.request(request_)
     assert found == status
-    assert said in body
-    assert (await face.get("/live"))[0] == 200
+    assert reason in body
+    assert (await harness.get("/live"))[0] == 200
 
 
 # ---------------------------------------------------------------- bad company
 
 
-async def test_a_silent_connection_is_closed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_closed(harness: HttpServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.05)
-    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    reader, writer = await asyncio.open_connection(HOST, harness.server.port)
     writer.write(b"GET /live HT")
     assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
     writer.close()
 
 
-async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) -> None:
-    idle = [await asyncio.open_connection(HOST, face.server.port) for _ in range(CONNECTIONS_MAX)]
+async def test_there_are_only_so_many_at_once_and_room_comes_back(harness: HttpServerHarness) -> None:
+    idle = [await asyncio.open_connection(HOST, harness.server.port) for _ in range(CONNECTIONS_MAX)]
     for _, writer in idle:
         writer.write(b"GET ")
         await writer.drain()
-    await until(lambda: len(face.server._connections) == CONNECTIONS_MAX)
-    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    await until(lambda: len(harness.server._connections) == CONNECTIONS_MAX)
+    reader, writer = await asyncio.open_connection(HOST, harness.server.port)
     assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "one too many"
     writer.close()
     idle[0][1].write(b"/live HTTP/1.1\r\n\r\n")
     assert b"200 OK" in await asyncio.wait_for(idle[0][0].read(), PATIENCE_SECONDS)
-    await until(lambda: len(face.server._connections) < CONNECTIONS_MAX)
-    assert (await face.get("/live"))[0] == 200
+    await until(lambda: len(harness.server._connections) < CONNECTIONS_MAX)
+    assert (await harness.get("/live"))[0] == 200
     for _, writer in idle:
         writer.close()
 
 
 async def test_closing_waits_for_no_connection() -> None:
-    face = Face()
-    await face.server.start(HOST, 0)
-    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    harness = HttpServerHarness()
+    await harness.server.start(HOST, 0)
+    reader, writer = await asyncio.open_connection(HOST, harness.server.port)
     writer.write(b"GET ")
     await writer.drain()
-    await until(lambda: bool(face.server._connections))
-    await asyncio.wait_for(face.server.close(), PATIENCE_SECONDS)
+    await until(lambda: bool(harness.server._connections))
+    await asyncio.wait_for(harness.server.close(), PATIENCE_SECONDS)
     assert await reader.read() == b""
     writer.close()
     with pytest.raises(OSError):
-        await asyncio.open_connection(HOST, face.server.port)
+        await asyncio.open_connection(HOST, harness.server.port)
 
 
 # ---------------------------------------------------------------- ports
@@ -183,17 +185,17 @@ def test_kinds_of_agents_on_one_machine_have_ports_of_their_own() -> None:
 
 
 async def test_it_is_served_on_the_address_that_is_configured() -> None:
-    face = Face()
-    await face.server.start("0.0.0.0", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.2", face.server.port)
+    harness = HttpServerHarness()
+    await harness.server.start("0.0.0.0", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.2", harness.server.port)
     writer.write(b"GET /live HTTP/1.1\r\n\r\n")
     assert b"200 OK" in await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     writer.close()
-    await face.server.close()
-    await face.server.start(HOST, 0)
+    await harness.server.close()
+    await harness.server.start(HOST, 0)
     with pytest.raises(OSError):
-        await asyncio.open_connection("127.0.0.2", face.server.port)
-    await face.server.close()
+        await asyncio.open_connection("127.0.0.2", harness.server.port)
+    await harness.server.close()
 
 
 def test_an_address_that_is_not_this_machines_is_one_clear_error() -> None:
@@ -209,12 +211,12 @@ def test_the_url_of_a_wildcard_address_is_the_loopback() -> None:
     assert url_of("pod-1", 1) == "http://pod-1:1"
 
 
-async def test_startup_says_no_until_it_has_started_and_drain_tells_how_far_it_is(face: Face) -> None:
-    status, body = await face.get("/startup")
+async def test_startup_says_no_until_it_has_started_and_drain_tells_how_far_it_is(harness: HttpServerHarness) -> None:
+    status, body = await harness.get("/startup")
     assert (status, json.loads(body)) == (503, {"started": False, "reason": "it is starting"})
-    face.not_started = None
-    assert await face.get("/startup") == (200, b'{"started": true}\n')
-    assert await face.get("/drain") == (200, b'{"draining": true, "in_flight": 3}\n')
+    harness.not_started = None
+    assert await harness.get("/startup") == (200, b'{"started": true}\n')
+    assert await harness.get("/drain") == (200, b'{"draining": true, "in_flight": 3}\n')
 
 
 async def test_a_taken_port_is_one_clear_error() -> None:
@@ -224,7 +226,7 @@ async def test_a_taken_port_is_one_clear_error() -> None:
         port = other.getsockname()[1]
         sentence = f"port {port}: address already in use"
         with pytest.raises(Unavailable, match=sentence):
-            await Face().server.start(HOST, port)
+            await HttpServerHarness().server.start(HOST, port)
         with pytest.raises(ConfigError, match=sentence):
             check_ports(with_port(port - 1), "default", 2)
     check_ports(with_port(0), "default", 500)
@@ -239,7 +241,7 @@ def test_there_must_be_a_port_for_each_process() -> None:
 # ---------------------------------------------------------------- why it is not ready
 
 
-class Registered:
+class RegisteredAgent:
     """What the probe looks at of an agent that owns its buckets."""
 
     def __init__(self) -> None:
@@ -259,9 +261,9 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def bucket_worker(clock: HandClock) -> tuple[AgentLifecycle, Registered]:
+def bucket_worker(clock: HandClock) -> tuple[AgentLifecycle, RegisteredAgent]:
     """An agent that is ready."""
-    lifecycle, runtime = AgentLifecycle(clock), Registered()
+    lifecycle, runtime = AgentLifecycle(clock), RegisteredAgent()
     assert lifecycle.why_not_ready() == "it is starting"
     runtime.ownership.trust(term(clock.now, 10.0))
     lifecycle.serving = runtime  # type: ignore[assignment]
@@ -269,7 +271,7 @@ def bucket_worker(clock: HandClock) -> tuple[AgentLifecycle, Registered]:
     return lifecycle, runtime
 
 
-BucketWorker = tuple[AgentLifecycle, Registered]
+BucketWorker = tuple[AgentLifecycle, RegisteredAgent]
 
 
 def test_it_is_not_ready_from_the_signal_on(bucket_worker: BucketWorker) -> None:

@@ -18,7 +18,7 @@ from tests.support.master_parts import MasterParts
 from tests.support.waiting import until
 
 
-class Remembering(MasterParts):
+class GenerationMaster(MasterParts):
     cluster = ClusterRow("test", b"u" * 16)
 
     def __init__(self) -> None:
@@ -56,22 +56,22 @@ class Store:
 
 
 def joining_of(**stores: Store) -> StoreConnector:
-    return StoreConnector(Remembering(), cast("dict[str, AgentStore]", stores), EventLog())
+    return StoreConnector(GenerationMaster(), cast("dict[str, AgentStore]", stores), EventLog())
 
 
 async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() -> None:
     own, other = Store(), Store(up=False)
-    duty = joining_of(own=own, other=other)
-    told: list[str] = []
-    duty.on_joined = told.append
-    await duty.connect(needed="own")
-    usable = duty.usable
+    periodic_task = joining_of(own=own, other=other)
+    logged: list[str] = []
+    periodic_task.on_joined = logged.append
+    await periodic_task.connect(needed="own")
+    usable = periodic_task.usable
     assert list(usable) == ["own"]
-    assert await duty.tick() == AGAIN_SECONDS
+    assert await periodic_task.tick() == AGAIN_SECONDS
     other.up = True
-    assert await duty.tick() == VERIFY_SECONDS
+    assert await periodic_task.tick() == VERIFY_SECONDS
     assert list(usable) == ["own", "other"]
-    assert told == ["other"]
+    assert logged == ["other"]
 
 
 async def test_an_agent_does_not_start_without_its_own_store() -> None:
@@ -119,29 +119,29 @@ async def test_settings_that_were_changed_at_run_time_are_named_once(
 ) -> None:
     monkeypatch.setattr(store_connector, "VERIFY_SECONDS", 0.0)
     own = Store()
-    duty = joining_of(own=own)
-    await duty.connect(needed="own")
+    periodic_task = joining_of(own=own)
+    await periodic_task.connect(needed="own")
 
-    def told() -> int:
+    def logged() -> int:
         return sum(record.getMessage() == Event.STORE_UNFIT for record in caplog.records)
 
-    await duty.tick()
-    assert (own.looks, told()) == (1, 0)
+    await periodic_task.tick()
+    assert (own.looks, logged()) == (1, 0)
     own.unfit = "maxmemory-policy allkeys-lru"
     for _ in range(3):
-        await duty.tick()
-    assert told() == 1
+        await periodic_task.tick()
+    assert logged() == 1
     own.unfit = ""
-    await duty.tick()
+    await periodic_task.tick()
     own.unfit = "maxmemory-policy allkeys-lru"
-    await duty.tick()
-    assert told() == 2
+    await periodic_task.tick()
+    assert logged() == 2
 
 
 async def test_the_settings_of_a_store_are_not_looked_at_with_every_try_to_join_another() -> None:
     own = Store()
-    duty = joining_of(own=own, other=Store(up=False))
-    await duty.connect(needed="own")
+    periodic_task = joining_of(own=own, other=Store(up=False))
+    await periodic_task.connect(needed="own")
     for _ in range(5):
-        await duty.tick()
+        await periodic_task.tick()
     assert own.looks == 1

@@ -160,7 +160,7 @@ def test_a_labelled_metric_cannot_be_one_reading() -> None:
         Telemetry().read_from("jobs_ended", lambda: 1)
 
 
-def error(reason: str, message: str = "as asked") -> bytes:
+def error(reason: str, message: str = "on purpose") -> bytes:
     return encode_error(ErrorInfo(type="ValueError", message=message, reason=reason))
 
 
@@ -181,7 +181,7 @@ def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog
     assert [record.message for record in caplog.records] == ["job_failed", "attempt_failed"]
     line = JsonLines().format(caplog.records[0])
     assert '"reason":"timeout"' in line.replace(" ", "")
-    assert "as asked" in line
+    assert "on purpose" in line
 
 
 def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_left_out(

@@ -19,7 +19,7 @@ from tests.support.hand_clock import HandClock, trusted
 GRACE_SECONDS = Leases().anti_entropy_seconds * GRACE_SHARE
 
 
-class World:
+class AntiEntropyHarness:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.ownership = trusted(self.clock)
@@ -40,7 +40,7 @@ class World:
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
-        self.duty = AntiEntropy(self.ownership, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
+        self.periodic_task = AntiEntropy(self.ownership, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
                                 every_seconds=Leases().anti_entropy_seconds)  # fmt: skip
 
     def ids_of(self, bucket_id: bytes) -> set[bytes]:
@@ -92,188 +92,188 @@ class World:
 
     async def compare(self, later: float = 30.0) -> None:
         self.clock.now += later
-        await self.duty.compare(self.owned, self.watch)
+        await self.periodic_task.compare(self.owned, self.watch)
 
 
 async def test_a_row_without_any_copy_is_given_back_after_the_grace_period() -> None:
-    world = World()
-    orphan, waiting, running = world.row(), world.row(), world.row(state="PROCESSING")
-    world.copy(waiting)
-    world.job_table = {running}
-    await world.compare()
-    assert world.released == []
-    await world.compare(GRACE_SECONDS - 1.0)
-    assert world.released == []
-    await world.compare(2.0)
-    assert world.released == [(orphan, 2)]
-    assert world.telemetry.rows_released == 1
+    harness = AntiEntropyHarness()
+    orphan, waiting, running = harness.row(), harness.row(), harness.row(state="PROCESSING")
+    harness.copy(waiting)
+    harness.job_table = {running}
+    await harness.compare()
+    assert harness.released == []
+    await harness.compare(GRACE_SECONDS - 1.0)
+    assert harness.released == []
+    await harness.compare(2.0)
+    assert harness.released == [(orphan, 2)]
+    assert harness.telemetry.rows_released == 1
 
 
 async def test_a_row_that_was_assigned_again_meanwhile_starts_its_grace_anew() -> None:
-    world = World()
-    orphan = world.row(token=2)
-    await world.compare()
-    world.rows[orphan] = world.rows[orphan]._replace(identity=Identity(3, world.owned.fence.bucket_id, 4))
-    await world.compare()
-    assert world.released == []
-    await world.compare()
-    assert world.released == [(orphan, 3)]
+    harness = AntiEntropyHarness()
+    orphan = harness.row(token=2)
+    await harness.compare()
+    harness.rows[orphan] = harness.rows[orphan]._replace(identity=Identity(3, harness.owned.fence.bucket_id, 4))
+    await harness.compare()
+    assert harness.released == []
+    await harness.compare()
+    assert harness.released == [(orphan, 3)]
 
 
 async def test_a_copy_with_an_older_token_is_no_copy_of_this_row() -> None:
-    world = World()
-    orphan = world.row(token=3)
-    world.copy(orphan, token=2)
-    world.copies[new_id()] = Entry(new_id(), 1, "work", b"{}")
-    await world.compare()
-    await world.compare()
-    assert world.released == [(orphan, 3)]
+    harness = AntiEntropyHarness()
+    orphan = harness.row(token=3)
+    harness.copy(orphan, token=2)
+    harness.copies[new_id()] = Entry(new_id(), 1, "work", b"{}")
+    await harness.compare()
+    await harness.compare()
+    assert harness.released == [(orphan, 3)]
 
 
 async def test_a_finished_copy_whose_list_is_not_deleted_yet_is_no_copy() -> None:
     """A failover has forgotten that the job went on, and a neighbour that nobody can record keeps the list in the store."""
-    world = World()
-    orphan, waiting = world.row(token=2), world.row(token=2)
-    world.copy(orphan)
-    world.copy(waiting)
-    world.settled = {(orphan, 2), (waiting, 1)}
+    harness = AntiEntropyHarness()
+    orphan, waiting = harness.row(token=2), harness.row(token=2)
+    harness.copy(orphan)
+    harness.copy(waiting)
+    harness.settled = {(orphan, 2), (waiting, 1)}
     for _ in range(40):
-        await world.compare()
-    assert world.released == [(orphan, 2)]
+        await harness.compare()
+    assert harness.released == [(orphan, 2)]
 
 
 async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() -> None:
     """Store looked at: gone. Memory looked at before: not there yet. It was being claimed: memory is read once more."""
-    world = World()
-    moving = world.row()
-    await world.compare()
-    world.on_find = lambda: world.job_table.add(moving)
-    await world.compare()
-    assert world.released == []
+    harness = AntiEntropyHarness()
+    moving = harness.row()
+    await harness.compare()
+    harness.on_find = lambda: harness.job_table.add(moving)
+    await harness.compare()
+    assert harness.released == []
 
 
 async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a_copy() -> None:
     """The outcome of a job that has left memory is a copy of it, and is not looked up: it is replayed first."""
-    world = World()
-    world.row()
-    world.row(state="PROCESSING")
-    world.owned.kept = 2
+    harness = AntiEntropyHarness()
+    harness.row()
+    harness.row(state="PROCESSING")
+    harness.owned.kept = 2
     for _ in range(5):
-        await world.compare()
-        world.clock.now += 100.0
-        await world.duty.tick()
-    assert (world.released, world.given_back) == ([], [])
-    world.owned.kept = 0
-    world.clock.now += 100.0
-    await world.compare()
-    await world.compare()
-    assert (len(world.released), len(world.given_back)) == (1, 1)
+        await harness.compare()
+        harness.clock.now += 100.0
+        await harness.periodic_task.tick()
+    assert (harness.released, harness.given_back) == ([], [])
+    harness.owned.kept = 0
+    harness.clock.now += 100.0
+    await harness.compare()
+    await harness.compare()
+    assert (len(harness.released), len(harness.given_back)) == (1, 1)
 
 
 async def test_an_outcome_that_the_master_refuses_keeps_no_other_row_from_being_given_back() -> None:
     """It may lie in the bucket for as long as the bucket lives; it is a copy of its own job, and of no other."""
-    world = World()
-    orphan, lost, unwritable = world.row(), world.row(state="PROCESSING"), world.row(state="PROCESSING")
-    world.owned.kept = world.owned.unwritable = 1
-    world.owned.unwritable_ids = frozenset({unwritable})
+    harness = AntiEntropyHarness()
+    orphan, lost, unwritable = harness.row(), harness.row(state="PROCESSING"), harness.row(state="PROCESSING")
+    harness.owned.kept = harness.owned.unwritable = 1
+    harness.owned.unwritable_ids = frozenset({unwritable})
     for _ in range(3):
-        world.clock.now += 100.0
-        await world.duty.tick()
-    assert world.released == [(orphan, 2)]
-    assert {ref.id for ref in world.given_back} == {lost}
+        harness.clock.now += 100.0
+        await harness.periodic_task.tick()
+    assert harness.released == [(orphan, 2)]
+    assert {ref.id for ref in harness.given_back} == {lost}
 
 
 async def test_rows_of_a_later_epoch_are_the_rescuers() -> None:
-    world = World()
-    world.row(epoch=5)
-    await world.compare()
-    await world.compare()
-    assert world.released == []
-    assert world.given_back == []
+    harness = AntiEntropyHarness()
+    harness.row(epoch=5)
+    await harness.compare()
+    await harness.compare()
+    assert harness.released == []
+    assert harness.given_back == []
 
 
 async def test_a_row_from_before_a_freeze_without_a_running_job_is_given_back() -> None:
-    world = World()
-    forgotten, running = world.row(epoch=3), world.row(state="PROCESSING", epoch=3)
-    world.copy(forgotten)
-    world.job_table = {running}
-    await world.compare()
-    assert world.given_back == []
-    await world.compare()
-    assert [ref.id for ref in world.given_back] == [forgotten]
-    assert world.released == []
+    harness = AntiEntropyHarness()
+    forgotten, running = harness.row(epoch=3), harness.row(state="PROCESSING", epoch=3)
+    harness.copy(forgotten)
+    harness.job_table = {running}
+    await harness.compare()
+    assert harness.given_back == []
+    await harness.compare()
+    assert [ref.id for ref in harness.given_back] == [forgotten]
+    assert harness.released == []
 
 
 async def test_a_running_row_without_memory_is_logged_and_given_back_after_the_grace_period() -> None:
-    world = World()
-    lost, running = world.row(state="PROCESSING"), world.row(state="PROCESSING")
-    world.job_table = {running}
-    await world.compare()
-    await world.compare(GRACE_SECONDS - 1.0)
-    assert world.given_back == []
-    await world.compare(2.0)
-    assert [ref.id for ref in world.given_back] == [lost]
-    assert world.released == []
-    assert world.telemetry.rows_without_memory == 1
-    assert world.telemetry.rows_released == 1
+    harness = AntiEntropyHarness()
+    lost, running = harness.row(state="PROCESSING"), harness.row(state="PROCESSING")
+    harness.job_table = {running}
+    await harness.compare()
+    await harness.compare(GRACE_SECONDS - 1.0)
+    assert harness.given_back == []
+    await harness.compare(2.0)
+    assert [ref.id for ref in harness.given_back] == [lost]
+    assert harness.released == []
+    assert harness.telemetry.rows_without_memory == 1
+    assert harness.telemetry.rows_released == 1
 
 
 async def test_a_release_refused_by_the_lock_loses_the_bucket() -> None:
-    world = World()
-    world.row()
-    world.bucket_ok = False
-    await world.compare()
-    await world.compare()
-    assert world.owned.lost
+    harness = AntiEntropyHarness()
+    harness.row()
+    harness.bucket_ok = False
+    await harness.compare()
+    await harness.compare()
+    assert harness.owned.lost
 
 
 async def test_when_counts_agree_only_a_sample_is_looked_up() -> None:
-    world = World()
+    harness = AntiEntropyHarness()
     for _ in range(1000):
-        world.copy(world.row())
-    await world.compare()
-    assert world.finds == [100], "one call, one scan"
+        harness.copy(harness.row())
+    await harness.compare()
+    assert harness.finds == [100], "one call, one scan"
 
 
 async def test_a_missing_row_is_found_among_many_although_a_stale_copy_hides_it() -> None:
-    world = World()
+    harness = AntiEntropyHarness()
     for _ in range(50):
-        world.copy(world.row())
-    orphan = world.row()
+        harness.copy(harness.row())
+    orphan = harness.row()
     stale = new_id()
-    world.copies[stale] = Entry(stale, 1, "work", b"{}")  # counts agree, and yet one is missing
+    harness.copies[stale] = Entry(stale, 1, "work", b"{}")  # counts agree, and yet one is missing
     for _ in range(200):
-        await world.compare()
-        if world.released:
+        await harness.compare()
+        if harness.released:
             break
-    assert world.released == [(orphan, 2)]
+    assert harness.released == [(orphan, 2)]
 
 
 async def test_an_agent_with_many_idle_buckets_compares_rarely() -> None:
-    world = World()
+    harness = AntiEntropyHarness()
     for _ in range(14):
-        fence = Fence(BucketId(new_id()), 1, AgentId(world.ownership.agent_id))
-        world.ownership.add(OwnedBucket(fence, "default", 3, "default"))
-    begin, queries_before = world.clock.now, 0
-    while world.clock.now < begin + 1200.0:
-        delay = await world.duty.tick()
+        fence = Fence(BucketId(new_id()), 1, AgentId(harness.ownership.agent_id))
+        harness.ownership.add(OwnedBucket(fence, "default", 3, "default"))
+    begin, queries_before = harness.clock.now, 0
+    while harness.clock.now < begin + 1200.0:
+        delay = await harness.periodic_task.tick()
         assert delay >= PACE_SECONDS
-        if world.clock.now < begin + 120.0:
-            queries_before = world.queries  # the first round starts at random moments
-        world.clock.now += delay
+        if harness.clock.now < begin + 120.0:
+            queries_before = harness.queries  # the first round starts at random moments
+        harness.clock.now += delay
     renewals, failure_detector = 1 / Leases().renew_seconds, 1 / Leases().lease_seconds
-    assert (world.queries - queries_before) / 1080.0 + renewals + failure_detector < 0.7
+    assert (harness.queries - queries_before) / 1080.0 + renewals + failure_detector < 0.7
 
 
 async def test_lists_that_memory_does_not_know_are_looked_for_first() -> None:
-    world = World()
-    await world.compare()
-    assert world.adopted == 1
+    harness = AntiEntropyHarness()
+    await harness.compare()
+    assert harness.adopted == 1
 
 
 async def test_past_half_the_lease_nothing_is_compared() -> None:
-    world = World()
-    world.ownership.fence("in doubt")
+    harness = AntiEntropyHarness()
+    harness.ownership.fence("in doubt")
     for _ in range(100):
-        world.clock.now += await world.duty.tick()
-    assert world.queries == 0
+        harness.clock.now += await harness.periodic_task.tick()
+    assert harness.queries == 0

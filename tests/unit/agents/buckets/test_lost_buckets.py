@@ -20,7 +20,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
-class Ledger:
+class FakeBuckets:
     """Buckets of the master, and the losses that were noted there."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Ledger:
         self.buckets[bucket_id] = taken
 
 
-class Unasked:
+class NoFreezing:
     """No bucket is frozen or resumed here."""
 
     def freeze(self, *_: object) -> None:
@@ -67,23 +67,23 @@ class Unasked:
         raise AssertionError
 
 
-class Bench:
+class LostBucketsHarness:
     """An agent with some buckets, and the same number of copies without a row of each."""
 
     def __init__(self, buckets: int = 1, copies: int = 3, waiting: int = 4) -> None:
-        self.ledger = Ledger()
+        self.fake_buckets = FakeBuckets()
         self.telemetry = Telemetry()
         self.ownership = Ownership(new_id())
         self.saved = RecoveryResult(copies, copies)
         self.written: list[bytes] = []
-        self.told: list[bytes] = []
+        self.declared: list[bytes] = []
         self.blocked: asyncio.Event | None = None
         self.failing: dict[bytes, JobMasterError] = {}
-        self.duty = LostBuckets(
+        self.periodic_task = LostBuckets(
             self.ownership,
-            self.ledger,
+            self.fake_buckets,
             self,
-            lambda lost: self.told.append(lost.fence.bucket_id),
+            lambda lost: self.declared.append(lost.fence.bucket_id),
             self.telemetry,
             EventLog(),
         )
@@ -94,7 +94,7 @@ class Bench:
             id=new_id(), store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
             owner=self.ownership.agent_id,
         )  # fmt: skip
-        self.ledger.buckets[bucket.id] = bucket
+        self.fake_buckets.buckets[bucket.id] = bucket
         self.ownership.add(OwnedBucket.of(bucket))
         self.ownership.buckets[bucket.id].at_risk = at_risk
         return bucket.id
@@ -102,7 +102,7 @@ class Bench:
     async def write(self, owned: OwnedBucket) -> RecoveryResult:
         if self.blocked is not None:
             await self.blocked.wait()
-        self.ledger.steps.append("write")
+        self.fake_buckets.steps.append("write")
         if owned.fence.bucket_id in self.failing:
             raise self.failing[owned.fence.bucket_id]
         self.written.append(owned.fence.bucket_id)
@@ -114,118 +114,118 @@ class Bench:
 
 
 async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
-    bench = Bench()
-    bench.lose()
-    assert bench.duty.kicked.is_set()
-    await bench.duty.tick()
-    assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
-    assert bench.told == bench.ids
-    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4, 3)
-    assert bench.ledger.losses == [(bench.ids[0], 4, 3)]
-    assert bench.ledger.steps == ["write", "declare"], "outcomes stand before a rescuer sweeps"
+    harness = LostBucketsHarness()
+    harness.lose()
+    assert harness.periodic_task.kicked.is_set()
+    await harness.periodic_task.tick()
+    assert harness.fake_buckets.buckets[harness.ids[0]].state is BucketState.LOST
+    assert harness.declared == harness.ids
+    assert (harness.telemetry.jobs_at_risk, harness.telemetry.jobs_salvaged) == (4, 3)
+    assert harness.fake_buckets.losses == [(harness.ids[0], 4, 3)]
+    assert harness.fake_buckets.steps == ["write", "declare"], "outcomes stand before a rescuer sweeps"
 
 
 async def test_buckets_that_wait_and_that_this_agent_itself_declares_first_are_saved_and_counted() -> None:
     """The write of the first takes long. Meanwhile two renewals count other buckets, and a rescuer takes what is LOST."""
-    bench = Bench(buckets=3)
-    unasked = Unasked()
-    ownership_check = OwnershipCheck(bench.ownership, bench.ledger, unasked, unasked, bench.telemetry, EventLog())  # type: ignore[arg-type]
-    bench.blocked = asyncio.Event()
-    bench.lose()
-    task = asyncio.ensure_future(bench.duty.tick())
+    harness = LostBucketsHarness(buckets=3)
+    none = NoFreezing()
+    ownership_check = OwnershipCheck(harness.ownership, harness.fake_buckets, none, none, harness.telemetry, EventLog())  # type: ignore[arg-type]
+    harness.blocked = asyncio.Event()
+    harness.lose()
+    task = asyncio.ensure_future(harness.periodic_task.tick())
     await asyncio.sleep(0)
     for _ in range(2):
         ownership_check.renewed(Renewal(True, False, None, [], [], at_work=3, epochs=3))
     await ownership_check.tick()
-    assert {bucket.state for bucket in bench.ledger.buckets.values()} == {BucketState.LOST}
-    for bucket_id in bench.ids:
-        bench.ledger.rescue(bucket_id)
-    bench.blocked.set()
+    assert {bucket.state for bucket in harness.fake_buckets.buckets.values()} == {BucketState.LOST}
+    for bucket_id in harness.ids:
+        harness.fake_buckets.rescue(bucket_id)
+    harness.blocked.set()
     await task
-    assert bench.written == bench.ids
-    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (12, 9)
-    assert bench.ledger.losses == [(bucket_id, 4, 3) for bucket_id in bench.ids]
+    assert harness.written == harness.ids
+    assert (harness.telemetry.jobs_at_risk, harness.telemetry.jobs_salvaged) == (12, 9)
+    assert harness.fake_buckets.losses == [(bucket_id, 4, 3) for bucket_id in harness.ids]
 
 
 async def test_a_bucket_with_another_owner_stays_with_it_and_nothing_counts_as_lost() -> None:
-    bench = Bench(copies=0)
-    bench.ledger.rescue(bench.ids[0])
-    theirs = bench.ledger.buckets[bench.ids[0]]
-    bench.lose(ReplyStatus.FENCED)
-    await bench.duty.tick()
-    assert bench.ledger.buckets[bench.ids[0]] == theirs
-    assert bench.told == bench.ids
-    assert bench.telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
-    assert not bench.ledger.losses
+    harness = LostBucketsHarness(copies=0)
+    harness.fake_buckets.rescue(harness.ids[0])
+    theirs = harness.fake_buckets.buckets[harness.ids[0]]
+    harness.lose(ReplyStatus.FENCED)
+    await harness.periodic_task.tick()
+    assert harness.fake_buckets.buckets[harness.ids[0]] == theirs
+    assert harness.declared == harness.ids
+    assert harness.telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
+    assert not harness.fake_buckets.losses
 
 
 @pytest.mark.parametrize("reply", [None, *ReplyStatus])
 async def test_only_the_replies_of_a_store_that_has_lost_a_bucket_are_a_loss(reply: ReplyStatus | None) -> None:
     """``None``: the master's row shows it, or the store was only slow to grant a term."""
-    bench = Bench()
-    bench.lose(reply)
-    await bench.duty.tick()
-    assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
+    harness = LostBucketsHarness()
+    harness.lose(reply)
+    await harness.periodic_task.tick()
+    assert harness.fake_buckets.buckets[harness.ids[0]].state is BucketState.LOST
     lost = reply in (ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET)
-    assert bench.ledger.losses == ([(bench.ids[0], 4, 3)] if lost else [])
-    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4 if lost else 0, 3)
+    assert harness.fake_buckets.losses == ([(harness.ids[0], 4, 3)] if lost else [])
+    assert (harness.telemetry.jobs_at_risk, harness.telemetry.jobs_salvaged) == (4 if lost else 0, 3)
 
 
 async def test_what_is_safe_in_another_way_is_neither_saved_nor_at_risk() -> None:
-    bench = Bench(copies=3)
-    bench.saved = RecoveryResult(1, 3)
-    bench.lose()
-    await bench.duty.tick()
-    assert bench.ledger.losses == [(bench.ids[0], 4, 1)]
+    harness = LostBucketsHarness(copies=3)
+    harness.saved = RecoveryResult(1, 3)
+    harness.lose()
+    await harness.periodic_task.tick()
+    assert harness.fake_buckets.losses == [(harness.ids[0], 4, 1)]
 
 
 async def test_a_declaration_that_fails_is_made_again() -> None:
-    bench = Bench()
-    bench.lose()
-    bench.ledger.failures["move"] = Unavailable("away")
+    harness = LostBucketsHarness()
+    harness.lose()
+    harness.fake_buckets.failures["move"] = Unavailable("away")
     with pytest.raises(Unavailable):
-        await bench.duty.tick()
-    assert not bench.told
-    assert not bench.ledger.losses
-    bench.ledger.failures.clear()
-    await bench.duty.tick()
-    await bench.duty.tick()
-    assert bench.told == bench.written == bench.ids
-    assert bench.ledger.losses == [(bench.ids[0], 4, 3)]
-    assert bench.telemetry.jobs_at_risk == 4
+        await harness.periodic_task.tick()
+    assert not harness.declared
+    assert not harness.fake_buckets.losses
+    harness.fake_buckets.failures.clear()
+    await harness.periodic_task.tick()
+    await harness.periodic_task.tick()
+    assert harness.declared == harness.written == harness.ids
+    assert harness.fake_buckets.losses == [(harness.ids[0], 4, 3)]
+    assert harness.telemetry.jobs_at_risk == 4
 
 
 async def test_a_bucket_whose_copies_cannot_be_written_is_declared_and_holds_up_no_other() -> None:
-    bench = Bench(buckets=3)
-    bench.lose()
-    bench.failing = {bench.ids[0]: Unavailable("its statement takes too long"), bench.ids[1]: Refused("no right")}
+    harness = LostBucketsHarness(buckets=3)
+    harness.lose()
+    harness.failing = {harness.ids[0]: Unavailable("its statement takes too long"), harness.ids[1]: Refused("no right")}
     with pytest.raises(Unavailable):
-        await bench.duty.tick()
-    assert bench.written == bench.ids[2:]
-    assert bench.told == bench.ids
-    assert bench.ledger.losses == [(bench.ids[2], 4, 3)]
-    del bench.failing[bench.ids[0]]
+        await harness.periodic_task.tick()
+    assert harness.written == harness.ids[2:]
+    assert harness.declared == harness.ids
+    assert harness.fake_buckets.losses == [(harness.ids[2], 4, 3)]
+    del harness.failing[harness.ids[0]]
     with pytest.raises(Refused):
-        await bench.duty.tick()
-    bench.failing.clear()
-    await bench.duty.tick()
-    assert bench.told == bench.ids, "each once"
-    assert {bucket_id for bucket_id, _, _ in bench.ledger.losses} == set(bench.ids)
+        await harness.periodic_task.tick()
+    harness.failing.clear()
+    await harness.periodic_task.tick()
+    assert harness.declared == harness.ids, "each once"
+    assert {bucket_id for bucket_id, _, _ in harness.fake_buckets.losses} == set(harness.ids)
 
 
 async def test_a_refused_record_of_a_loss_holds_up_no_bucket() -> None:
-    bench = Bench(buckets=2)
-    bench.lose()
-    bench.ledger.failures["note"] = Refused("permission denied for table store_loss")
-    await bench.duty.tick()
-    assert bench.told == bench.written == bench.ids
-    assert bench.telemetry.jobs_at_risk == 8
+    harness = LostBucketsHarness(buckets=2)
+    harness.lose()
+    harness.fake_buckets.failures["note"] = Refused("permission denied for table store_loss")
+    await harness.periodic_task.tick()
+    assert harness.declared == harness.written == harness.ids
+    assert harness.telemetry.jobs_at_risk == 8
 
 
 async def test_a_defect_of_our_own_is_no_failure_to_be_tried_again() -> None:
-    bench = Bench()
-    bench.lose()
-    bench.failing = {bench.ids[0]: CodeError("an answer leaves out a copy")}
-    bench.ledger.failures["move"] = Unavailable("away")
+    harness = LostBucketsHarness()
+    harness.lose()
+    harness.failing = {harness.ids[0]: CodeError("an answer leaves out a copy")}
+    harness.fake_buckets.failures["move"] = Unavailable("away")
     with pytest.raises(CodeError):
-        await bench.duty.tick()
+        await harness.periodic_task.tick()

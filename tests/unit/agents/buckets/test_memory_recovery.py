@@ -18,7 +18,7 @@ from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, RecoveryRes
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, turns
+from tests.support.bucket_worker_fixture import DOWN, Gate, WorkerHarness, turns
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -42,7 +42,7 @@ async def once() -> None:
 async def fail() -> None:
     ran.append(True)
     await go.wait()
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +54,8 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers) as made:
         made.bucket_worker.in_flight_writer._within_seconds = 0.0
         yield made
         go.set()
@@ -73,78 +73,80 @@ def job(name: str, token: int = 1) -> Entry:
     [("wait", "record_final", "SUCCEEDED"), ("once", "record_final", "SUCCEEDED"), ("fail", "hold", "HELD")],
 )
 async def test_an_outcome_of_a_job_whose_row_is_known_is_written_and_not_counted(
-    kit: Kit, name: str, call: str, state: str
+    harness: WorkerHarness, name: str, call: str, state: str
 ) -> None:
-    bucket, entry = kit.bucket(), job(name)
-    kit.submit(bucket, [entry])
+    bucket, entry = harness.bucket(), job(name)
+    harness.submit(bucket, [entry])
     await until(lambda: ran)
-    await kit.bucket_worker.in_flight_writer.tick()
-    assert kit.master.rows[entry.id].state == "PROCESSING"
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert harness.master.rows[entry.id].state == "PROCESSING"
     on_its_way = {writer: Gate(DOWN) for writer in ("copy_final", "record_final", "hold")}
     for writer, gate in on_its_way.items():
-        kit.master.script[writer].append(gate)
+        harness.master.script[writer].append(gate)
     go.set()
     await until(lambda: any(gate.reached.is_set() for gate in on_its_way.values()))
-    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
+    harness.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
     assert bucket.at_risk == 0
     for writer, gate in on_its_way.items():
         if not gate.reached.is_set():
-            kit.master.script[writer].clear()
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
-    assert kit.master.rows[entry.id].state == state
-    assert len(kit.master.attempts) == (name == "fail")
+            harness.master.script[writer].clear()
+    assert await harness.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
+    assert harness.master.rows[entry.id].state == state
+    assert len(harness.master.attempts) == (name == "fail")
     for gate in on_its_way.values():
         gate.opened.set()
 
 
-async def test_a_job_that_runs_and_whose_row_is_known_is_left_to_the_sweep(kit: Kit) -> None:
-    bucket, entries = kit.bucket(), [job("wait"), job("once"), job("wait", token=2)]
-    kit.submit(bucket, entries)
+async def test_a_job_that_runs_and_whose_row_is_known_is_left_to_the_sweep(harness: WorkerHarness) -> None:
+    bucket, entries = harness.bucket(), [job("wait"), job("once"), job("wait", token=2)]
+    harness.submit(bucket, entries)
     await until(lambda: len(ran) == 3)
-    await kit.bucket_worker.in_flight_writer.tick()
-    before = {job_id: row.state for job_id, row in kit.master.rows.items()}
-    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
+    await harness.bucket_worker.in_flight_writer.tick()
+    before = {job_id: row.state for job_id, row in harness.master.rows.items()}
+    harness.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
     assert bucket.at_risk == 0
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
-    assert {job_id: row.state for job_id, row in kit.master.rows.items()} == before
+    assert await harness.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
+    assert {job_id: row.state for job_id, row in harness.master.rows.items()} == before
 
 
-async def test_outcomes_that_memory_let_go_to_a_lost_store_are_counted(kit: Kit) -> None:
-    bucket, entries = kit.bucket(), [job("wait") for _ in range(5)]
-    kit.suspend()
-    kit.submit(bucket, entries)
+async def test_outcomes_that_memory_let_go_to_a_lost_store_are_counted(harness: WorkerHarness) -> None:
+    bucket, entries = harness.bucket(), [job("wait") for _ in range(5)]
+    harness.suspend()
+    harness.submit(bucket, entries)
     await until(lambda: len(ran) == 5)
     go.set()
-    await until(lambda: bucket.kept == 5 and not len(kit.bucket_worker.job_table))
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
+    await until(lambda: bucket.kept == 5 and not len(harness.bucket_worker.job_table))
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.store_lost
     assert bucket.at_risk == 5
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
+    assert await harness.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
 
 
-async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_once(kit: Kit) -> None:
-    bucket, gate = kit.bucket(), Gate(DOWN)
-    kit.master.script["copy_final"].append(gate)
+async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_once(harness: WorkerHarness) -> None:
+    bucket, gate = harness.bucket(), Gate(DOWN)
+    harness.master.script["copy_final"].append(gate)
     go.set()
-    kit.submit(bucket, [job("wait")])
+    harness.submit(bucket, [job("wait")])
     await gate.reached.wait()
     await turns()
-    kit.clock.now = kit.ownership.soft_until + 1.0
-    await kit.bucket_worker.kept_outcomes.keep()
+    harness.clock.now = harness.ownership.soft_until + 1.0
+    await harness.bucket_worker.kept_outcomes.keep()
     assert bucket.kept == 1
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.at_risk == 1
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(1, 1)
+    assert await harness.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(1, 1)
     gate.opened.set()
 
 
-async def test_a_stores_reply_about_a_frozen_bucket_is_kept_until_its_row_was_read(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.ownership.on_refused_write = lambda owned, why: None
-    kit.bucket_worker.freeze(bucket)
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", ReplyStatus.NO_BUCKET)
+async def test_a_stores_reply_about_a_frozen_bucket_is_kept_until_its_row_was_read(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
+    harness.ownership.on_refused_write = lambda owned, why: None
+    harness.bucket_worker.freeze(bucket)
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", ReplyStatus.NO_BUCKET)
     assert not bucket.lost
-    kit.ownership.lose(bucket.fence.bucket_id, "the master says it is another's")
+    harness.ownership.lose(bucket.fence.bucket_id, "the master says it is another's")
     assert bucket.store_lost
 
 
@@ -183,7 +185,7 @@ class Master:
         return Written(True, frozenset(ids) - refused, refused=refused)
 
 
-class Copies:
+class LostCopies:
     """Copies of one bucket that is lost: some ended, some not."""
 
     def __init__(self, ended: int, waiting: int) -> None:
@@ -210,7 +212,7 @@ class Copies:
 
 
 async def test_a_copy_that_is_refused_for_another_reason_holds_up_no_other() -> None:
-    copies = Copies(ended=5, waiting=5)
+    copies = LostCopies(ended=5, waiting=5)
     assert copies.keep() == 10
     bad = copies.ids[2]
     copies.master.refusals[bad] = Refused("no partition may be made")
@@ -223,7 +225,7 @@ async def test_a_copy_that_is_refused_for_another_reason_holds_up_no_other() -> 
 
 
 async def test_a_refusal_of_everything_does_not_become_a_storm() -> None:
-    copies = Copies(ended=300, waiting=300)
+    copies = LostCopies(ended=300, waiting=300)
     copies.keep()
     copies.master.refusals = dict.fromkeys(copies.ids, Refused("permission denied for table job"))
     with pytest.raises(Refused):
@@ -232,7 +234,7 @@ async def test_a_refusal_of_everything_does_not_become_a_storm() -> None:
 
 
 async def test_only_what_the_master_takes_counts_as_saved() -> None:
-    copies = Copies(ended=2, waiting=3)
+    copies = LostCopies(ended=2, waiting=3)
     copies.keep()
     copies.master.others = frozenset(copies.ids[1:3])
     copies.master.refusals[copies.ids[4]] = ValueRefused("text with NUL")
@@ -241,7 +243,7 @@ async def test_only_what_the_master_takes_counts_as_saved() -> None:
 
 
 async def test_an_outcome_that_no_table_takes_is_left_to_its_row() -> None:
-    copies = Copies(ended=1, waiting=0)
+    copies = LostCopies(ended=1, waiting=0)
     copies.jobs[0].row_state = JobState.PROCESSING
     assert copies.keep() == 0
     copies.master.refusals[copies.ids[0]] = ValueRefused("text with NUL")
@@ -250,7 +252,7 @@ async def test_an_outcome_that_no_table_takes_is_left_to_its_row() -> None:
 
 
 async def test_an_answer_that_leaves_out_a_copy_settles_nothing() -> None:
-    copies = Copies(ended=0, waiting=2)
+    copies = LostCopies(ended=0, waiting=2)
     copies.keep()
     copies.master.silent = True
     with pytest.raises(CodeError):
@@ -258,7 +260,7 @@ async def test_an_answer_that_leaves_out_a_copy_settles_nothing() -> None:
 
 
 async def test_nothing_is_written_after_the_lease() -> None:
-    copies = Copies(ended=2, waiting=2)
+    copies = LostCopies(ended=2, waiting=2)
     copies.memory_recovery = MemoryRecovery(copies.master, lambda: False)
     copies.keep()
     with pytest.raises(Unavailable):

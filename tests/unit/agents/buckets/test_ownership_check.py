@@ -16,7 +16,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
-class World:
+class OwnershipCheckHarness:
     """A master whose answer is old when it arrives, a store, and a bucket worker."""
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class World:
         self.owned = OwnedBucket.of(self.bucket)
         self.ownership.add(self.owned)
         self.on_its_way: Callable[[], None] = lambda: None
-        self.asked = 0
+        self.queries = 0
         self.done: list[str] = []
         self.ownership_check = OwnershipCheck(self.ownership, self, Store(), self, Telemetry(), EventLog())
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        self.asked += 1
+        self.queries += 1
         answer = [self.bucket]
         self.on_its_way()
         return answer
@@ -63,39 +63,39 @@ class Store:
 
 async def test_a_request_during_a_check_leads_to_another_check() -> None:
     """Else the jobs of the refused write would wait for their bucket until a renewal names it as frozen."""
-    world = World()
-    world.ownership_check.request_check(world.owned, "a write was refused")
+    harness = OwnershipCheckHarness()
+    harness.ownership_check.request_check(harness.owned, "a write was refused")
 
     def stopped() -> None:
-        world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.FROZEN)
-        world.ownership_check.request_check(world.owned, "a write was refused")
-        world.on_its_way = lambda: None
+        harness.bucket = msgspec.structs.replace(harness.bucket, state=BucketState.FROZEN)
+        harness.ownership_check.request_check(harness.owned, "a write was refused")
+        harness.on_its_way = lambda: None
 
-    world.on_its_way = stopped
-    assert await world.ownership_check.tick() == 0.0, "at once"
-    assert world.done == ["resume"]
-    await world.ownership_check.tick()
-    assert (world.asked, world.done) == (2, ["resume", "freeze"])
+    harness.on_its_way = stopped
+    assert await harness.ownership_check.tick() == 0.0, "at once"
+    assert harness.done == ["resume"]
+    await harness.ownership_check.tick()
+    assert (harness.queries, harness.done) == (2, ["resume", "freeze"])
 
 
 async def test_a_bucket_that_this_process_has_just_retired_is_no_loss() -> None:
     """The commit was faster than its answer, and two renewals crossed them."""
-    world = World()
-    world.owned.closed = True
-    world.owned.state = BucketState.COMPLETING
-    world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.READY_TO_DELETE)
-    world.ownership_check.request_check(world.owned, "the master counts other buckets of this agent")
-    await world.ownership_check.tick()
-    assert not world.owned.lost
-    assert list(world.ownership.buckets) == [world.bucket.id]
+    harness = OwnershipCheckHarness()
+    harness.owned.closed = True
+    harness.owned.state = BucketState.COMPLETING
+    harness.bucket = msgspec.structs.replace(harness.bucket, state=BucketState.READY_TO_DELETE)
+    harness.ownership_check.request_check(harness.owned, "the master counts other buckets of this agent")
+    await harness.ownership_check.tick()
+    assert not harness.owned.lost
+    assert list(harness.ownership.buckets) == [harness.bucket.id]
 
 
 async def test_a_bucket_whose_row_is_gone_while_it_completes_is_a_loss() -> None:
     """A failover has lost it: its copies in memory are written, and the keys are adopted."""
-    world = World()
-    world.owned.closed = True
-    world.owned.state = BucketState.COMPLETING
-    world.bucket = msgspec.structs.replace(world.bucket, id=new_id())
-    world.ownership_check.request_check(world.owned, "the master counts other buckets of this agent")
-    await world.ownership_check.tick()
-    assert world.owned.lost
+    harness = OwnershipCheckHarness()
+    harness.owned.closed = True
+    harness.owned.state = BucketState.COMPLETING
+    harness.bucket = msgspec.structs.replace(harness.bucket, id=new_id())
+    harness.ownership_check.request_check(harness.owned, "the master counts other buckets of this agent")
+    await harness.ownership_check.tick()
+    assert harness.owned.lost

@@ -12,7 +12,7 @@ from jobmaster.settings.model import AgentSettings, BucketCounts
 from jobmaster_agents.buckets import provisioner
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import EventLog
-from tests.support.bucket_worker_fixture import Kit
+from tests.support.bucket_worker_fixture import WorkerHarness
 from tests.unit.agents.buckets.test_graceful_shutdown import handlers
 
 AWAY = 12
@@ -21,9 +21,9 @@ AWAY = 12
 
 async def test_a_bucket_that_is_not_wanted_is_tried_until_it_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioner, "REPLACE_SECONDS", 0.0)
-    async with Kit(handlers, AgentSettings()) as kit:
-        bucket = kit.bucket()
-        complete, tries = kit.bucket_worker.complete, 0
+    async with WorkerHarness(handlers, AgentSettings()) as harness:
+        bucket = harness.bucket()
+        complete, tries = harness.bucket_worker.complete, 0
 
         async def completed(ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]:
             nonlocal tries
@@ -33,13 +33,13 @@ async def test_a_bucket_that_is_not_wanted_is_tried_until_it_is_completed(monkey
                 return list(ids)
             return await complete(ids, grace_seconds, reason)
 
-        monkeypatch.setattr(kit.bucket_worker, "complete", completed)
+        monkeypatch.setattr(harness.bucket_worker, "complete", completed)
         none = {each.label: 0 for each in Priority}
         own = AgentSettings(buckets=BucketCounts(**none), lanes={bucket.lane: BucketCounts(**none)})
         ports = cast("Any", None)
         count = BucketProvisioner(
-            own, ports, ports, bucket.store, kit.ownership, kit.bucket_worker, lambda: False, EventLog()
+            own, ports, ports, bucket.store, harness.ownership, harness.bucket_worker, lambda: False, EventLog()
         )
         await count._reconcile()
         assert tries == AWAY + 1
-        assert kit.ownership.buckets == {}
+        assert harness.ownership.buckets == {}

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE_SECONDS
 CLOCK = SystemClock()
 
 
-class Sink:
+class CollectedOutcomes:
     """Collects verdicts instead of writing them."""
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class NoDispatcher:
         return []
 
 
-class Bench:
+class ExecutorHarness:
     """An execution with one bucket per priority given."""
 
     def __init__(self, handlers: Handlers, settings: AgentSettings, allow: bool = True) -> None:
         self.handlers = {handler.name: handler for handler in handlers}
         self.ownership = Ownership(b"a" * 16)
         self.ownership.trust(term(CLOCK.boottime(), 60.0))
-        self.sink = Sink()
+        self.sink = CollectedOutcomes()
         self.job_table = JobTable()
         self.outcome_builder = OutcomeBuilder(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
 

@@ -16,7 +16,7 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import LOST, Gate, Kit, turns
+from tests.support.bucket_worker_fixture import LOST, Gate, WorkerHarness, turns
 from tests.support.waiting import until
 from tests.unit.agents.execute.test_dispatch import SlowPool
 
@@ -87,8 +87,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    made = Kit(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
+async def harness() -> AsyncIterator[WorkerHarness]:
+    made = WorkerHarness(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
     made.pool = pool = SlowPool()  # type: ignore[attr-defined]
     made.bucket_worker._dispatcher._pool = pool  # type: ignore[assignment]
     async with made:
@@ -99,208 +99,218 @@ def job(name: str, headers: bytes = b"") -> Entry:
     return Entry(new_id(), 1, name, b"{}", headers=headers)
 
 
-def outcome(kit: Kit, entry: Entry) -> tuple[str, str]:
+def outcome(harness: WorkerHarness, entry: Entry) -> tuple[str, str]:
     """Final state and reason."""
-    row: FinalRow = next(row for row in kit.master.finals if row.id == entry.id)
+    row: FinalRow = next(row for row in harness.master.finals if row.id == entry.id)
     return row.state, decode_error(row.error).reason if row.error else ""
 
 
-def leave(kit: Kit, bucket: OwnedBucket) -> asyncio.Task[list[bytes]]:
-    return asyncio.ensure_future(kit.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
+def leave(harness: WorkerHarness, bucket: OwnedBucket) -> asyncio.Task[list[bytes]]:
+    return asyncio.ensure_future(harness.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
 
 
 @pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["handler says so", "job says so"])
-async def test_it_starts_after_an_accepted_write_that_says_what_it_is(kit: Kit, name: str, headers: bytes) -> None:
-    bucket, write = kit.bucket(), Gate()
-    kit.master.script["persist"].append(write)
+async def test_it_starts_after_an_accepted_write_that_says_what_it_is(
+    harness: WorkerHarness, name: str, headers: bytes
+) -> None:
+    bucket, write = harness.bucket(), Gate()
+    harness.master.script["persist"].append(write)
     entry = job(name, headers)
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await write.reached.wait()
     await turns()
     assert not ran
-    ((_, (row,)),) = kit.master.of("persist")
+    ((_, (row,)),) = harness.master.of("persist")
     assert (row.state, row.headers) == (JobState.PROCESSING, ONCE)
     write.opened.set()
     await until(lambda: ran)
     go.set()
-    await kit.settled()
-    assert outcome(kit, entry) == ("SUCCEEDED", "")
+    await harness.settled()
+    assert outcome(harness, entry) == ("SUCCEEDED", "")
 
 
-async def test_the_start_of_the_same_handler_without_the_word_is_as_ever(kit: Kit) -> None:
-    kit.submit(kit.bucket(), [job("usual")])
+async def test_the_start_of_the_same_handler_without_the_word_is_as_ever(harness: WorkerHarness) -> None:
+    harness.submit(harness.bucket(), [job("usual")])
     await until(lambda: ran)
-    assert not kit.master.of("persist")
+    assert not harness.master.of("persist")
     go.set()
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_an_unknown_start_is_asked_again_and_starts_once(kit: Kit) -> None:
-    kit.master.script["persist"] += [LOST, LOST]
-    kit.submit(kit.bucket(), [job("once")])
+async def test_an_unknown_start_is_asked_again_and_starts_once(harness: WorkerHarness) -> None:
+    harness.master.script["persist"] += [LOST, LOST]
+    harness.submit(harness.bucket(), [job("once")])
     await until(lambda: ran)
     go.set()
-    await kit.settled()
+    await harness.settled()
     assert ran == ["once"]
 
 
-async def test_a_start_that_stays_unknown_until_the_bucket_is_anothers_does_not_happen(kit: Kit) -> None:
-    bucket, again = kit.bucket(), Gate()
-    kit.master.script["persist"] += [LOST, again]
-    kit.submit(bucket, [job("once")])
+async def test_a_start_that_stays_unknown_until_the_bucket_is_anothers_does_not_happen(
+    harness: WorkerHarness,
+) -> None:
+    bucket, again = harness.bucket(), Gate()
+    harness.master.script["persist"] += [LOST, again]
+    harness.submit(bucket, [job("once")])
     await again.reached.wait()
-    kit.rescue(bucket)
+    harness.rescue(bucket)
     again.opened.set()
     await until(lambda: bucket.lost)
     await turns()
     assert not ran
-    assert not kit.master.finals
+    assert not harness.master.finals
 
 
-async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_given_back(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_given_back(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
     runs, waits = [job("once") for _ in range(4)], job("once")
-    kit.submit(bucket, [*runs, waits])
+    harness.submit(bucket, [*runs, waits])
     await until(lambda: len(ran) == 4)
-    assert await leave(kit, bucket) == []
-    assert [outcome(kit, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
-    assert kit.master.rows[waits.id].state == "HELD"
-    assert not kit.master.attempts
-    assert kit.bucket_worker.outcome_builder.abandoned == 4
+    assert await leave(harness, bucket) == []
+    assert [outcome(harness, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
+    assert harness.master.rows[waits.id].state == "HELD"
+    assert not harness.master.attempts
+    assert harness.bucket_worker.outcome_builder.abandoned == 4
 
 
-def starts(kit: Kit) -> set[bytes]:
+def starts(harness: WorkerHarness) -> set[bytes]:
     """Ids of the jobs whose rows say that they may have begun."""
-    return {job_id for job_id, row in kit.master.rows.items() if row.state == "PROCESSING"}
+    return {job_id for job_id, row in harness.master.rows.items() if row.state == "PROCESSING"}
 
 
-async def persisted(kit: Kit) -> None:
+async def persisted(harness: WorkerHarness) -> None:
     """Whatever is claimed gets its row, as a crash would find it."""
-    kit.clock.now += 2.0
-    kit.trust()
-    await kit.bucket_worker.in_flight_writer.tick()
+    harness.clock.now += 2.0
+    harness.trust()
+    await harness.bucket_worker.in_flight_writer.tick()
 
 
-async def test_in_threads_only_what_a_thread_has_begun_is_marked_as_begun(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_in_threads_only_what_a_thread_has_begun_is_marked_as_begun(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     runs, waits = job("thread"), [job("thread"), job("usual_thread", ONCE), job("fenced_thread")]
-    kit.submit(bucket, [runs, *waits])
-    await until(lambda: ran and kit.bucket_worker.executor.running == 4)
-    await persisted(kit)
-    assert starts(kit) == {runs.id}
-    assert {kit.master.rows[entry.id].state for entry in waits} == {"ASSIGNED"}
-    assert await leave(kit, bucket) == []
-    assert outcome(kit, runs) == ("FAILED", "abandoned")
-    assert {kit.master.rows[entry.id].state for entry in waits} == {"HELD"}, "this agent knows that they never began"
+    harness.submit(bucket, [runs, *waits])
+    await until(lambda: ran and harness.bucket_worker.executor.running == 4)
+    await persisted(harness)
+    assert starts(harness) == {runs.id}
+    assert {harness.master.rows[entry.id].state for entry in waits} == {"ASSIGNED"}
+    assert await leave(harness, bucket) == []
+    assert outcome(harness, runs) == ("FAILED", "abandoned")
+    assert {harness.master.rows[entry.id].state for entry in waits} == {"HELD"}, (
+        "this agent knows that they never began"
+    )
     assert ran == ["thread"]
 
 
-async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     runs, waits = job("thread"), job("thread")
-    kit.submit(bucket, [runs, waits])
-    await until(lambda: ran and kit.bucket_worker.executor.running == 2)
+    harness.submit(bucket, [runs, waits])
+    await until(lambda: ran and harness.bucket_worker.executor.running == 2)
     write = Gate()
-    kit.master.script["persist"].append(write)
+    harness.master.script["persist"].append(write)
     release.set()
     await write.reached.wait()
     await turns()
     assert ran == ["thread"], "not before the master has accepted it"
-    assert kit.master.of("persist")[-1][1][0].headers == ONCE
+    assert harness.master.of("persist")[-1][1][0].headers == ONCE
     write.opened.set()
-    await kit.settled()
+    await harness.settled()
     assert ran == ["thread", "thread"]
-    assert [outcome(kit, entry)[0] for entry in (runs, waits)] == ["SUCCEEDED", "SUCCEEDED"]
+    assert [outcome(harness, entry)[0] for entry in (runs, waits)] == ["SUCCEEDED", "SUCCEEDED"]
 
 
-async def authorising(kit: Kit, name: str = "thread") -> tuple[OwnedBucket, Entry, Gate]:
+async def authorising(harness: WorkerHarness, name: str = "thread") -> tuple[OwnedBucket, Entry, Gate]:
     """A job that the room has let in and whose write is under way."""
-    bucket, write, entry = kit.bucket(), Gate(), job(name)
-    kit.master.script["persist"].append(write)
-    kit.submit(bucket, [entry])
+    bucket, write, entry = harness.bucket(), Gate(), job(name)
+    harness.master.script["persist"].append(write)
+    harness.submit(bucket, [entry])
     await write.reached.wait()
     return bucket, entry, write
 
 
-def is_quiet(kit: Kit) -> bool:
-    rooms = [kit.bucket_worker._dispatcher._in_threads, kit.bucket_worker._dispatcher._in_processes]
-    return not any(room.admitted or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
+def is_quiet(harness: WorkerHarness) -> bool:
+    rooms = [harness.bucket_worker._dispatcher._in_threads, harness.bucket_worker._dispatcher._in_processes]
+    return not any(room.admitted or room.waiting for room in rooms) and not harness.bucket_worker.executor.running
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
-async def test_stopped_while_its_start_is_being_written_it_never_began(kit: Kit, name: str) -> None:
-    bucket, entry, write = await authorising(kit, name)
-    leaving = leave(kit, bucket)
+async def test_stopped_while_its_start_is_being_written_it_never_began(harness: WorkerHarness, name: str) -> None:
+    bucket, entry, write = await authorising(harness, name)
+    leaving = leave(harness, bucket)
     await turns()
     write.opened.set()
     assert await leaving == []
-    assert kit.master.rows[entry.id].state == "HELD"
-    assert is_quiet(kit)
+    assert harness.master.rows[entry.id].state == "HELD"
+    assert is_quiet(harness)
     assert not ran
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
-async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(kit: Kit, name: str) -> None:
-    _, entry, write = await authorising(kit, name)
-    kit.bucket_worker.cancel([entry.id])
+async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(harness: WorkerHarness, name: str) -> None:
+    _, entry, write = await authorising(harness, name)
+    harness.bucket_worker.cancel([entry.id])
     await turns()
     write.opened.set()
-    await kit.settled()
-    assert outcome(kit, entry)[0] == "CANCELLED"
-    assert is_quiet(kit)
+    await harness.settled()
+    assert outcome(harness, entry)[0] == "CANCELLED"
+    assert is_quiet(harness)
     assert not ran
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
-async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_start(kit: Kit, name: str) -> None:
-    bucket, _, write = await authorising(kit, name)
-    kit.rescue(bucket)
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_start(
+    harness: WorkerHarness, name: str
+) -> None:
+    bucket, _, write = await authorising(harness, name)
+    harness.rescue(bucket)
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     write.opened.set()
-    await until(lambda: is_quiet(kit))
+    await until(lambda: is_quiet(harness))
     assert not ran
-    assert not kit.master.finals
+    assert not harness.master.finals
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
 async def test_the_master_gone_while_its_start_is_being_written_it_gives_its_place_to_others(
-    kit: Kit, name: str
+    harness: WorkerHarness, name: str
 ) -> None:
-    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
-    bucket, entry, write = await authorising(kit, name)
-    kit.suspend()
+    pool: SlowPool = harness.pool  # type: ignore[attr-defined]
+    bucket, entry, write = await authorising(harness, name)
+    harness.suspend()
     other = job("leased_thread" if name == "thread" else "leased_process")
-    kit.submit(bucket, [other])
+    harness.submit(bucket, [other])
     if name == "process":
         await until(lambda: other.id in pool.begun)
         pool.orders[other.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
     else:
         await until(lambda: ran == ["leased"])
-    await until(lambda: kit.bucket_worker.executor.running == 1)
+    await until(lambda: harness.bucket_worker.executor.running == 1)
     assert entry.id not in pool.begun
     write.opened.set()
-    kit.trust()
+    harness.trust()
     release.set()
     if name == "process":
         await until(lambda: entry.id in pool.begun)
         pool.orders[entry.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
-    await kit.settled()
-    assert outcome(kit, entry)[0] == "SUCCEEDED"
-    assert is_quiet(kit)
+    await harness.settled()
+    assert outcome(harness, entry)[0] == "SUCCEEDED"
+    assert is_quiet(harness)
 
 
-async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(kit: Kit) -> None:
-    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(harness: WorkerHarness) -> None:
+    pool: SlowPool = harness.pool  # type: ignore[attr-defined]
     pool.ready.clear()
     entry = job("process")
-    kit.submit(kit.bucket(), [entry])
+    harness.submit(harness.bucket(), [entry])
     await until(lambda: entry.id in pool.orders)
-    await persisted(kit)
-    assert kit.master.rows[entry.id].state == "ASSIGNED", "its process has not even been started"
+    await persisted(harness)
+    assert harness.master.rows[entry.id].state == "ASSIGNED", "its process has not even been started"
     pool.ready.set()
-    await until(lambda: starts(kit) == {entry.id})
+    await until(lambda: starts(harness) == {entry.id})
     pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
-    await kit.settled()
+    await harness.settled()
 
 
 @pytest.mark.parametrize(
@@ -314,56 +324,56 @@ async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(ki
     ],
 )
 async def test_in_worker_processes_only_what_never_began_comes_again(
-    kit: Kit, kind: ResultKind, state: str, reason: str
+    harness: WorkerHarness, kind: ResultKind, state: str, reason: str
 ) -> None:
-    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool: SlowPool = harness.pool  # type: ignore[attr-defined]
     entry = job("process")
-    kit.submit(kit.bucket(), [entry])
+    harness.submit(harness.bucket(), [entry])
     await until(lambda: entry.id in pool.orders)
     info = ErrorInfo(type="X", message="x", reason=reason or "crashed")
     pool.orders[entry.id][0].set_result(AttemptResult(kind=kind, error=info))
-    await kit.settled()
-    assert kit.master.rows[entry.id].state == state
+    await harness.settled()
+    assert harness.master.rows[entry.id].state == state
     if state == "FAILED":
-        assert outcome(kit, entry) == (state, reason)
+        assert outcome(harness, entry) == (state, reason)
 
 
 async def test_one_whose_worker_died_before_it_began_and_whose_next_one_is_not_there_yet_is_given_back(
-    kit: Kit,
+    harness: WorkerHarness,
 ) -> None:
-    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool: SlowPool = harness.pool  # type: ignore[attr-defined]
     pool.dying = 1
-    bucket, entry = kit.bucket(), job("process")
-    kit.submit(bucket, [entry])
-    await until(lambda: starts(kit) == {entry.id} and not pool.ready.is_set())
-    assert await leave(kit, bucket) == []
-    assert kit.master.rows[entry.id].state == "HELD"
-    assert is_quiet(kit)
+    bucket, entry = harness.bucket(), job("process")
+    harness.submit(bucket, [entry])
+    await until(lambda: starts(harness) == {entry.id} and not pool.ready.is_set())
+    assert await leave(harness, bucket) == []
+    assert harness.master.rows[entry.id].state == "HELD"
+    assert is_quiet(harness)
 
 
-async def test_a_worker_process_that_fails_in_an_unknown_way_abandons_its_job(kit: Kit) -> None:
-    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+async def test_a_worker_process_that_fails_in_an_unknown_way_abandons_its_job(harness: WorkerHarness) -> None:
+    pool: SlowPool = harness.pool  # type: ignore[attr-defined]
     entry = job("process")
-    kit.submit(kit.bucket(), [entry])
+    harness.submit(harness.bucket(), [entry])
     await until(lambda: entry.id in pool.orders)
     pool.orders[entry.id][0].set_exception(BrokenPipeError("perhaps it has begun"))
-    await kit.settled()
-    assert kit.master.rows[entry.id].state == "FAILED"
+    await harness.settled()
+    assert harness.master.rows[entry.id].state == "FAILED"
 
 
 @pytest.mark.parametrize(("name", "headers"), [("asks_again", b""), ("asks_again", ONCE)])
-async def test_asking_for_another_attempt_is_a_failure(kit: Kit, name: str, headers: bytes) -> None:
+async def test_asking_for_another_attempt_is_a_failure(harness: WorkerHarness, name: str, headers: bytes) -> None:
     entry = job(name, headers)
-    kit.submit(kit.bucket(), [entry])
-    await kit.settled()
-    assert outcome(kit, entry) == ("FAILED", "retry")
+    harness.submit(harness.bucket(), [entry])
+    await harness.settled()
+    assert outcome(harness, entry) == ("FAILED", "retry")
 
 
-async def test_a_time_out_is_its_end(kit: Kit) -> None:
+async def test_a_time_out_is_its_end(harness: WorkerHarness) -> None:
     entry = job("usual", encode_headers(Headers(at_most_once=True, timeout_seconds=5.0, max_attempts=3)))
-    kit.submit(kit.bucket(), [entry])
+    harness.submit(harness.bucket(), [entry])
     await until(lambda: ran)
-    kit.clock.now += 6.0
-    kit.trust()
-    await kit.settled()
-    assert outcome(kit, entry) == ("FAILED", "timeout")
+    harness.clock.now += 6.0
+    harness.trust()
+    await harness.settled()
+    assert outcome(harness, entry) == ("FAILED", "timeout")

@@ -12,7 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import Kit
+from tests.support.bucket_worker_fixture import WorkerHarness
 from tests.support.waiting import until
 
 HOUR = 3600.0
@@ -34,48 +34,48 @@ async def critical() -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
+async def harness() -> AsyncIterator[WorkerHarness]:
     order.clear()
-    made = Kit(handlers, AgentSettings(max_running=1))
+    made = WorkerHarness(handlers, AgentSettings(max_running=1))
     made.clock.now = 10 * HOUR
     made.trust()
     async with made:
         yield made
 
 
-def made_at(kit: Kit, name: str, age_seconds: float) -> Entry:
+def made_at(harness: WorkerHarness, name: str, age_seconds: float) -> Entry:
     """A job of which only its id tells the age."""
-    created_ms = (kit.clock.wall_us() - int(age_seconds * 1e6)) // 1000
+    created_ms = (harness.clock.wall_us() - int(age_seconds * 1e6)) // 1000
     return Entry(created_ms.to_bytes(6, "big") + next(numbers).to_bytes(10, "big"), 1, name, b"{}")
 
 
-def due_at(kit: Kit, name: str, age_seconds: float) -> Entry:
+def due_at(harness: WorkerHarness, name: str, age_seconds: float) -> Entry:
     """A job that was made long before it was due."""
-    entry = made_at(kit, name, 9 * HOUR)
-    return Entry(entry.id, 1, name, b"{}", due_us=kit.clock.wall_us() - int(age_seconds * 1e6))
+    entry = made_at(harness, name, 9 * HOUR)
+    return Entry(entry.id, 1, name, b"{}", due_us=harness.clock.wall_us() - int(age_seconds * 1e6))
 
 
 class Stream:
     """Keeps more critical jobs waiting than the agent can run."""
 
-    def __init__(self, kit: Kit, bucket: OwnedBucket) -> None:
-        self.kit, self.bucket, self.sent = kit, bucket, 0
+    def __init__(self, harness: WorkerHarness, bucket: OwnedBucket) -> None:
+        self.harness, self.bucket, self.sent = harness, bucket, 0
 
     def top_up(self, waiting: int) -> None:
         missing = waiting - (self.sent - order.count("critical"))
         if missing > 0:
-            self.kit.submit(self.bucket, [made_at(self.kit, "critical", 0.0) for _ in range(missing)])
+            self.harness.submit(self.bucket, [made_at(self.harness, "critical", 0.0) for _ in range(missing)])
             self.sent += missing
 
 
 async def test_five_thousand_that_waited_an_hour_and_a_stream_of_critical_ones_do_not_starve_each_other(
-    kit: Kit,
+    harness: WorkerHarness,
 ) -> None:
-    old, urgent = kit.bucket(Priority.LOW), kit.bucket(Priority.CRITICAL)
-    stream = Stream(kit, urgent)
+    old, urgent = harness.bucket(Priority.LOW), harness.bucket(Priority.CRITICAL)
+    stream = Stream(harness, urgent)
     stream.top_up(500)
-    kit.submit(old, [made_at(kit, "low", HOUR) for _ in range(OLD)])
-    await until(lambda: kit.bucket_worker.executor.backlog(old.fence.bucket_id), "the first old jobs to be claimed")
+    harness.submit(old, [made_at(harness, "low", HOUR) for _ in range(OLD)])
+    await until(lambda: harness.bucket_worker.executor.backlog(old.fence.bucket_id), "the first old jobs to be claimed")
     began = len(order)
     while order.count("low") < OLD:
         stream.top_up(500)
@@ -87,24 +87,24 @@ async def test_five_thousand_that_waited_an_hour_and_a_stream_of_critical_ones_d
     assert urgent_starts >= OLD - 100, "at least every second start is a critical one"
     longest = max(len(list(run)) for what, run in itertools.groupby(starts[: last + 1]) if what == "low")
     assert longest <= 2, "age lifts one job and not a portion"
-    await kit.settled()
+    await harness.settled()
 
 
 @pytest.mark.parametrize("age_seconds", [0.0, 2600.0])
 @pytest.mark.parametrize("make", [made_at, due_at], ids=["made", "due"])
 async def test_what_has_not_waited_so_long_waits_for_every_critical_one(
-    kit: Kit, make: object, age_seconds: float
+    harness: WorkerHarness, make: object, age_seconds: float
 ) -> None:
-    old, urgent = kit.bucket(Priority.LOW), kit.bucket(Priority.CRITICAL)
-    kit.submit(urgent, [made_at(kit, "critical", 0.0) for _ in range(300)])
-    kit.submit(old, [make(kit, "low", age_seconds) for _ in range(20)])  # type: ignore[operator]
-    await kit.settled()
+    old, urgent = harness.bucket(Priority.LOW), harness.bucket(Priority.CRITICAL)
+    harness.submit(urgent, [made_at(harness, "critical", 0.0) for _ in range(300)])
+    harness.submit(old, [make(harness, "low", age_seconds) for _ in range(20)])  # type: ignore[operator]
+    await harness.settled()
     assert order.index("low") >= 250, "but for what was begun before they were claimed"
 
 
-async def test_age_counts_from_the_due_time(kit: Kit) -> None:
-    old, urgent = kit.bucket(Priority.LOW), kit.bucket(Priority.CRITICAL)
-    kit.submit(urgent, [made_at(kit, "critical", 0.0) for _ in range(300)])
-    kit.submit(old, [due_at(kit, "low", HOUR) for _ in range(20)])
-    await kit.settled()
+async def test_age_counts_from_the_due_time(harness: WorkerHarness) -> None:
+    old, urgent = harness.bucket(Priority.LOW), harness.bucket(Priority.CRITICAL)
+    harness.submit(urgent, [made_at(harness, "critical", 0.0) for _ in range(300)])
+    harness.submit(old, [due_at(harness, "low", HOUR) for _ in range(20)])
+    await harness.settled()
     assert order.index("low") < 100

@@ -23,7 +23,7 @@ from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import Kit, turns
+from tests.support.bucket_worker_fixture import WorkerHarness, turns
 from tests.support.waiting import until, wait_until
 
 handlers = Handlers()
@@ -116,7 +116,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     release.set()
 
 
-class PoolKit(Kit):
+class ProcessPoolHarness(WorkerHarness):
     """Two threads and two worker processes."""
 
     def __init__(self) -> None:
@@ -124,14 +124,14 @@ class PoolKit(Kit):
         self.pool = SlowPool()
         self.bucket_worker._dispatcher._pool = self.pool  # type: ignore[assignment]
 
-    async def __aenter__(self) -> PoolKit:
+    async def __aenter__(self) -> ProcessPoolHarness:
         await super().__aenter__()
         return self
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[PoolKit]:
-    async with PoolKit() as made:
+async def harness() -> AsyncIterator[ProcessPoolHarness]:
+    async with ProcessPoolHarness() as made:
         yield made
         release.set()
 
@@ -140,167 +140,170 @@ def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
     return Entry(new_id(), token, name, b"{}", rescues=rescues)
 
 
-def counters_are_back(kit: PoolKit) -> bool:
-    executor = kit.bucket_worker.executor
+def counters_are_back(harness: ProcessPoolHarness) -> bool:
+    executor = harness.bucket_worker.executor
     return executor.running == 0 and not executor._dispatched and all(q.running == 0 for q in executor._queues.values())
 
 
-def outcome(kit: PoolKit, entry: Entry) -> FinalRow:
-    return next(row for row in kit.master.finals if row.id == entry.id)
+def outcome(harness: ProcessPoolHarness, entry: Entry) -> FinalRow:
+    return next(row for row in harness.master.finals if row.id == entry.id)
 
 
-async def test_thread_jobs_run_and_the_counters_come_back(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_thread_jobs_run_and_the_counters_come_back(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entries = [job("quick") for _ in range(20)]
-    kit.submit(bucket, entries)
-    await kit.settled()
-    assert {row.result for row in kit.master.finals} == {b"1"}
-    assert counters_are_back(kit)
+    harness.submit(bucket, entries)
+    await harness.settled()
+    assert {row.result for row in harness.master.finals} == {b"1"}
+    assert counters_are_back(harness)
 
 
-async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_that_waits_for_a_thread_is_not_timed_out(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     first, second, third = job("thread"), job("thread"), job("thread")
-    kit.submit(bucket, [first, second, third])
+    harness.submit(bucket, [first, second, third])
     await until(lambda: len(ran) == 2)
-    kit.clock.now += 20.0
-    assert [each.entry.id for each in kit.bucket_worker.executor.running_before(kit.clock.now)] == [first.id, second.id]
+    harness.clock.now += 20.0
+    assert [each.entry.id for each in harness.bucket_worker.executor.running_before(harness.clock.now)] == [
+        first.id,
+        second.id,
+    ]
     release.set()
-    await kit.settled()
-    assert outcome(kit, third).state == JobState.SUCCEEDED
-    assert counters_are_back(kit)
+    await harness.settled()
+    assert outcome(harness, third).state == JobState.SUCCEEDED
+    assert counters_are_back(harness)
 
 
-async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit) -> None:
-    bucket = kit.bucket()
-    kit.submit(bucket, [job("thread"), job("thread"), job("quick")])
+async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("thread"), job("thread"), job("quick")])
     await until(lambda: len(ran) == 2)
-    kit.clock.now += 31.0
-    kit.trust()
-    await until(lambda: len(kit.master.attempts) == 2)
-    assert {decode_error(row.error or b"").reason for row in kit.master.attempts} == {"timeout"}
-    await until(lambda: kit.master.finals, "the third job on a replaced thread")
+    harness.clock.now += 31.0
+    harness.trust()
+    await until(lambda: len(harness.master.attempts) == 2)
+    assert {decode_error(row.error or b"").reason for row in harness.master.attempts} == {"timeout"}
+    await until(lambda: harness.master.finals, "the third job on a replaced thread")
     release.set()
-    await kit.settled()
-    assert counters_are_back(kit)
-    assert len(kit.master.attempts) == 2, "late results are thrown away"
+    await harness.settled()
+    assert counters_are_back(harness)
+    assert len(harness.master.attempts) == 2, "late results are thrown away"
 
 
-async def ended_thread(kit: PoolKit) -> tuple[OwnedBucket, ClaimedJob]:
+async def ended_thread(harness: ProcessPoolHarness) -> tuple[OwnedBucket, ClaimedJob]:
     """A job whose thread has come to its end, and whose loop has not heard of it yet."""
-    bucket = kit.bucket()
+    bucket = harness.bucket()
     entry = job("thread")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await until(lambda: ran)
-    live = kit.bucket_worker.job_table.get(entry.id)
+    live = harness.bucket_worker.job_table.get(entry.id)
     assert live is not None
-    thread = kit.bucket_worker._dispatcher._dispatched[live].thread
+    thread = harness.bucket_worker._dispatcher._dispatched[live].thread
     assert thread is not None
     release.set()
     wait_until(lambda: thread.over, 10, "the end of the thread")
     return bucket, live
 
 
-async def test_a_thread_that_ended_just_before_its_timeout_counts(kit: PoolKit) -> None:
-    _, live = await ended_thread(kit)
-    kit.bucket_worker.executor.stop_job(live, StopCause.TIMEOUT)
-    await kit.settled()
-    assert outcome(kit, live.entry).state == JobState.SUCCEEDED
-    assert not kit.master.attempts
+async def test_a_thread_that_ended_just_before_its_timeout_counts(harness: ProcessPoolHarness) -> None:
+    _, live = await ended_thread(harness)
+    harness.bucket_worker.executor.stop_job(live, StopCause.TIMEOUT)
+    await harness.settled()
+    assert outcome(harness, live.entry).state == JobState.SUCCEEDED
+    assert not harness.master.attempts
 
 
-async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(kit: PoolKit) -> None:
-    bucket, _ = await ended_thread(kit)
-    kit.rescue(bucket)
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
-    await until(lambda: counters_are_back(kit))
+async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(harness: ProcessPoolHarness) -> None:
+    bucket, _ = await ended_thread(harness)
+    harness.rescue(bucket)
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    await until(lambda: counters_are_back(harness))
     await turns()
-    assert not kit.master.finals
-    assert not kit.bucket_worker.outcome_writer.backlog
+    assert not harness.master.finals
+    assert not harness.bucket_worker.outcome_writer.backlog
 
 
-async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_a_handlers_own_unavailable_is_its_failed_attempt(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entry = job("unavailable")
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    assert outcome(kit, entry).state == JobState.FAILED
+    harness.submit(bucket, [entry])
+    await harness.settled()
+    assert outcome(harness, entry).state == JobState.FAILED
 
 
-async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_cancelled_while_it_waits_for_room_never_starts(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entries = [job("thread"), job("thread"), job("thread")]
-    kit.submit(bucket, entries)
+    harness.submit(bucket, entries)
     await until(lambda: len(ran) == 2)
-    kit.bucket_worker.cancel([entries[2].id])
-    await until(lambda: kit.master.finals)
-    assert (kit.master.finals[0].id, kit.master.finals[0].attempt) == (entries[2].id, 0)
+    harness.bucket_worker.cancel([entries[2].id])
+    await until(lambda: harness.master.finals)
+    assert (harness.master.finals[0].id, harness.master.finals[0].attempt) == (entries[2].id, 0)
     release.set()
-    await kit.settled()
+    await harness.settled()
     assert len(ran) == 2
-    assert counters_are_back(kit)
+    assert counters_are_back(harness)
 
 
-async def test_what_waited_for_room_starts_only_under_a_lease(kit: PoolKit) -> None:
-    bucket = kit.bucket()
-    kit.submit(bucket, [job("thread"), job("thread"), job("thread")])
+async def test_what_waited_for_room_starts_only_under_a_lease(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("thread"), job("thread"), job("thread")])
     await until(lambda: len(ran) == 2)
-    kit.clock.now = kit.ownership.soft_until + 1.0
-    executor = kit.bucket_worker.executor
+    harness.clock.now = harness.ownership.soft_until + 1.0
+    executor = harness.bucket_worker.executor
     for _ in range(2):
         release.set()
-    await until(lambda: len(kit.master.finals) == 2 or executor.running == 1)
+    await until(lambda: len(harness.master.finals) == 2 or executor.running == 1)
     await turns()
     assert len(ran) == 2
-    kit.trust()
-    await kit.settled()
+    harness.trust()
+    await harness.settled()
     assert len(ran) == 3
 
 
-async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_worker_processes_get_as_many_jobs_as_there_are(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entries = [job("process") for _ in range(5)]
-    kit.submit(bucket, entries)
-    await until(lambda: len(kit.pool.orders) == 2)
+    harness.submit(bucket, entries)
+    await until(lambda: len(harness.pool.orders) == 2)
     await turns()
-    assert len(kit.pool.orders) == 2
-    kit.clock.now += 29.0
+    assert len(harness.pool.orders) == 2
+    harness.clock.now += 29.0
     for entry in entries[:2]:
-        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
-    await until(lambda: len(kit.pool.orders) == 4)
-    kit.clock.now += 2.0  # more than the time-out since the claim, less since they were started
-    executor = kit.bucket_worker.executor
+        harness.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await until(lambda: len(harness.pool.orders) == 4)
+    harness.clock.now += 2.0  # more than the time-out since the claim, less since they were started
+    executor = harness.bucket_worker.executor
     executor._sweep()
     await turns()
     for entry in entries[2:]:
-        await until(functools.partial(kit.pool.orders.__contains__, entry.id))
-        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
-    await kit.settled()
-    assert {row.state for row in kit.master.finals} == {JobState.SUCCEEDED}
-    assert counters_are_back(kit)
+        await until(functools.partial(harness.pool.orders.__contains__, entry.id))
+        harness.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await harness.settled()
+    assert {row.state for row in harness.master.finals} == {JobState.SUCCEEDED}
+    assert counters_are_back(harness)
 
 
-async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_the_start_of_a_worker_process_is_not_the_jobs_time(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entry = job("process")
-    kit.pool.ready.clear()
-    kit.submit(bucket, [entry])
-    await until(lambda: kit.pool.orders)
-    kit.clock.now += 400.0
-    kit.trust()
-    kit.bucket_worker.executor._sweep()
+    harness.pool.ready.clear()
+    harness.submit(bucket, [entry])
+    await until(lambda: harness.pool.orders)
+    harness.clock.now += 400.0
+    harness.trust()
+    harness.bucket_worker.executor._sweep()
     await turns()
-    assert not kit.pool.orders[entry.id][0].cancelled()
-    kit.pool.ready.set()
-    await until(lambda: kit.pool.begun)
-    kit.clock.now += 29.0
-    kit.bucket_worker.executor._sweep()
+    assert not harness.pool.orders[entry.id][0].cancelled()
+    harness.pool.ready.set()
+    await until(lambda: harness.pool.begun)
+    harness.clock.now += 29.0
+    harness.bucket_worker.executor._sweep()
     await turns()
-    assert not kit.pool.orders[entry.id][0].cancelled()
-    kit.clock.now += 2.0
-    kit.bucket_worker.executor._sweep()
-    await kit.settled()
-    assert decode_error(outcome(kit, entry).error or b"").reason == "timeout"
+    assert not harness.pool.orders[entry.id][0].cancelled()
+    harness.clock.now += 2.0
+    harness.bucket_worker.executor._sweep()
+    await harness.settled()
+    assert decode_error(outcome(harness, entry).error or b"").reason == "timeout"
 
 
 @pytest.mark.parametrize(
@@ -317,91 +320,93 @@ async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) 
         (ValueError("a defect of the pool"), "FAILED"),
     ],
 )
-async def test_every_end_of_a_worker_has_one_verdict(kit: PoolKit, result: Any, state: str) -> None:
-    bucket = kit.bucket()
+async def test_every_end_of_a_worker_has_one_verdict(harness: ProcessPoolHarness, result: Any, state: str) -> None:
+    bucket = harness.bucket()
     entry = job("process")
-    kit.submit(bucket, [entry])
-    await until(lambda: kit.pool.orders)
-    future = kit.pool.orders[entry.id][0]
+    harness.submit(bucket, [entry])
+    await until(lambda: harness.pool.orders)
+    future = harness.pool.orders[entry.id][0]
     future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
-    await kit.settled()
-    assert kit.master.rows[entry.id].state == state
-    assert counters_are_back(kit)
+    await harness.settled()
+    assert harness.master.rows[entry.id].state == state
+    assert counters_are_back(harness)
     if state == "HELD":
-        assert not kit.master.attempts
-        assert kit.master.rows[entry.id].due_us > kit.clock.wall_us(), "it must not bounce straight back"
+        assert not harness.master.attempts
+        assert harness.master.rows[entry.id].due_us > harness.clock.wall_us(), "it must not bounce straight back"
 
 
-async def test_a_job_rescued_once_runs_like_any_other(kit: PoolKit) -> None:
+async def test_a_job_rescued_once_runs_like_any_other(harness: ProcessPoolHarness) -> None:
     entry = job("note", rescues=1, token=3)
-    kit.submit(kit.bucket(), [entry])
-    await kit.settled()
-    assert kit.pool.alone == []
+    harness.submit(harness.bucket(), [entry])
+    await harness.settled()
+    assert harness.pool.alone == []
     assert len(ran) == 1
-    assert outcome(kit, entry).rescues == 1
+    assert outcome(harness, entry).rescues == 1
 
 
-async def test_a_job_that_one_more_rescue_would_end_runs_alone(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_that_one_more_rescue_would_end_runs_alone(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
     entry = job("note", rescues=2, token=3)
-    kit.submit(bucket, [entry])
-    await until(lambda: kit.pool.alone == [entry.id])
-    kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
-    await kit.settled()
+    harness.submit(bucket, [entry])
+    await until(lambda: harness.pool.alone == [entry.id])
+    harness.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
+    await harness.settled()
     assert ran == []
-    assert outcome(kit, entry).rescues == 2
+    assert outcome(harness, entry).rescues == 2
 
 
-async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: PoolKit) -> None:
-    one, two = kit.bucket(), kit.bucket()
+async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(
+    harness: ProcessPoolHarness,
+) -> None:
+    one, two = harness.bucket(), harness.bucket()
     entry = job("process")
-    kit.submit(one, [entry])
-    await until(lambda: kit.pool.orders)
-    kit.submit(two, [entry])
-    await until(lambda: kit.bucket_worker.job_table.duplicates)
-    kit.pool.stopping.clear()
-    kit.rescue(one)
-    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
-    await until(lambda: len(kit.pool.orders[entry.id]) == 2)
-    kit.pool.stopping.set()
+    harness.submit(one, [entry])
+    await until(lambda: harness.pool.orders)
+    harness.submit(two, [entry])
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
+    harness.pool.stopping.clear()
+    harness.rescue(one)
+    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    await until(lambda: len(harness.pool.orders[entry.id]) == 2)
+    harness.pool.stopping.set()
     await turns()
-    kit.pool.orders[entry.id][1].set_result(AttemptResult(kind=ResultKind.OK, result=b"2"))
-    await kit.settled()
-    assert [row.result for row in kit.master.finals] == [b"2"]
-    assert counters_are_back(kit)
+    harness.pool.orders[entry.id][1].set_result(AttemptResult(kind=ResultKind.OK, result=b"2"))
+    await harness.settled()
+    assert [row.result for row in harness.master.finals] == [b"2"]
+    assert counters_are_back(harness)
 
 
 @pytest.mark.parametrize("cause", [StopCause.RELEASE, StopCause.CANCEL, StopCause.TIMEOUT])
-async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cause: StopCause) -> None:
-    bucket = kit.bucket()
+async def test_a_stopped_worker_gives_the_verdict_of_its_cause(harness: ProcessPoolHarness, cause: StopCause) -> None:
+    bucket = harness.bucket()
     entry = job("process")
-    kit.submit(bucket, [entry])
-    await until(lambda: kit.pool.orders)
-    live = kit.bucket_worker.job_table.get(entry.id)
+    harness.submit(bucket, [entry])
+    await until(lambda: harness.pool.orders)
+    live = harness.bucket_worker.job_table.get(entry.id)
     assert live is not None
-    kit.bucket_worker.executor.stop_job(live, cause)
-    await kit.settled()
+    harness.bucket_worker.executor.stop_job(live, cause)
+    await harness.settled()
     expected = {StopCause.RELEASE: "HELD", StopCause.CANCEL: "CANCELLED", StopCause.TIMEOUT: "FAILED"}
-    assert kit.master.rows[entry.id].state == expected[cause]
-    assert counters_are_back(kit)
+    assert harness.master.rows[entry.id].state == expected[cause]
+    assert counters_are_back(harness)
 
 
-async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: PoolKit) -> None:
-    bucket, entries = kit.bucket(), [job("process") for _ in range(3)]
-    kit.submit(bucket, entries)
-    dispatcher = kit.bucket_worker._dispatcher
-    await until(lambda: dispatcher._in_processes.waiting and len(kit.pool.orders) == 2)
+async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(harness: ProcessPoolHarness) -> None:
+    bucket, entries = harness.bucket(), [job("process") for _ in range(3)]
+    harness.submit(bucket, entries)
+    dispatcher = harness.bucket_worker._dispatcher
+    await until(lambda: dispatcher._in_processes.waiting and len(harness.pool.orders) == 2)
     live = dispatcher._in_processes.waiting[0].job
     dispatcher._in_processes.size += 1
     dispatcher._admit(dispatcher._in_processes)
-    kit.bucket_worker.executor.stop_job(live, StopCause.RELEASE)
+    harness.bucket_worker.executor.stop_job(live, StopCause.RELEASE)
     for entry in entries:
         if entry.id != live.entry.id:
-            kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
-    await kit.settled()
-    assert live.entry.id not in kit.pool.orders
-    assert kit.master.rows[live.entry.id].state == "HELD"
-    assert counters_are_back(kit)
+            harness.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
+    await harness.settled()
+    assert live.entry.id not in harness.pool.orders
+    assert harness.master.rows[live.entry.id].state == "HELD"
+    assert counters_are_back(harness)
     assert dispatcher._in_processes.admitted == 0
 
 
@@ -414,10 +419,10 @@ async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_f
         raise CodeError("an answer that leaves out a row")
 
     async def live() -> None:
-        async with PoolKit() as kit:
-            monkeypatch.setattr(kit.bucket_worker._dispatcher, "_authorise", broken)
-            kit.submit(kit.bucket(), [job("quick", rescues=1)])
-            run = kit._run
+        async with ProcessPoolHarness() as harness:
+            monkeypatch.setattr(harness.bucket_worker._dispatcher, "_authorise", broken)
+            harness.submit(harness.bucket(), [job("quick", rescues=1)])
+            run = harness._run
             assert run is not None
             await until(run.done, "the end of the process")
 

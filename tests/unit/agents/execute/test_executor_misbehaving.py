@@ -20,10 +20,10 @@ from jobmaster_agents import until_answered
 from jobmaster_agents.agent_main import run_main_coroutine
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.outcome_builder import StopCause
-from tests.support.bucket_worker_fixture import Kit
+from tests.support.bucket_worker_fixture import WorkerHarness
 from tests.support.fake_transactions import FakeTransactions
 from tests.support.waiting import until
-from tests.unit.agents.execute.executor_fixture import Bench
+from tests.unit.agents.execute.executor_fixture import ExecutorHarness
 
 handlers = Handlers()
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -161,7 +161,7 @@ async def speaks_and_takes_back() -> str:
 @handlers.job(name="speaks_and_fails", max_attempts=1)
 async def speaks_and_fails(name: str) -> None:
     tenant.set(name)
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @handlers.job(name="speaks_transactional", transactional=True)
@@ -195,19 +195,19 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def make() -> AsyncIterator[Callable[[int], Bench]]:
-    made: list[Bench] = []
+async def make() -> AsyncIterator[Callable[[int], ExecutorHarness]]:
+    made: list[ExecutorHarness] = []
 
-    def bench(max_running: int) -> Bench:
-        made.append(Bench(handlers, AgentSettings(slots=20, max_running=max_running)))
+    def harness(max_running: int) -> ExecutorHarness:
+        made.append(ExecutorHarness(handlers, AgentSettings(slots=20, max_running=max_running)))
         return made[-1]
 
-    yield bench
+    yield harness
     for one in made:
         await one.executor.aclose()
 
 
-Make = Callable[[int], Bench]
+Make = Callable[[int], ExecutorHarness]
 
 
 # ---------------------------------------------------------------- the own task
@@ -216,37 +216,37 @@ Make = Callable[[int], Bench]
 @pytest.mark.parametrize("max_running", [1, 5])
 @pytest.mark.parametrize("name", ENDS)
 async def test_it_ends_and_the_next_jobs_of_its_slot_end_as_ever(make: Make, name: str, max_running: int) -> None:
-    bench = make(max_running)
-    broken = asyncio.ensure_future(bench.executor.run())
-    jobs = bench.put(
-        bench.bucket(), [(name, b"{}"), ("innocent", b"{}"), ("awaits_cancelled", b"{}"), ("innocent", b"{}")] * 3
+    harness = make(max_running)
+    broken = asyncio.ensure_future(harness.executor.run())
+    jobs = harness.put(
+        harness.bucket(), [(name, b"{}"), ("innocent", b"{}"), ("awaits_cancelled", b"{}"), ("innocent", b"{}")] * 3
     )
-    rows = {row.id: row for row in await bench.sink.wait_rows(len(jobs))}
+    rows = {row.id: row for row in await harness.sink.wait_rows(len(jobs))}
     states = {job.entry.id: row.state for job in jobs if isinstance(row := rows[job.entry.id], FinalRow)}
     expected = {name: ENDS[name], "awaits_cancelled": "FAILED", "innocent": "SUCCEEDED"}
     assert [states[job.entry.id] for job in jobs] == [expected[job.entry.handler] for job in jobs]
-    await until(lambda: not bench.executor.running)
+    await until(lambda: not harness.executor.running)
     assert not broken.done()
     broken.cancel()
 
 
 async def test_a_cancellation_that_comes_when_the_slot_waits_costs_no_slot(make: Make) -> None:
-    bench = make(1)
-    bucket = bench.bucket()
-    bench.put(bucket, [("cancelled_later", b"{}")])
-    await bench.sink.wait_rows(1)
+    harness = make(1)
+    bucket = harness.bucket()
+    harness.put(bucket, [("cancelled_later", b"{}")])
+    await harness.sink.wait_rows(1)
     await asyncio.sleep(0.2)  # the cancellation comes to a slot that waits for work
-    bench.put(bucket, [("innocent", b"{}")])
-    assert len(await bench.sink.wait_rows(2)) == 2
+    harness.put(bucket, [("innocent", b"{}")])
+    assert len(await harness.sink.wait_rows(2)) == 2
 
 
 async def test_the_end_of_the_process_is_still_no_verdict(make: Make) -> None:
-    bench = make(5)
-    bench.put(bench.bucket(), [("deaf", b"{}"), ("cancelled_by_a_friend", b"{}")])
+    harness = make(5)
+    harness.put(harness.bucket(), [("deaf", b"{}"), ("cancelled_by_a_friend", b"{}")])
     await until(lambda: seen)
     ears.set()
-    await bench.executor.aclose()
-    assert [row.state for row in bench.sink.rows if isinstance(row, FinalRow)] in ([], ["SUCCEEDED"])
+    await harness.executor.aclose()
+    assert [row.state for row in harness.sink.rows if isinstance(row, FinalRow)] in ([], ["SUCCEEDED"])
 
 
 # ---------------------------------------------------------------- handlers in tasks of their own, and the agent around
@@ -259,7 +259,7 @@ def everything() -> Handlers:
     return both
 
 
-class TransactionKit(Kit):
+class LoopTransactionHarness(WorkerHarness):
     """With transactions that are kept on paper."""
 
     def __init__(self) -> None:
@@ -267,44 +267,44 @@ class TransactionKit(Kit):
         self.source = FakeTransactions(self)
         self.bucket_worker._dispatcher._transactional._source = self.source
 
-    async def __aenter__(self) -> TransactionKit:
+    async def __aenter__(self) -> LoopTransactionHarness:
         await super().__aenter__()
         return self
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[TransactionKit]:
-    async with TransactionKit() as made:
+async def harness() -> AsyncIterator[LoopTransactionHarness]:
+    async with LoopTransactionHarness() as made:
         yield made
         ears.set()
 
 
-def put(kit: Kit, *names: str) -> list[Entry]:
-    owned = next(iter(kit.ownership.buckets.values()), None) or kit.bucket()
+def put(harness: WorkerHarness, *names: str) -> list[Entry]:
+    owned = next(iter(harness.ownership.buckets.values()), None) or harness.bucket()
     entries = [Entry(new_id(), 1, name, b"{}") for name in names]
-    kit.submit(owned, entries)
+    harness.submit(owned, entries)
     return entries
 
 
-def state(kit: Kit, entry: Entry) -> str:
-    return kit.master.rows[entry.id].state
+def state(harness: WorkerHarness, entry: Entry) -> str:
+    return harness.master.rows[entry.id].state
 
 
 @pytest.mark.parametrize("name", [name for name in ENDS if transactional.get(f"{name}_transactional")])
-async def test_in_a_task_of_its_own_it_is_the_same(kit: TransactionKit, name: str) -> None:
-    entries = put(kit, *[f"{name}_transactional", "innocent"] * 3)
-    await kit.settled()
-    assert [state(kit, entry) for entry in entries] == [ENDS[name], "SUCCEEDED"] * 3
-    assert kit.bucket_worker._dispatcher._in_tasks.admitted == 0
+async def test_in_a_task_of_its_own_it_is_the_same(harness: LoopTransactionHarness, name: str) -> None:
+    entries = put(harness, *[f"{name}_transactional", "innocent"] * 3)
+    await harness.settled()
+    assert [state(harness, entry) for entry in entries] == [ENDS[name], "SUCCEEDED"] * 3
+    assert harness.bucket_worker._dispatcher._in_tasks.admitted == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "_transactional"])
-async def test_afterwards_the_agent_leaves_in_order(kit: TransactionKit, suffix: str) -> None:
+async def test_afterwards_the_agent_leaves_in_order(harness: LoopTransactionHarness, suffix: str) -> None:
     names = [name for name in ENDS if (handlers.get(name + suffix) or transactional.get(name + suffix))]
-    put(kit, *[name + suffix for name in names])
-    await kit.settled()
-    bucket_ids = list(kit.ownership.buckets)
-    assert await kit.bucket_worker.complete(bucket_ids, 5.0, "the test says so") == []
+    put(harness, *[name + suffix for name in names])
+    await harness.settled()
+    bucket_ids = list(harness.ownership.buckets)
+    assert await harness.bucket_worker.complete(bucket_ids, 5.0, "the test says so") == []
 
 
 # ---------------------------------------------------------------- handlers that do not stop
@@ -312,67 +312,69 @@ async def test_afterwards_the_agent_leaves_in_order(kit: TransactionKit, suffix:
 
 @pytest.mark.parametrize("name", ["deaf", "deaf_transactional"])
 async def test_one_that_swallows_every_cancellation_is_given_up(
-    kit: TransactionKit, name: str, caplog: pytest.LogCaptureFixture
+    harness: LoopTransactionHarness, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "jobmaster")
-    (entry,) = put(kit, name)
+    (entry,) = put(harness, name)
     await until(lambda: seen)
-    kit.clock.now += 6.0
-    kit.trust()
-    await until(lambda: _asked(kit))
-    kit.clock.now += 11.0
-    kit.trust()
-    await kit.settled()
-    assert state(kit, entry) == "FAILED"
-    (row,) = kit.master.finals
+    harness.clock.now += 6.0
+    harness.trust()
+    await until(lambda: _asked(harness))
+    harness.clock.now += 11.0
+    harness.trust()
+    await harness.settled()
+    assert state(harness, entry) == "FAILED"
+    (row,) = harness.master.finals
     assert decode_error(row.error or b"").reason == "timeout"
-    assert kit.bucket_worker._telemetry.value("handlers_stuck") == 1
+    assert harness.bucket_worker._telemetry.value("handlers_stuck") == 1
     assert any(record.message == "handler_given_up" for record in caplog.records)
-    (other,) = put(kit, "innocent")
-    await kit.settled()
-    assert state(kit, other) == "SUCCEEDED"
-    assert kit.bucket_worker.executor.running == 0
-    assert await kit.bucket_worker.complete(list(kit.ownership.buckets), 5.0, "the test says so") == []
+    (other,) = put(harness, "innocent")
+    await harness.settled()
+    assert state(harness, other) == "SUCCEEDED"
+    assert harness.bucket_worker.executor.running == 0
+    assert await harness.bucket_worker.complete(list(harness.ownership.buckets), 5.0, "the test says so") == []
     before = len(swallowed)
-    kit.clock.now += 3.0
-    kit.trust()
+    harness.clock.now += 3.0
+    harness.trust()
     await until(lambda: len(swallowed) > before, "it is asked again, though nothing else runs")
     ears.set()
-    await until(lambda: not kit.bucket_worker._telemetry.value("handlers_stuck"))
-    assert len(kit.master.finals) == 2, "a late result is thrown away"
-    assert kit.source.effects == []
+    await until(lambda: not harness.bucket_worker._telemetry.value("handlers_stuck"))
+    assert len(harness.master.finals) == 2, "a late result is thrown away"
+    assert harness.source.effects == []
 
 
-def _asked(kit: Kit) -> bool:
-    executor, dispatcher = kit.bucket_worker.executor, kit.bucket_worker._dispatcher
+def _asked(harness: WorkerHarness) -> bool:
+    executor, dispatcher = harness.bucket_worker.executor, harness.bucket_worker._dispatcher
     return any(slot.cause is StopCause.TIMEOUT for slot in executor._slots) or any(
         dispatched.cause is StopCause.TIMEOUT for dispatched in dispatcher._dispatched.values()
     )
 
 
-async def test_past_the_grace_the_agent_leaves_without_it(kit: TransactionKit) -> None:
-    (entry,) = put(kit, "deaf")
+async def test_past_the_grace_the_agent_leaves_without_it(harness: LoopTransactionHarness) -> None:
+    (entry,) = put(harness, "deaf")
     await until(lambda: seen)
-    leaving = asyncio.ensure_future(kit.bucket_worker.complete(list(kit.ownership.buckets), 0.0, "the test says so"))
-    await until(lambda: any(slot.cause is StopCause.RELEASE for slot in kit.bucket_worker.executor._slots))
-    kit.clock.now += 4.5
-    kit.trust()
+    leaving = asyncio.ensure_future(
+        harness.bucket_worker.complete(list(harness.ownership.buckets), 0.0, "the test says so")
+    )
+    await until(lambda: any(slot.cause is StopCause.RELEASE for slot in harness.bucket_worker.executor._slots))
+    harness.clock.now += 4.5
+    harness.trust()
     assert await leaving == []
-    assert state(kit, entry) == "HELD"
+    assert state(harness, entry) == "HELD"
 
 
 async def test_with_as_many_stuck_as_may_run_the_process_is_to_be_replaced() -> None:
-    async with Kit(handlers, AgentSettings(slots=2, max_running=2)) as kit:
-        put(kit, "deaf", "deaf")
+    async with WorkerHarness(handlers, AgentSettings(slots=2, max_running=2)) as harness:
+        put(harness, "deaf", "deaf")
         await until(lambda: len(seen) == 2)
-        kit.clock.now += 6.0
-        kit.trust()
-        await until(lambda: _asked(kit))
-        assert not kit.bucket_worker.threads_exhausted.is_set()
-        kit.clock.now += 11.0
-        kit.trust()
-        await kit.settled()
-        assert kit.bucket_worker.threads_exhausted.is_set()
+        harness.clock.now += 6.0
+        harness.trust()
+        await until(lambda: _asked(harness))
+        assert not harness.bucket_worker.threads_exhausted.is_set()
+        harness.clock.now += 11.0
+        harness.trust()
+        await harness.settled()
+        assert harness.bucket_worker.threads_exhausted.is_set()
         ears.set()
 
 
@@ -380,29 +382,29 @@ async def test_with_as_many_stuck_as_may_run_the_process_is_to_be_replaced() -> 
 
 
 async def test_no_job_finds_the_context_variables_of_another(make: Make) -> None:
-    bench = make(2)
+    harness = make(2)
     speakers = [("speaks_for", b'{"name":"customer-%d"}' % number) for number in range(20)]
     failing = [("speaks_and_fails", b'{"name":"customer-x"}')] * 3
     calls = [*speakers, *failing, ("sets_grid", b"{}"), *[("innocent", b"{}")] * 20, ("speaks_and_takes_back", b"{}")]
     token = grid.set(None)
-    bench.executor._context = copy_context()
-    bench.put(bench.bucket(), [call for pair in zip(calls, reversed(calls), strict=True) for call in pair])
-    rows = await bench.sink.wait_rows(2 * len(calls))
+    harness.executor._context = copy_context()
+    harness.put(harness.bucket(), [call for pair in zip(calls, reversed(calls), strict=True) for call in pair])
+    rows = await harness.sink.wait_rows(2 * len(calls))
     grid.reset(token)
-    said = {row.result for row in rows if isinstance(row, FinalRow) and row.state == JobState.SUCCEEDED}
-    assert said == {b'"nobody"'}
+    results = {row.result for row in rows if isinstance(row, FinalRow) and row.state == JobState.SUCCEEDED}
+    assert results == {b'"nobody"'}
     assert not [row for row in rows if isinstance(row, HoldRow)]
 
 
-async def test_no_attended_job_finds_them_either(kit: TransactionKit) -> None:
-    owned = kit.bucket()
-    kit.bucket_worker._dispatcher._in_tasks.size = 1  # each is let in by the one before it
+async def test_no_attended_job_finds_them_either(harness: LoopTransactionHarness) -> None:
+    owned = harness.bucket()
+    harness.bucket_worker._dispatcher._in_tasks.size = 1  # each is let in by the one before it
     entries = [Entry(new_id(), 1, "speaks_transactional", b'{"name":"customer-%d"}' % n) for n in range(10)]
     entries += [Entry(new_id(), 1, "speaks_for", b'{"name":"customer-%d"}' % n) for n in range(10)]
-    kit.submit(owned, entries)
-    await kit.settled()
-    assert {row.result for row in kit.master.finals} == {b'"nobody"'}
-    assert len(kit.master.finals) == 20
+    harness.submit(owned, entries)
+    await harness.settled()
+    assert {row.result for row in harness.master.finals} == {b'"nobody"'}
+    assert len(harness.master.finals) == 20
 
 
 # ---------------------------------------------------------------- the loop
@@ -428,10 +430,10 @@ def test_an_exit_out_of_a_handlers_own_task_does_not_end_the_agent(
         return "went on"
 
     async def main() -> int:
-        bench = Bench(mine, AgentSettings())
-        bench.put(bench.bucket(), [("waits", b"{}"), ("starts_an_exit", b"{}"), ("waits", b"{}")])
-        rows = await bench.sink.wait_rows(3)
-        await bench.executor.aclose()
+        harness = ExecutorHarness(mine, AgentSettings())
+        harness.put(harness.bucket(), [("waits", b"{}"), ("starts_an_exit", b"{}"), ("waits", b"{}")])
+        rows = await harness.sink.wait_rows(3)
+        await harness.executor.aclose()
         return sum(isinstance(row, FinalRow) and row.state == JobState.SUCCEEDED for row in rows)
 
     loop = factory()

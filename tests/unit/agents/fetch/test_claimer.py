@@ -15,7 +15,7 @@ from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.fetch import claimer
-from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -48,8 +48,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers) as made:
         yield made
 
 
@@ -57,93 +57,97 @@ def job(name: str = "note", token: int = 1, due_us: int = 0, headers: bytes = b"
     return Entry(new_id(), token, name, b"{}", due_us, headers)
 
 
-def names(kit: Kit) -> list[str]:
-    return [name for _, name, _ in kit.store.of("claim")]
+def names(harness: WorkerHarness) -> list[str]:
+    return [name for _, name, _ in harness.store.of("claim")]
 
 
 # ---------------------------------------------------------------- lost replies
 
 
-async def test_a_claim_whose_reply_was_lost_is_repeated_under_its_name(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
-    kit.store.script["claim"] += [LOST, LOST, DOWN]
-    kit.submit(bucket, [job(), job()])
-    await kit.settled()
-    assert names(kit)[1:5] == [names(kit)[1]] * 4
+async def test_a_claim_whose_reply_was_lost_is_repeated_under_its_name(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
+    harness.store.script["claim"] += [LOST, LOST, DOWN]
+    harness.submit(bucket, [job(), job()])
+    await harness.settled()
+    assert names(harness)[1:5] == [names(harness)[1]] * 4
     assert len(ran) == 2
-    assert len(set(names(kit))) == len(names(kit)) - 3, "every other claim has a name of its own"
+    assert len(set(names(harness))) == len(names(harness)) - 3, "every other claim has a name of its own"
 
 
-async def test_the_clock_of_a_claim_is_that_of_the_answer_and_its_promise_that_of_the_first_try(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
+async def test_the_clock_of_a_claim_is_that_of_the_answer_and_its_promise_that_of_the_first_try(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
     gate = Gate(LOST)
-    kit.store.script["claim"].append(gate)
-    due = kit.clock.wall_us() + 8_000_000
-    kit.submit(bucket, [job("wait"), job(due_us=due)])
+    harness.store.script["claim"].append(gate)
+    due = harness.clock.wall_us() + 8_000_000
+    harness.submit(bucket, [job("wait"), job(due_us=due)])
     await gate.reached.wait()
-    kit.clock.now += 5.0
+    harness.clock.now += 5.0
     gate.opened.set()
     await until(lambda: ran == [-1])
     await turns()
     assert ran == [-1], "five seconds of waiting for a reply do not make a job due three seconds early"
-    assert kit.bucket_worker.job_table.unpersisted(kit.clock.now - 4.0), "persist_within counts from the first try"
+    assert harness.bucket_worker.job_table.unpersisted(harness.clock.now - 4.0), (
+        "persist_within counts from the first try"
+    )
     go.set()
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_lists_whose_reply_never_came_are_read_again(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
+async def test_lists_whose_reply_never_came_are_read_again(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
     entry = job()
-    kit.store.buckets[bucket.fence.bucket_id].claimed["me-99"] = [entry]
-    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
-    await kit.settled()
+    harness.store.buckets[bucket.fence.bucket_id].claimed["me-99"] = [entry]
+    await harness.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
+    await harness.settled()
     assert ran == [0]
-    assert not kit.lists(bucket)
+    assert not harness.lists(bucket)
 
 
-async def test_a_fence_that_no_claim_shows_is_noticed(kit: Kit) -> None:
+async def test_a_fence_that_no_claim_shows_is_noticed(harness: WorkerHarness) -> None:
     """A fenced bucket takes no submits, so nothing wakes it and no claim asks."""
-    bucket = kit.bucket()
+    bucket = harness.bucket()
     bucket_id = bucket.fence.bucket_id
-    await until(lambda: names(kit))
-    kit.store.script["claimed_lists"].append((ReplyStatus.FENCED, []))
-    await kit.bucket_worker.claimers[bucket_id].adopt_unknown_lists()
+    await until(lambda: names(harness))
+    harness.store.script["claimed_lists"].append((ReplyStatus.FENCED, []))
+    await harness.bucket_worker.claimers[bucket_id].adopt_unknown_lists()
     assert bucket.lost
-    assert bucket_id not in kit.bucket_worker.claimers
+    assert bucket_id not in harness.bucket_worker.claimers
 
 
-async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
+async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
     gate = Gate(late=True)
-    kit.store.script["claim"] += [LOST, gate]
-    kit.submit(bucket, [job()])
+    harness.store.script["claim"] += [LOST, gate]
+    harness.submit(bucket, [job()])
     await gate.reached.wait()
-    assert kit.lists(bucket)
-    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
+    assert harness.lists(bucket)
+    await harness.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
     await turns()
-    assert not kit.bucket_worker.job_table.duplicates
+    assert not harness.bucket_worker.job_table.duplicates
     gate.opened.set()
-    await kit.settled()
+    await harness.settled()
     await turns()
-    assert not kit.bucket_worker.job_table.duplicates
+    assert not harness.bucket_worker.job_table.duplicates
     assert ran == [0]
 
 
-async def test_an_abandoned_claim_leaves_its_list_to_be_read(kit: Kit) -> None:
+async def test_an_abandoned_claim_leaves_its_list_to_be_read(harness: WorkerHarness) -> None:
     """The bucket was frozen for a moment: the claim ended in CLOSED after a try that had moved jobs."""
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
-    kit.store.script["claim"] += [LOST, Claimed(ReplyStatus.CLOSED, [], [], 0, 0, False, 0)]
-    kit.submit(bucket, [job()])
-    await until(lambda: len(names(kit)) == 3)
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
+    harness.store.script["claim"] += [LOST, Claimed(ReplyStatus.CLOSED, [], [], 0, 0, False, 0)]
+    harness.submit(bucket, [job()])
+    await until(lambda: len(names(harness)) == 3)
     await turns()
-    assert kit.lists(bucket)
-    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
-    await kit.settled()
+    assert harness.lists(bucket)
+    await harness.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
+    await harness.settled()
     assert ran == [0]
 
 
@@ -153,89 +157,89 @@ async def test_an_abandoned_claim_leaves_its_list_to_be_read(kit: Kit) -> None:
 @pytest.mark.parametrize(("slots", "buffer"), [(1, 0), (3, 0), (2, 1), (5, 7), (50, 1000)])
 @pytest.mark.parametrize("name", ["note", "one_by_one"])
 async def test_more_jobs_than_fit_are_all_claimed_from_one_wake_token(slots: int, buffer: int, name: str) -> None:
-    async with Kit(handlers, AgentSettings(slots=slots, bucket_buffer=buffer)) as kit:
-        bucket = kit.bucket()
-        await until(lambda: names(kit))
-        kit.submit(bucket, [job(name) for _ in range(300)])
-        await kit.settled()
+    async with WorkerHarness(handlers, AgentSettings(slots=slots, bucket_buffer=buffer)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job(name) for _ in range(300)])
+        await harness.settled()
         assert len(ran) == 300
-        assert kit.store.tokens.empty()
+        assert harness.store.tokens.empty()
 
 
 async def test_no_more_is_claimed_than_slots_and_buffer_hold() -> None:
-    async with Kit(handlers, AgentSettings(slots=3, bucket_buffer=4)) as kit:
-        bucket = kit.bucket()
-        await until(lambda: names(kit))
-        kit.submit(bucket, [job("wait") for _ in range(30)])
+    async with WorkerHarness(handlers, AgentSettings(slots=3, bucket_buffer=4)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job("wait") for _ in range(30)])
         await until(lambda: len(ran) == 3)
         await turns()
-        assert len(kit.bucket_worker.job_table) == 7, "three run, four wait in memory"
-        assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 23
+        assert len(harness.bucket_worker.job_table) == 7, "three run, four wait in memory"
+        assert len(harness.store.buckets[bucket.fence.bucket_id].pending) == 23
         go.set()
-        await kit.settled()
+        await harness.settled()
         assert len(ran) == 30
 
 
 async def test_a_free_slot_is_filled_while_the_others_run_on() -> None:
-    async with Kit(handlers, AgentSettings(slots=3, bucket_buffer=0)) as kit:
-        bucket = kit.bucket()
-        await until(lambda: names(kit))
-        kit.submit(bucket, [job("wait"), job("wait"), *(job() for _ in range(10))])
+    async with WorkerHarness(handlers, AgentSettings(slots=3, bucket_buffer=0)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job("wait"), job("wait"), *(job() for _ in range(10))])
         await until(lambda: ran.count(0) == 10, "the third slot to run everything that the other two leave")
         go.set()
-        await kit.settled()
+        await harness.settled()
 
 
-async def test_buckets_woken_in_the_same_turn_all_get_a_slot(kit: Kit) -> None:
-    one, two, three = kit.bucket(), kit.bucket(), kit.bucket(5)
-    await until(lambda: len(names(kit)) >= 3)
+async def test_buckets_woken_in_the_same_turn_all_get_a_slot(harness: WorkerHarness) -> None:
+    one, two, three = harness.bucket(), harness.bucket(), harness.bucket(5)
+    await until(lambda: len(names(harness)) >= 3)
     for bucket in (one, two, three):
-        kit.submit(bucket, [job("wait")])
+        harness.submit(bucket, [job("wait")])
     await until(lambda: len(ran) == 3, "all three jobs to run at once")
     go.set()
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_a_new_bucket_is_served_at_once(kit: Kit) -> None:
-    one = kit.bucket()
-    await until(lambda: kit.store.of("wait_wake"))
-    two = kit.bucket()
-    await until(lambda: set(kit.store.of("wait_wake")[-1][0]) == {one.fence.bucket_id, two.fence.bucket_id})
+async def test_a_new_bucket_is_served_at_once(harness: WorkerHarness) -> None:
+    one = harness.bucket()
+    await until(lambda: harness.store.of("wait_wake"))
+    two = harness.bucket()
+    await until(lambda: set(harness.store.of("wait_wake")[-1][0]) == {one.fence.bucket_id, two.fence.bucket_id})
 
 
-async def test_after_a_broken_wait_every_claimer_is_woken_once(kit: Kit) -> None:
-    one, two = kit.bucket(), kit.bucket()
-    await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))
+async def test_after_a_broken_wait_every_claimer_is_woken_once(harness: WorkerHarness) -> None:
+    one, two = harness.bucket(), harness.bucket()
+    await until(lambda: any(len(args[0]) == 2 for args in harness.store.of("wait_wake")))
     await turns()
     for bucket in (one, two):
-        kit.store.buckets[bucket.fence.bucket_id].pending.append(job())  # their tokens died with the connection
-    kit.store.script["wait_wake"].append(DOWN)
-    kit.store.tokens.put_nowait(None)
+        harness.store.buckets[bucket.fence.bucket_id].pending.append(job())  # their tokens died with the connection
+    harness.store.script["wait_wake"].append(DOWN)
+    harness.store.tokens.put_nowait(None)
     await until(lambda: len(ran) == 2)
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_the_next_due_job_arms_a_timer(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
-    due = kit.clock.wall_us() + 20_000
-    kit.store.buckets[bucket.fence.bucket_id].assigned.append((due, job(token=2, due_us=due)))
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
+async def test_the_next_due_job_arms_a_timer(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
+    due = harness.clock.wall_us() + 20_000
+    harness.store.buckets[bucket.fence.bucket_id].assigned.append((due, job(token=2, due_us=due)))
+    harness.bucket_worker.claimers[bucket.fence.bucket_id].wake()
     await turns()
     assert not ran
-    kit.clock.now += 0.03
+    harness.clock.now += 0.03
     await until(lambda: ran, "the timer")
 
 
-async def test_nothing_is_claimed_past_half_the_lease(kit: Kit) -> None:
-    bucket = kit.bucket()
-    await until(lambda: names(kit))
-    kit.clock.now = kit.ownership.soft_until + 1.0
-    kit.submit(bucket, [job()])
+async def test_nothing_is_claimed_past_half_the_lease(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    await until(lambda: names(harness))
+    harness.clock.now = harness.ownership.soft_until + 1.0
+    harness.submit(bucket, [job()])
     await turns()
-    assert len(names(kit)) == 1
-    kit.trust()
-    await kit.settled()
+    assert len(names(harness)) == 1
+    harness.trust()
+    await harness.settled()
     assert ran == [0]
 
 
@@ -243,170 +247,172 @@ async def test_nothing_is_claimed_past_half_the_lease(kit: Kit) -> None:
 
 
 async def test_without_room_cancellations_are_read_and_a_full_bucket_is_spilled() -> None:
-    async with Kit(handlers, AgentSettings(slots=2, bucket_buffer=0)) as kit:
-        bucket = kit.bucket()
-        kit.bucket_worker.claimers[bucket.fence.bucket_id]._spill_jobs = 50
-        await until(lambda: names(kit))
+    async with WorkerHarness(handlers, AgentSettings(slots=2, bucket_buffer=0)) as harness:
+        bucket = harness.bucket()
+        harness.bucket_worker.claimers[bucket.fence.bucket_id]._spill_jobs = 50
+        await until(lambda: names(harness))
         running = [job("wait"), job("wait")]
-        kit.submit(bucket, running)
+        harness.submit(bucket, running)
         await until(lambda: len(ran) == 2)
-        kit.clock.now += 1.0
+        harness.clock.now += 1.0
         waiting = [job() for _ in range(claimer.CLAIM_JOBS_MAX + 70)]
-        kit.submit(bucket, waiting)
-        await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].pending) == 0, "the spill")
-        await until(lambda: sum(row.state == "HELD" for row in kit.master.rows.values()) == len(waiting))
+        harness.submit(bucket, waiting)
+        await until(lambda: len(harness.store.buckets[bucket.fence.bucket_id].pending) == 0, "the spill")
+        await until(lambda: sum(row.state == "HELD" for row in harness.master.rows.values()) == len(waiting))
         assert ran == [-1, -1]
-        kit.store.buckets[bucket.fence.bucket_id].cancelled.add(running[0].id)
-        kit.clock.now += 1.0
-        kit.store.tokens.put_nowait(bucket.fence.bucket_id)
-        await until(lambda: running[0].id in kit.master.rows)
-        assert kit.master.rows[running[0].id].state == JobState.CANCELLED
+        harness.store.buckets[bucket.fence.bucket_id].cancelled.add(running[0].id)
+        harness.clock.now += 1.0
+        harness.store.tokens.put_nowait(bucket.fence.bucket_id)
+        await until(lambda: running[0].id in harness.master.rows)
+        assert harness.master.rows[running[0].id].state == JobState.CANCELLED
         go.set()
-        await kit.settled()
+        await harness.settled()
 
 
 async def test_wake_ups_without_room_do_not_become_a_claim_each() -> None:
-    async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=0)) as kit:
-        bucket = kit.bucket()
-        await until(lambda: names(kit))
-        kit.submit(bucket, [job("wait")])
+    async with WorkerHarness(handlers, AgentSettings(slots=1, bucket_buffer=0)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job("wait")])
         await until(lambda: ran)
-        before = len(names(kit))
+        before = len(names(harness))
         for _ in range(100):
-            kit.store.tokens.put_nowait(bucket.fence.bucket_id)
+            harness.store.tokens.put_nowait(bucket.fence.bucket_id)
             await turns(5)
-        assert len(names(kit)) <= before + 1
+        assert len(names(harness)) <= before + 1
         go.set()
-        await kit.settled()
+        await harness.settled()
 
 
 # ---------------------------------------------------------------- cancelled, late, unreadable
 
 
 async def test_a_cancelled_job_that_still_waits_in_the_bucket_is_not_started_later() -> None:
-    async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=0)) as kit:
-        bucket = kit.bucket()
-        await until(lambda: names(kit))
+    async with WorkerHarness(handlers, AgentSettings(slots=1, bucket_buffer=0)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
         victim = job()
-        kit.store.buckets[bucket.fence.bucket_id].cancelled.add(victim.id)
-        kit.submit(bucket, [job("wait"), victim])
+        harness.store.buckets[bucket.fence.bucket_id].cancelled.add(victim.id)
+        harness.submit(bucket, [job("wait"), victim])
         await until(lambda: ran)
         go.set()
-        await kit.settled()
+        await harness.settled()
         assert ran == [-1]
-        assert kit.master.rows[victim.id].state == JobState.CANCELLED
+        assert harness.master.rows[victim.id].state == JobState.CANCELLED
 
 
 async def test_cancel_ends_what_waits_at_once_and_what_runs() -> None:
-    async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=10)) as kit:
-        bucket = kit.bucket()
+    async with WorkerHarness(handlers, AgentSettings(slots=1, bucket_buffer=10)) as harness:
+        bucket = harness.bucket()
         first, second = job("wait"), job()
-        kit.submit(bucket, [first, second])
+        harness.submit(bucket, [first, second])
         await until(lambda: ran)
-        kit.bucket_worker.cancel([second.id, first.id])
-        await kit.settled()
-        assert [kit.master.rows[each.id].state for each in (first, second)] == ["CANCELLED", "CANCELLED"]
+        harness.bucket_worker.cancel([second.id, first.id])
+        await harness.settled()
+        assert [harness.master.rows[each.id].state for each in (first, second)] == ["CANCELLED", "CANCELLED"]
         assert ran == [-1]
 
 
-async def test_a_job_due_later_waits_in_the_bucket_if_soon_and_in_the_master_if_not(kit: Kit) -> None:
-    bucket = kit.bucket()
-    now = kit.clock.wall_us()
+async def test_a_job_due_later_waits_in_the_bucket_if_soon_and_in_the_master_if_not(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
+    now = harness.clock.wall_us()
     soon, late = job(due_us=now + 60_000_000), job(due_us=now + 86_400_000_000)
-    kit.submit(bucket, [soon, late, job()])
-    await kit.settled()
+    harness.submit(bucket, [soon, late, job()])
+    await harness.settled()
     assert ran == [0]
-    assert (kit.master.rows[soon.id].state, kit.master.rows[soon.id].token) == ("ASSIGNED", 2)
-    assert (kit.master.rows[late.id].state, kit.master.rows[late.id].token) == ("HELD", 1)
-    assert [entry.id for _, entry in kit.store.buckets[bucket.fence.bucket_id].assigned] == [soon.id]
-    assert not kit.master.attempts
+    assert (harness.master.rows[soon.id].state, harness.master.rows[soon.id].token) == ("ASSIGNED", 2)
+    assert (harness.master.rows[late.id].state, harness.master.rows[late.id].token) == ("HELD", 1)
+    assert [entry.id for _, entry in harness.store.buckets[bucket.fence.bucket_id].assigned] == [soon.id]
+    assert not harness.master.attempts
 
 
-async def test_an_expired_job_is_not_started(kit: Kit) -> None:
-    bucket = kit.bucket()
-    late = job(headers=encode_headers(Headers(expires_us=kit.clock.wall_us() - 1)))
-    kit.submit(bucket, [late])
-    await kit.settled()
-    assert kit.master.rows[late.id].state == JobState.EXPIRED
-    assert kit.master.finals[0].attempt == 0
+async def test_an_expired_job_is_not_started(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    late = job(headers=encode_headers(Headers(expires_us=harness.clock.wall_us() - 1)))
+    harness.submit(bucket, [late])
+    await harness.settled()
+    assert harness.master.rows[late.id].state == JobState.EXPIRED
+    assert harness.master.finals[0].attempt == 0
 
 
-async def test_unreadable_headers_cost_their_job_and_no_slot(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_unreadable_headers_cost_their_job_and_no_slot(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     bad = job(headers=b"\xff not json")
-    kit.submit(bucket, [bad] + [job() for _ in range(5)])
-    await kit.settled()
-    assert kit.master.rows[bad.id].state == JobState.FAILED
+    harness.submit(bucket, [bad] + [job() for _ in range(5)])
+    await harness.settled()
+    assert harness.master.rows[bad.id].state == JobState.FAILED
     assert len(ran) == 5
 
 
 # ---------------------------------------------------------------- fenced
 
 
-async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.submit(bucket, [job("wait")])
+async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("wait")])
     await until(lambda: ran)
-    kit.rescue(bucket)
-    kit.submit(bucket, [job()])
+    harness.rescue(bucket)
+    harness.submit(bucket, [job()])
     await until(lambda: bucket.lost)
-    await until(lambda: kit.bucket_worker.executor.running == 0)
+    await until(lambda: harness.bucket_worker.executor.running == 0)
     await turns()
     assert ran == [-1]
-    assert not kit.master.finals
-    assert kit.lists(bucket)
+    assert not harness.master.finals
+    assert harness.lists(bucket)
 
 
 async def test_jobs_that_were_only_in_a_lost_store_and_in_memory_are_counted() -> None:
-    async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=1)) as kit:
-        bucket = kit.bucket()
-        kit.submit(bucket, [job("wait", token=2), *(job("wait") for _ in range(4))])
-        await until(lambda: kit.bucket_worker.claimers[bucket.fence.bucket_id].waiting == 3)
-        kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied")
+    async with WorkerHarness(handlers, AgentSettings(slots=1, bucket_buffer=1)) as harness:
+        bucket = harness.bucket()
+        harness.submit(bucket, [job("wait", token=2), *(job("wait") for _ in range(4))])
+        await until(lambda: harness.bucket_worker.claimers[bucket.fence.bucket_id].waiting == 3)
+        harness.ownership.lose(bucket.fence.bucket_id, "its store was emptied")
         assert bucket.at_risk == 4, "three that waited and one in memory; the fifth has its row"
 
 
-async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(kit: Kit) -> None:
-    one, two = kit.bucket(), kit.bucket()
+async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(harness: WorkerHarness) -> None:
+    one, two = harness.bucket(), harness.bucket()
     entry = job("wait")
-    kit.submit(one, [entry])
+    harness.submit(one, [entry])
     await until(lambda: ran)
-    kit.submit(two, [entry])
-    await until(lambda: kit.bucket_worker.job_table.duplicates)
-    kit.rescue(one)
-    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    harness.submit(two, [entry])
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
+    harness.rescue(one)
+    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
     await until(lambda: len(ran) == 2)
     go.set()
-    await kit.settled()
-    assert kit.master.rows[entry.id].bucket_id == two.fence.bucket_id
-    assert len(kit.master.finals) == 1
+    await harness.settled()
+    assert harness.master.rows[entry.id].bucket_id == two.fence.bucket_id
+    assert len(harness.master.finals) == 1
 
 
-async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> None:
-    one, two = kit.bucket(), kit.bucket()
-    due = kit.clock.wall_us() + 60_000_000
+async def test_a_promoted_copy_that_is_not_due_is_not_run_early(harness: WorkerHarness) -> None:
+    one, two = harness.bucket(), harness.bucket()
+    due = harness.clock.wall_us() + 60_000_000
     entry = job(due_us=due)
     write = Gate()
-    kit.master.script["retry_here"].append(write)
-    kit.submit(one, [entry])
+    harness.master.script["retry_here"].append(write)
+    harness.submit(one, [entry])
     await write.reached.wait()
-    kit.submit(two, [entry])
-    await until(lambda: kit.bucket_worker.job_table.duplicates)
-    kit.master.rows[entry.id] = Row("HELD", 1)
+    harness.submit(two, [entry])
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
+    harness.master.rows[entry.id] = Row("HELD", 1)
     write.opened.set()
     await turns()
     assert not ran
 
 
 async def test_failed_claims_of_many_buckets_are_logged_as_of_one_store(
-    kit: Kit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    harness: WorkerHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     for _ in range(8):
-        kit.store.script["claim"] += [DOWN] * 4
-    buckets = [kit.bucket() for _ in range(8)]
-    await until(lambda: not kit.store.script["claim"])
+        harness.store.script["claim"] += [DOWN] * 4
+    buckets = [harness.bucket() for _ in range(8)]
+    await until(lambda: not harness.store.script["claim"])
     await turns(20)
-    told = [record for record in caplog.records if getattr(record, "jobmaster_fields", {}).get("what") == "claim"]
+    failures = [record for record in caplog.records if getattr(record, "jobmaster_fields", {}).get("what") == "claim"]
     assert len(buckets) == 8
-    assert 1 <= len(told) <= 8, "32 failures in a row, or a few rows of them: the 1st, 2nd, 4th, 8th ... is told"
+    assert 1 <= len(failures) <= 8, "32 failures in a row, or a few rows of them: the 1st, 2nd, 4th, 8th ... is told"

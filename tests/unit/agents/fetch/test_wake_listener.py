@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry
 from jobmaster_agents.fetch import wake_listener
-from tests.support.bucket_worker_fixture import Kit, turns
+from tests.support.bucket_worker_fixture import WorkerHarness, turns
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 
@@ -28,12 +28,12 @@ async def test_a_bucket_whose_token_was_lost_is_claimed_although_others_get_toke
 ) -> None:
     """The server sent it into a dead connection that no side has noticed; no pop of ours times out."""
     monkeypatch.setattr(wake_listener.WakeListener, "wake_seconds", 0.05)
-    async with Kit(handlers) as kit:
-        busy, quiet = kit.bucket(), kit.bucket()
-        await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))
+    async with WorkerHarness(handlers) as harness:
+        busy, quiet = harness.bucket(), harness.bucket()
+        await until(lambda: any(len(args[0]) == 2 for args in harness.store.of("wait_wake")))
         await turns()
-        kit.store.buckets[quiet.fence.bucket_id].pending.append(Entry(new_id(), 1, "note", b"{}"))
+        harness.store.buckets[quiet.fence.bucket_id].pending.append(Entry(new_id(), 1, "note", b"{}"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not ran:
-                kit.store.tokens.put_nowait(busy.fence.bucket_id)
+                harness.store.tokens.put_nowait(busy.fence.bucket_id)
                 await asyncio.sleep(0)

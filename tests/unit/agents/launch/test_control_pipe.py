@@ -51,14 +51,14 @@ async def test_words_before_and_after_the_attachment_arrive_in_order() -> None:
     line.start()
     os.write(write_end, b"rescue\nword of a newer superv")
     wait_until(lambda: line.waiting == 1, 5.0, "the early word is kept")
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    line.attach(asyncio.get_running_loop(), heard.put_nowait, lambda: heard.put_nowait("orphaned"))
-    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
+    received: asyncio.Queue[str] = asyncio.Queue()
+    line.attach(asyncio.get_running_loop(), received.put_nowait, lambda: received.put_nowait("orphaned"))
+    assert await asyncio.wait_for(received.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
     os.write(write_end, b"isor\nrescue\n")
-    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
+    assert await asyncio.wait_for(received.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
     assert not left.is_set()
     os.close(write_end)
-    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == "orphaned"
+    assert await asyncio.wait_for(received.get(), PATIENCE_SECONDS) == "orphaned"
     assert await asyncio.to_thread(left.wait, 5.0)
     os.close(read_end)
 
@@ -70,7 +70,7 @@ async def test_attaching_after_the_supervisors_death_reports_it_at_once() -> Non
     line = ControlPipe(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
     line.start()
     assert await asyncio.to_thread(left.wait, 5.0)
-    told = asyncio.Event()
-    line.attach(asyncio.get_running_loop(), lambda word: None, told.set)
-    await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
+    orphaned = asyncio.Event()
+    line.attach(asyncio.get_running_loop(), lambda word: None, orphaned.set)
+    await asyncio.wait_for(orphaned.wait(), PATIENCE_SECONDS)
     os.close(read_end)

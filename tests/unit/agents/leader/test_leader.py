@@ -74,13 +74,13 @@ class Master:
 class Store:
     def __init__(self) -> None:
         self.hinted: list[bytes] = []
-        self.asked = 0
+        self.calls = 0
         self.pings = 0
         self.silent = False
         self.failure: JobMasterError | None = None
 
     async def hint(self, bucket_id: bytes) -> None:
-        self.asked += 1
+        self.calls += 1
         if self.silent:
             await asyncio.Event().wait()
         if self.failure is not None:
@@ -101,7 +101,7 @@ def a_bucket(store: str = "one", lane: str = "default", priority: int = 3) -> Bu
     )
 
 
-class Bench:
+class LeaderHarness:
     def __init__(self, tasks: Sequence[MaintenanceTask] = (), master: Master | None = None) -> None:
         self.clock = HandClock()
         self.master = master or Master()
@@ -116,7 +116,7 @@ class Bench:
         self.due_notifier = DueNotifier(
             self.master, self.stores, self.reachability, self.clock, self.telemetry, map_seconds=map_seconds
         )
-        self.duty = Leader(
+        self.periodic_task = Leader(
             self.ownership, self.master, self.due_notifier, tasks, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
@@ -126,7 +126,7 @@ class Bench:
 
     async def second(self) -> float:
         self.clock.now += 1.0
-        delay = await self.duty.tick()
+        delay = await self.periodic_task.tick()
         await self.due_notifier.tick()
         return delay
 
@@ -138,265 +138,265 @@ def test_who_may_lead() -> None:
 
 
 async def test_the_first_agent_leads_at_once_and_then_asks_one_query_a_second() -> None:
-    bench = Bench()
-    assert await bench.duty.tick() == 0.0
-    assert bench.duty.epoch == 1
+    harness = LeaderHarness()
+    assert await harness.periodic_task.tick() == 0.0
+    assert harness.periodic_task.epoch == 1
     for _ in range(30):
-        assert await bench.second() == 1.0
-    assert bench.master.queries == ["acquire"] + ["tick"] * 30
+        assert await harness.second() == 1.0
+    assert harness.master.queries == ["acquire"] + ["tick"] * 30
 
 
 async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy() -> None:
-    bench = Bench()
+    harness = LeaderHarness()
     other = new_id()
-    bench.master.holder, bench.master.epoch = other, 7
-    assert await bench.duty.tick() == IDLE_SECONDS
+    harness.master.holder, harness.master.epoch = other, 7
+    assert await harness.periodic_task.tick() == IDLE_SECONDS
     for _ in range(5):
-        bench.duty.on_leader_seen(other)
-        await bench.duty.tick()
-    assert bench.master.queries == ["acquire"]
-    bench.master.holder = None
-    bench.duty.on_leader_seen(None)
-    assert bench.duty.kicked.is_set()
-    await bench.duty.tick()
-    assert bench.duty.epoch == 8
+        harness.periodic_task.on_leader_seen(other)
+        await harness.periodic_task.tick()
+    assert harness.master.queries == ["acquire"]
+    harness.master.holder = None
+    harness.periodic_task.on_leader_seen(None)
+    assert harness.periodic_task.kicked.is_set()
+    await harness.periodic_task.tick()
+    assert harness.periodic_task.epoch == 8
 
 
 async def test_a_superseded_leader_stops_at_once() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    bench.master.holder, bench.master.epoch = new_id(), 2
-    bench.master.due = [DueGroup("default", 3)]
-    bench.master.active = [a_bucket()]
-    assert await bench.second() == IDLE_SECONDS
-    assert bench.duty.epoch is None
-    assert bench.stores["one"].hinted == []
-    assert bench.telemetry.value("leading") == 0
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    harness.master.holder, harness.master.epoch = new_id(), 2
+    harness.master.due = [DueGroup("default", 3)]
+    harness.master.active = [a_bucket()]
+    assert await harness.second() == IDLE_SECONDS
+    assert harness.periodic_task.epoch is None
+    assert harness.stores["one"].hinted == []
+    assert harness.telemetry.value("leading") == 0
 
 
 async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    bench.master.heir = heir = new_id()
-    bench.master.due, bench.master.active = [DueGroup("default", 3)], [a_bucket()]
-    assert await bench.second() == IDLE_SECONDS
-    assert (bench.duty.epoch, bench.master.holder, bench.master.epoch) == (None, heir, 2)
-    assert len(bench.stores["one"].hinted) == 1
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    harness.master.heir = heir = new_id()
+    harness.master.due, harness.master.active = [DueGroup("default", 3)], [a_bucket()]
+    assert await harness.second() == IDLE_SECONDS
+    assert (harness.periodic_task.epoch, harness.master.holder, harness.master.epoch) == (None, heir, 2)
+    assert len(harness.stores["one"].hinted) == 1
     for _ in range(5):
-        bench.duty.on_leader_seen(heir)
-        assert await bench.second() == IDLE_SECONDS
-    assert bench.master.queries == ["acquire", "tick", "buckets", "transfer"]
+        harness.periodic_task.on_leader_seen(heir)
+        assert await harness.second() == IDLE_SECONDS
+    assert harness.master.queries == ["acquire", "tick", "buckets", "transfer"]
 
 
 async def test_a_successor_that_has_left_meanwhile_changes_no_leader() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    bench.master.heir = new_id()
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    harness.master.heir = new_id()
 
     async def no_successor(agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         return None
 
-    bench.master.transfer = no_successor  # type: ignore[method-assign]
-    assert await bench.second() == 1.0
-    assert bench.duty.epoch == 1
+    harness.master.transfer = no_successor  # type: ignore[method-assign]
+    assert await harness.second() == 1.0
+    assert harness.periodic_task.epoch == 1
 
 
 async def test_an_agent_that_a_renewal_names_as_leader_tries_to_lead() -> None:
-    bench = Bench()
-    bench.master.holder, bench.master.epoch = new_id(), 7
-    await bench.duty.tick()
-    bench.master.holder, bench.master.epoch = bench.ownership.agent_id, 8
-    bench.duty.on_leader_seen(bench.ownership.agent_id)
-    await bench.duty.tick()
-    assert bench.duty.epoch == 8
+    harness = LeaderHarness()
+    harness.master.holder, harness.master.epoch = new_id(), 7
+    await harness.periodic_task.tick()
+    harness.master.holder, harness.master.epoch = harness.ownership.agent_id, 8
+    harness.periodic_task.on_leader_seen(harness.ownership.agent_id)
+    await harness.periodic_task.tick()
+    assert harness.periodic_task.epoch == 8
 
 
 async def test_the_same_agent_under_a_newer_epoch_applies_again() -> None:
     """Its lease ran out, another led and left, and an answer was lost: the epochs differ although the name does not."""
-    bench = Bench()
-    await bench.duty.tick()
-    bench.master.epoch = 5
-    assert await bench.second() == 0.0
-    assert bench.duty.epoch is None
-    await bench.duty.tick()
-    assert bench.duty.epoch == 5
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    harness.master.epoch = 5
+    assert await harness.second() == 0.0
+    assert harness.periodic_task.epoch is None
+    await harness.periodic_task.tick()
+    assert harness.periodic_task.epoch == 5
 
 
 async def test_a_leader_in_doubt_of_its_own_lease_does_nothing() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    before = len(bench.master.queries)
-    bench.ownership.fence("certificate seen")
-    await bench.second()
-    assert bench.duty.epoch is None
-    assert len(bench.master.queries) == before
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    before = len(harness.master.queries)
+    harness.ownership.fence("certificate seen")
+    await harness.second()
+    assert harness.periodic_task.epoch is None
+    assert len(harness.master.queries) == before
 
 
 async def test_resigning_ends_the_leadership_once() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    await bench.duty.resign()
-    await bench.duty.resign()
-    assert bench.master.queries.count("resign") == 1
-    assert bench.master.holder is None
-    bench.duty.on_leader_seen(None)
-    assert await bench.second() == IDLE_SECONDS  # who has resigned does not apply again
-    assert bench.master.holder is None
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    await harness.periodic_task.resign()
+    await harness.periodic_task.resign()
+    assert harness.master.queries.count("resign") == 1
+    assert harness.master.holder is None
+    harness.periodic_task.on_leader_seen(None)
+    assert await harness.second() == IDLE_SECONDS  # who has resigned does not apply again
+    assert harness.master.holder is None
 
 
 @pytest.mark.parametrize("question", ["acquire", "tick"])
 async def test_an_answer_after_the_resignation_makes_no_leader(question: str) -> None:
-    bench = Bench()
+    harness = LeaderHarness()
     if question == "tick":
-        await bench.duty.tick()
-    ask = getattr(bench.master, question)
+        await harness.periodic_task.tick()
+    send = getattr(harness.master, question)
 
     async def answer_late(*arguments: object) -> object:
-        answer = await ask(*arguments)
-        await bench.duty.resign()
+        answer = await send(*arguments)
+        await harness.periodic_task.resign()
         return answer
 
-    setattr(bench.master, question, answer_late)
-    await bench.second()
-    assert bench.duty.epoch is None
-    assert bench.master.holder is None
-    assert await bench.second() == IDLE_SECONDS
+    setattr(harness.master, question, answer_late)
+    await harness.second()
+    assert harness.periodic_task.epoch is None
+    assert harness.master.holder is None
+    assert await harness.second() == IDLE_SECONDS
 
 
 async def test_overdue_leases_wake_the_failure_detector() -> None:
-    bench = Bench()
-    await bench.duty.tick()
-    await bench.second()
-    assert bench.overdue == 0
-    bench.master.overdue = True
-    await bench.second()
-    assert bench.overdue == 1
+    harness = LeaderHarness()
+    await harness.periodic_task.tick()
+    await harness.second()
+    assert harness.overdue == 0
+    harness.master.overdue = True
+    await harness.second()
+    assert harness.overdue == 1
 
 
 async def test_two_owners_in_turn_get_a_hint_of_due_jobs() -> None:
-    bench = Bench()
+    harness = LeaderHarness()
     buckets = [a_bucket("one"), a_bucket("two"), a_bucket("one"), a_bucket("one", lane="other")]
-    bench.master.active = buckets
-    bench.master.due = [DueGroup("default", 3)]
-    await bench.duty.tick()
+    harness.master.active = buckets
+    harness.master.due = [DueGroup("default", 3)]
+    await harness.periodic_task.tick()
     for _ in range(3):
-        await bench.second()
-    told = bench.stores["one"].hinted + bench.stores["two"].hinted
-    assert sorted(told) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
-    assert bench.telemetry.hints == 6
+        await harness.second()
+    hints = harness.stores["one"].hinted + harness.stores["two"].hinted
+    assert sorted(hints) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
+    assert harness.telemetry.hints == 6
 
 
 async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() -> None:
-    bench = Bench()
+    harness = LeaderHarness()
     small, big, huge = buckets = [a_bucket("one"), a_bucket("one"), a_bucket("one")]
-    bench.master.active = buckets
+    harness.master.active = buckets
     shares = {small: 0.5, big: 1.0, huge: 2.5}
-    bench.master.traits = {bucket.owner: OwnerTraits(frozenset(), share) for bucket, share in shares.items()}
+    harness.master.traits = {bucket.owner: OwnerTraits(frozenset(), share) for bucket, share in shares.items()}
     for _ in range(80):
-        await bench.due_notifier.notify({("default", 3)})
-        await bench.due_notifier.tick()
-    told = Counter(bench.stores["one"].hinted)
-    assert sum(told.values()) == 160
-    assert told[huge.id] > told[big.id] > told[small.id] >= 80 / (1 + 2 + 5)
+        await harness.due_notifier.notify({("default", 3)})
+        await harness.due_notifier.tick()
+    hints = Counter(harness.stores["one"].hinted)
+    assert sum(hints.values()) == 160
+    assert hints[huge.id] > hints[big.id] > hints[small.id] >= 80 / (1 + 2 + 5)
 
 
 async def test_where_owners_differ_in_their_handlers_two_of_each_kind_get_a_hint() -> None:
-    bench = Bench()
+    harness = LeaderHarness()
     many = [a_bucket("one") for _ in range(10)]
     rare = a_bucket("two")
-    bench.master.active = [*many, rare]
-    bench.master.traits = {bucket.owner: OwnerTraits(frozenset({"common"}), 1.0) for bucket in many}
-    bench.master.traits[rare.owner] = OwnerTraits(frozenset({"rare"}), 1.0)
+    harness.master.active = [*many, rare]
+    harness.master.traits = {bucket.owner: OwnerTraits(frozenset({"common"}), 1.0) for bucket in many}
+    harness.master.traits[rare.owner] = OwnerTraits(frozenset({"rare"}), 1.0)
     for _ in range(5):
-        await bench.due_notifier.notify({("default", 3)})
-        await bench.due_notifier.tick()
-    assert Counter(bench.stores["one"].hinted) == dict.fromkeys((bucket.id for bucket in many), 1)
-    assert bench.stores["two"].hinted == [rare.id] * 5
+        await harness.due_notifier.notify({("default", 3)})
+        await harness.due_notifier.tick()
+    assert Counter(harness.stores["one"].hinted) == dict.fromkeys((bucket.id for bucket in many), 1)
+    assert harness.stores["two"].hinted == [rare.id] * 5
 
 
 async def test_the_bucket_map_is_read_only_when_it_is_needed() -> None:
-    bench = Bench()
-    bench.master.active = [a_bucket()]
-    await bench.duty.tick()
+    harness = LeaderHarness()
+    harness.master.active = [a_bucket()]
+    await harness.periodic_task.tick()
     for _ in range(20):
-        await bench.second()
-    assert "buckets" not in bench.master.queries
-    bench.master.due = [DueGroup("default", 3)]
+        await harness.second()
+    assert "buckets" not in harness.master.queries
+    harness.master.due = [DueGroup("default", 3)]
     for _ in range(10):
-        await bench.second()
-    assert bench.master.queries.count("buckets") == 1
+        await harness.second()
+    assert harness.master.queries.count("buckets") == 1
 
 
 async def test_owners_get_a_hint_although_the_map_is_read_again_at_that_moment() -> None:
     """A rescue asks for it afresh; the last owner of a group may have gone, and it is a group of the others, too."""
-    bench = Bench()
+    harness = LeaderHarness()
     gone, stays = a_bucket(), a_bucket(lane="payroll")
-    bench.master.active = [gone, stays]
-    await bench.due_notifier.notify([("default", 3), ("payroll", 3)])
-    telling = asyncio.ensure_future(bench.due_notifier.tick())
+    harness.master.active = [gone, stays]
+    await harness.due_notifier.notify([("default", 3), ("payroll", 3)])
+    telling = asyncio.ensure_future(harness.due_notifier.tick())
     await asyncio.sleep(0)  # up to its first question
-    bench.master.active = [stays]
-    await bench.due_notifier.notify([("payroll", 3)], afresh=True)
+    harness.master.active = [stays]
+    await harness.due_notifier.notify([("payroll", 3)], afresh=True)
     await telling
-    assert stays.id in bench.stores["one"].hinted
+    assert stays.id in harness.stores["one"].hinted
 
 
 async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
-    bench = Bench()
-    bench.master.active = [a_bucket("one"), a_bucket("two"), a_bucket("nowhere")]
-    bench.master.due = [DueGroup("default", 3)]
-    bench.stores["one"].failure = Unavailable("away")
-    await bench.duty.tick()
-    await bench.second()
-    assert len(bench.stores["two"].hinted) == 1
+    harness = LeaderHarness()
+    harness.master.active = [a_bucket("one"), a_bucket("two"), a_bucket("nowhere")]
+    harness.master.due = [DueGroup("default", 3)]
+    harness.stores["one"].failure = Unavailable("away")
+    await harness.periodic_task.tick()
+    await harness.second()
+    assert len(harness.stores["two"].hinted) == 1
 
 
 async def test_a_silent_store_delays_neither_the_leader_nor_the_owners_of_other_stores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
-    bench = Bench()
+    harness = LeaderHarness()
     healthy = [a_bucket("two") for _ in range(2)]
-    bench.master.active = [*(a_bucket("one") for _ in range(30)), *healthy]
-    bench.master.due = [DueGroup("default", 3)]
-    bench.stores["one"].silent = True
-    await bench.duty.tick()
-    bench.clock.now += 1.0
-    assert await bench.duty.tick() == 1.0, "the tick that renews the leader's lease calls no store"
-    assert bench.stores["one"].asked == 0
+    harness.master.active = [*(a_bucket("one") for _ in range(30)), *healthy]
+    harness.master.due = [DueGroup("default", 3)]
+    harness.stores["one"].silent = True
+    await harness.periodic_task.tick()
+    harness.clock.now += 1.0
+    assert await harness.periodic_task.tick() == 1.0, "the tick that renews the leader's lease calls no store"
+    assert harness.stores["one"].calls == 0
     for _ in range(5):
-        await bench.second()
-    assert bench.stores["one"].asked == 1, "one silent call, then it is passed over"
-    assert len(bench.stores["two"].hinted) == 2 * 5
+        await harness.second()
+    assert harness.stores["one"].calls == 1, "one silent call, then it is passed over"
+    assert len(harness.stores["two"].hinted) == 2 * 5
 
 
 async def test_a_store_gets_hints_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
     monkeypatch.setattr(store_reachability, "PING_SECONDS", 0.01)
-    bench = Bench()
-    bench.master.active = [a_bucket("one")]
-    bench.master.due = [DueGroup("default", 3)]
-    bench.stores["one"].silent = True
-    await bench.duty.tick()
-    await bench.second()
-    await bench.reachability.tick()
-    bench.stores["one"].silent = False
-    await bench.second()
-    assert bench.stores["one"].hinted == []
-    await bench.reachability.tick()
-    await bench.second()
-    assert len(bench.stores["one"].hinted) == 1
+    harness = LeaderHarness()
+    harness.master.active = [a_bucket("one")]
+    harness.master.due = [DueGroup("default", 3)]
+    harness.stores["one"].silent = True
+    await harness.periodic_task.tick()
+    await harness.second()
+    await harness.reachability.tick()
+    harness.stores["one"].silent = False
+    await harness.second()
+    assert harness.stores["one"].hinted == []
+    await harness.reachability.tick()
+    await harness.second()
+    assert len(harness.stores["one"].hinted) == 1
 
 
 async def test_a_full_store_is_passed_over_and_not_taken_for_silent() -> None:
-    bench = Bench()
-    bench.master.active = [a_bucket("one"), a_bucket("two")]
-    bench.master.due = [DueGroup("default", 3)]
-    bench.stores["one"].failure = OutOfMemory("full")
-    await bench.duty.tick()
-    await bench.second()
-    assert len(bench.stores["two"].hinted) == 1
-    assert bench.reachability.answers("one")
+    harness = LeaderHarness()
+    harness.master.active = [a_bucket("one"), a_bucket("two")]
+    harness.master.due = [DueGroup("default", 3)]
+    harness.stores["one"].failure = OutOfMemory("full")
+    await harness.periodic_task.tick()
+    await harness.second()
+    assert len(harness.stores["two"].hinted) == 1
+    assert harness.reachability.answers("one")
 
 
 async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:
@@ -405,13 +405,13 @@ async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:
     async def wait() -> None:
         await never.wait()
 
-    bench = Bench([MaintenanceTask("long", 60.0, wait)])
-    await bench.duty.tick()
-    assert bench.duty.maintenance.kicked.is_set(), "who is elected begins with the tasks at once"
-    task = asyncio.ensure_future(bench.duty.maintenance.tick())
+    harness = LeaderHarness([MaintenanceTask("long", 60.0, wait)])
+    await harness.periodic_task.tick()
+    assert harness.periodic_task.maintenance.kicked.is_set(), "who is elected begins with the tasks at once"
+    task = asyncio.ensure_future(harness.periodic_task.maintenance.tick())
     for _ in range(5):
-        assert await bench.second() == 1.0
-    assert bench.master.queries == ["acquire"] + ["tick"] * 5
+        assert await harness.second() == 1.0
+    assert harness.master.queries == ["acquire"] + ["tick"] * 5
     assert not task.done()
     never.set()
     await task
@@ -423,37 +423,37 @@ async def test_maintenance_waits_for_the_election() -> None:
     async def work() -> None:
         done.append("work")
 
-    bench = Bench([MaintenanceTask("work", 30.0, work)])
-    bench.master.holder, bench.master.epoch = new_id(), 1
-    await bench.duty.tick()
-    assert await bench.duty.maintenance.tick() == IDLE_SECONDS
+    harness = LeaderHarness([MaintenanceTask("work", 30.0, work)])
+    harness.master.holder, harness.master.epoch = new_id(), 1
+    await harness.periodic_task.tick()
+    assert await harness.periodic_task.maintenance.tick() == IDLE_SECONDS
     assert done == []
 
 
 async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     """What was read a second ago may list the very owners that have just died."""
-    bench = Bench()
-    bench.master.active = [a_bucket()]
-    await bench.due_notifier.notify({("default", 3)})
+    harness = LeaderHarness()
+    harness.master.active = [a_bucket()]
+    await harness.due_notifier.notify({("default", 3)})
     alive = a_bucket("two")
-    bench.master.active = [alive]
-    await bench.due_notifier.notify({("default", 3)}, afresh=True)
-    await bench.due_notifier.tick()
-    assert bench.stores["two"].hinted == [alive.id]
-    assert bench.master.queries == ["buckets", "buckets"]
+    harness.master.active = [alive]
+    await harness.due_notifier.notify({("default", 3)}, afresh=True)
+    await harness.due_notifier.tick()
+    assert harness.stores["two"].hinted == [alive.id]
+    assert harness.master.queries == ["buckets", "buckets"]
 
 
 async def test_due_jobs_without_an_owner_are_logged_once() -> None:
-    bench = Bench()
-    bench.master.due = [DueGroup("payroll", 5)]
-    await bench.duty.tick()
+    harness = LeaderHarness()
+    harness.master.due = [DueGroup("payroll", 5)]
+    await harness.periodic_task.tick()
     for _ in range(5):
-        await bench.second()
-    assert bench.telemetry.groups_unserved == 1
-    bench.master.active = [a_bucket(lane="payroll", priority=5)]
-    await bench.second()
-    assert bench.telemetry.groups_unserved == 0
-    assert len(bench.stores["one"].hinted) == 1
+        await harness.second()
+    assert harness.telemetry.groups_unserved == 1
+    harness.master.active = [a_bucket(lane="payroll", priority=5)]
+    await harness.second()
+    assert harness.telemetry.groups_unserved == 0
+    assert len(harness.stores["one"].hinted) == 1
 
 
 async def test_one_maintenance_task_a_tick_and_a_failing_one_does_not_take_every_turn() -> None:
@@ -466,12 +466,12 @@ async def test_one_maintenance_task_a_tick_and_a_failing_one_does_not_take_every
         done.append("fail")
         raise Unavailable("away")
 
-    bench = Bench([MaintenanceTask("fail", 60.0, fail), MaintenanceTask("work", 30.0, work)])
-    await bench.duty.tick()
+    harness = LeaderHarness([MaintenanceTask("fail", 60.0, fail), MaintenanceTask("work", 30.0, work)])
+    await harness.periodic_task.tick()
     for second in range(62):
-        await bench.second()
+        await harness.second()
         try:
-            await bench.duty.maintenance.tick()
+            await harness.periodic_task.maintenance.tick()
         except Unavailable:
             assert second in (0, 60)
     assert done == ["fail", "work", "work", "fail", "work"]
@@ -485,14 +485,14 @@ async def test_a_busy_leader_stays_within_two_queries_a_second() -> None:
         nonlocal counted
         counted += 1
 
-    bench = Bench([MaintenanceTask(name, every, query) for name, every in
+    harness = LeaderHarness([MaintenanceTask(name, every, query) for name, every in
                    (("a", 3600.0), ("b", 60.0), ("c", 30.0), ("d", 30.0), ("e", 60.0))])  # fmt: skip
-    bench.master.active = [a_bucket()]
-    bench.master.due = [DueGroup("default", 3)]
-    await bench.duty.tick()
+    harness.master.active = [a_bucket()]
+    harness.master.due = [DueGroup("default", 3)]
+    await harness.periodic_task.tick()
     for _ in range(600):
-        await bench.second()
-        await bench.duty.maintenance.tick()
+        await harness.second()
+        await harness.periodic_task.maintenance.tick()
     failure_detector = 600 / Leases().lease_seconds
     heartbeat = 600 / Leases().renew_seconds
-    assert (len(bench.master.queries) + counted + heartbeat + failure_detector) / 600 < 2.0
+    assert (len(harness.master.queries) + counted + heartbeat + failure_detector) / 600 < 2.0

@@ -37,7 +37,7 @@ class Master(MasterParts):
     def __init__(self) -> None:
         self.ledger: dict[bytes, Bucket] = {}
         self.leftovers: dict[RecordKind, int] = {}
-        self.asked: list[tuple[RecordKind, float]] = []
+        self.deletions: list[tuple[RecordKind, float]] = []
         self.orphans = 0
         self.expired = 0
         self.calls = 0
@@ -68,7 +68,7 @@ class Master(MasterParts):
         return moved
 
     async def forget(self, what: RecordKind, days: float, limit: int) -> int:
-        self.asked.append((what, days))
+        self.deletions.append((what, days))
         count = min(limit, self.leftovers.get(what, 0))
         self.leftovers[what] = self.leftovers.get(what, 0) - count
         return count
@@ -106,10 +106,10 @@ class Store:
         self.keys: dict[bytes, int] = {}
         """Bucket -> jobs that lie in it."""
         self.failure: JobMasterError | None = None
-        self.asked = 0
+        self.calls = 0
 
     async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus:
-        self.asked += 1
+        self.calls += 1
         if self.failure is not None:
             raise self.failure
         if self.keys.get(bucket_id):
@@ -130,7 +130,7 @@ class Store:
         return []
 
 
-class Bench:
+class MaintenanceHarness:
     def __init__(self) -> None:
         self.master = Master()
         self.stores = {"one": Store(), "two": Store()}
@@ -157,133 +157,133 @@ class Bench:
 
 
 async def test_retired_buckets_lose_their_keys_before_their_tombstone() -> None:
-    bench = Bench()
-    empty = bench.master.retired()
-    bench.stores["one"].keys[empty.id] = 0
-    await bench.maintenance.forget_buckets()
-    assert bench.stores["one"].keys == {}
-    assert bench.master.ledger == {}
+    harness = MaintenanceHarness()
+    empty = harness.master.retired()
+    harness.stores["one"].keys[empty.id] = 0
+    await harness.maintenance.forget_buckets()
+    assert harness.stores["one"].keys == {}
+    assert harness.master.ledger == {}
 
 
 async def test_a_tombstone_waits_for_its_store() -> None:
-    bench = Bench()
-    waiting, other = bench.master.retired("two"), bench.master.retired("one")
-    bench.stores["two"].failure = Unavailable("away")
-    await bench.maintenance.forget_buckets()
-    assert set(bench.master.ledger) == {waiting.id}
-    assert other.id not in bench.master.ledger
+    harness = MaintenanceHarness()
+    waiting, other = harness.master.retired("two"), harness.master.retired("one")
+    harness.stores["two"].failure = Unavailable("away")
+    await harness.maintenance.forget_buckets()
+    assert set(harness.master.ledger) == {waiting.id}
+    assert other.id not in harness.master.ledger
 
 
 async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others() -> None:
     """There may be more of them than one page or one round takes."""
-    bench = Bench()
-    waiting = [bench.master.retired("two") for _ in range(1100)]
-    others = [bench.master.retired("one") for _ in range(30)]
-    bench.stores["two"].failure = Unavailable("away")
-    await bench.maintenance.forget_buckets()
-    assert bench.stores["two"].asked == 1, "the first silence is enough"
-    await bench.maintenance.forget_buckets()
-    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
-    assert not set(bench.master.ledger) & {bucket.id for bucket in others}
-    assert bench.stores["two"].asked == 1
+    harness = MaintenanceHarness()
+    waiting = [harness.master.retired("two") for _ in range(1100)]
+    others = [harness.master.retired("one") for _ in range(30)]
+    harness.stores["two"].failure = Unavailable("away")
+    await harness.maintenance.forget_buckets()
+    assert harness.stores["two"].calls == 1, "the first silence is enough"
+    await harness.maintenance.forget_buckets()
+    assert set(harness.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(harness.master.ledger) & {bucket.id for bucket in others}
+    assert harness.stores["two"].calls == 1
 
 
 async def test_nor_do_those_of_a_store_that_refuses() -> None:
     """Its user has lost a right. The refusal is told after all others have had their turn."""
-    bench = Bench()
-    waiting = [bench.master.retired("one") for _ in range(1100)]
-    others = [bench.master.retired("two") for _ in range(30)]
-    gone = bench.master.retired("gone")
-    bench.master.age = float("inf")
-    bench.stores["one"].failure = StoreRefused("no right")
+    harness = MaintenanceHarness()
+    waiting = [harness.master.retired("one") for _ in range(1100)]
+    others = [harness.master.retired("two") for _ in range(30)]
+    gone = harness.master.retired("gone")
+    harness.master.age = float("inf")
+    harness.stores["one"].failure = StoreRefused("no right")
     with pytest.raises(StoreRefused):
-        await bench.maintenance.forget_buckets()
-    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
-    assert not set(bench.master.ledger) & {gone.id, *(bucket.id for bucket in others)}
-    assert bench.stores["one"].asked == 1
+        await harness.maintenance.forget_buckets()
+    assert set(harness.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(harness.master.ledger) & {gone.id, *(bucket.id for bucket in others)}
+    assert harness.stores["one"].calls == 1
 
 
 async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> None:
-    bench = Bench()
-    bench.stores["one"].failure = StoreRefused("no right")
+    harness = MaintenanceHarness()
+    harness.stores["one"].failure = StoreRefused("no right")
     risen = new_id()
-    bench.stores["two"].keys = {risen: 1}
+    harness.stores["two"].keys = {risen: 1}
     with pytest.raises(StoreRefused):
-        await bench.maintenance.adopt_resurrected()
-    assert bench.master.ledger[risen].state is BucketState.LOST
+        await harness.maintenance.adopt_resurrected()
+    assert harness.master.ledger[risen].state is BucketState.LOST
 
 
 async def test_tombstones_of_a_store_outside_the_configuration_are_forgotten_later() -> None:
-    bench = Bench()
-    gone = [bench.master.retired("gone") for _ in range(70)]
-    others = [bench.master.retired("one") for _ in range(30)]
-    await bench.maintenance.forget_buckets()
-    assert set(bench.master.ledger) == {bucket.id for bucket in gone}, "another agent's configuration may be newer"
-    bench.master.age = ClusterSettings().leases.store_dead_seconds
+    harness = MaintenanceHarness()
+    gone = [harness.master.retired("gone") for _ in range(70)]
+    others = [harness.master.retired("one") for _ in range(30)]
+    await harness.maintenance.forget_buckets()
+    assert set(harness.master.ledger) == {bucket.id for bucket in gone}, "another agent's configuration may be newer"
+    harness.master.age = ClusterSettings().leases.store_dead_seconds
     for _ in range(2):
-        await bench.maintenance.forget_buckets()
-    assert bench.master.ledger == {}
-    assert bench.telemetry.buckets_dropped == len(gone) + len(others)
+        await harness.maintenance.forget_buckets()
+    assert harness.master.ledger == {}
+    assert harness.telemetry.buckets_dropped == len(gone) + len(others)
 
 
 async def test_keys_of_a_retired_bucket_that_hold_jobs_again_make_it_lost() -> None:
-    bench = Bench()
-    bucket = bench.master.retired()
-    bench.stores["one"].keys[bucket.id] = 3
-    await bench.maintenance.forget_buckets()
-    assert bench.master.ledger[bucket.id].state is BucketState.LOST
-    assert bench.kicks == 1
-    assert bench.telemetry.buckets_resurrected == 1
+    harness = MaintenanceHarness()
+    bucket = harness.master.retired()
+    harness.stores["one"].keys[bucket.id] = 3
+    await harness.maintenance.forget_buckets()
+    assert harness.master.ledger[bucket.id].state is BucketState.LOST
+    assert harness.kicks == 1
+    assert harness.telemetry.buckets_resurrected == 1
 
 
 async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
-    bench = Bench()
+    harness = MaintenanceHarness()
     risen, empty = new_id(), new_id()
-    bench.stores["two"].keys = {risen: 5, empty: 0}
-    await bench.maintenance.adopt_resurrected()
-    assert bench.master.ledger[risen].state is BucketState.LOST
-    assert bench.master.ledger[risen].store == "two"
-    assert empty not in bench.master.ledger
-    assert bench.stores["two"].keys == {risen: 5}
-    assert bench.kicks == 1
-    await bench.maintenance.adopt_resurrected()
-    assert bench.kicks == 1  # known now
+    harness.stores["two"].keys = {risen: 5, empty: 0}
+    await harness.maintenance.adopt_resurrected()
+    assert harness.master.ledger[risen].state is BucketState.LOST
+    assert harness.master.ledger[risen].store == "two"
+    assert empty not in harness.master.ledger
+    assert harness.stores["two"].keys == {risen: 5}
+    assert harness.kicks == 1
+    await harness.maintenance.adopt_resurrected()
+    assert harness.kicks == 1  # known now
 
 
 async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
     """It appears between the two lists: made in the master before it is opened in its store, so the second list has it."""
-    bench = Bench()
-    newborn = bench.master.retired()
-    bench.stores["one"].keys[newborn.id] = 1
-    before = bench.master.ledger[newborn.id]
-    await bench.maintenance.adopt_resurrected()
-    assert bench.master.ledger[newborn.id] == before
-    assert bench.kicks == 0
+    harness = MaintenanceHarness()
+    newborn = harness.master.retired()
+    harness.stores["one"].keys[newborn.id] = 1
+    before = harness.master.ledger[newborn.id]
+    await harness.maintenance.adopt_resurrected()
+    assert harness.master.ledger[newborn.id] == before
+    assert harness.kicks == 0
 
 
 async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
-    bench = Bench()
-    bench.stores["one"].failure = Unavailable("away")
+    harness = MaintenanceHarness()
+    harness.stores["one"].failure = Unavailable("away")
     risen = new_id()
-    bench.stores["two"].keys = {risen: 1}
-    await bench.maintenance.adopt_resurrected()
-    assert bench.master.ledger[risen].state is BucketState.LOST
+    harness.stores["two"].keys = {risen: 1}
+    await harness.maintenance.adopt_resurrected()
+    assert harness.master.ledger[risen].state is BucketState.LOST
 
 
 async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
-    bench = Bench()
-    bench.master.orphans, bench.master.expired = 2500, 1000
-    await bench.maintenance.return_orphans()
-    await bench.maintenance.expire_jobs()
-    assert (bench.master.orphans, bench.master.expired) == (0, 0)
-    assert (bench.telemetry.orphans_returned, bench.telemetry.jobs_given_up) == (2500, 21)
-    assert bench.telemetry.jobs_expired == 1000
-    assert bench.master.calls == 3
+    harness = MaintenanceHarness()
+    harness.master.orphans, harness.master.expired = 2500, 1000
+    await harness.maintenance.return_orphans()
+    await harness.maintenance.expire_jobs()
+    assert (harness.master.orphans, harness.master.expired) == (0, 0)
+    assert (harness.telemetry.orphans_returned, harness.telemetry.jobs_given_up) == (2500, 21)
+    assert harness.telemetry.jobs_expired == 1000
+    assert harness.master.calls == 3
 
 
 async def test_every_maintenance_task_has_its_interval() -> None:
-    bench = Bench()
-    tasks = {task.name: task for task in bench.maintenance.tasks()}
+    harness = MaintenanceHarness()
+    tasks = {task.name: task for task in harness.maintenance.tasks()}
     assert tasks["partitions"].every_seconds == 3600.0
     assert tasks["tombstones"].every_seconds == 30.0
     for task in tasks.values():
@@ -291,17 +291,17 @@ async def test_every_maintenance_task_has_its_interval() -> None:
 
 
 async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:
-    bench = Bench()
+    harness = MaintenanceHarness()
     limit = ClusterSettings().thresholds.transfer_batch
-    bench.master.leftovers = {
+    harness.master.leftovers = {
         RecordKind.KEYS: 2 * limit + 5,
         RecordKind.AGENTS: 3,
         RecordKind.OPERATOR_LOG: 100 * limit,
     }
-    await bench.maintenance.forget_leftovers()
+    await harness.maintenance.forget_leftovers()
     keep = ClusterSettings().retention
-    assert bench.master.asked[0] == (RecordKind.AGENTS, keep.ended_agents_days)
-    assert dict(bench.master.asked)[RecordKind.BUCKET_EVENTS] == keep.bucket_history_days
-    assert bench.master.leftovers[RecordKind.KEYS] == 0
-    assert bench.master.leftovers[RecordKind.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
-    assert bench.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit
+    assert harness.master.deletions[0] == (RecordKind.AGENTS, keep.ended_agents_days)
+    assert dict(harness.master.deletions)[RecordKind.BUCKET_EVENTS] == keep.bucket_history_days
+    assert harness.master.leftovers[RecordKind.KEYS] == 0
+    assert harness.master.leftovers[RecordKind.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
+    assert harness.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit

@@ -24,7 +24,7 @@ class Master:
         self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
         self.moves = 0
         self.returns = 0
-        self.asked: list[Lack] = []
+        self.calls: list[Lack] = []
 
     async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
         return [UnservedHandler(lack, 7, 5) for lack in self.found]
@@ -39,14 +39,14 @@ class Master:
         return self.returns
 
     async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
-        self.asked += lacks
+        self.calls += lacks
         return []
 
     async def end_help(self) -> list[HelpRequest]:
         return []
 
 
-class Bench:
+class UnservedJobsHarness:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.master = Master()
@@ -61,54 +61,54 @@ class Bench:
 
 
 async def test_a_handler_that_no_agent_has_is_logged_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench()
-    bench.master.found = [LOST, LOST._replace(priority=5)]
+    harness = UnservedJobsHarness()
+    harness.master.found = [LOST, LOST._replace(priority=5)]
     for _ in range(3):
-        await bench.minute()
+        await harness.minute()
     assert [record.getMessage() for record in caplog.records] == ["handler_unserved"] * 2
     assert vars(caplog.records[0])["jobmaster_fields"] == {
         "handler": "lost", "group": "default/medium", "jobs": 7, "reason": "no living agent has the handler 'lost'",
     }  # fmt: skip
-    assert bench.telemetry.handlers_unserved == 1
-    bench.clock.now += NAME_AGAIN_SECONDS
-    await bench.minute()
+    assert harness.telemetry.handlers_unserved == 1
+    harness.clock.now += NAME_AGAIN_SECONDS
+    await harness.minute()
     assert len(caplog.records) == 4
-    bench.master.found = []
-    await bench.minute()
-    assert bench.telemetry.handlers_unserved == 0
-    bench.master.found = [LOST]
-    await bench.minute()
+    harness.master.found = []
+    await harness.minute()
+    assert harness.telemetry.handlers_unserved == 0
+    harness.master.found = [LOST]
+    await harness.minute()
     assert len(caplog.records) == 5, "it is new again"
 
 
 async def test_only_what_others_would_read_over_is_put_off() -> None:
-    bench = Bench()
+    harness = UnservedJobsHarness()
     alone = Lack("payroll", 3, "lost", known=True, active=False, frozen=False)
-    bench.master.found = [LOST, LOST._replace(handler="other"), alone]
-    await bench.minute()
-    assert bench.master.off == [(DueGroup("default", 3), ("lost", "other"))]
+    harness.master.found = [LOST, LOST._replace(handler="other"), alone]
+    await harness.minute()
+    assert harness.master.off == [(DueGroup("default", 3), ("lost", "other"))]
 
 
 @pytest.mark.parametrize(("moves", "returns", "again"), [(10, 0, MORE), (9, 10, MORE), (9, 9, None)])
 async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, returns: int, again: bool | None) -> None:
-    bench = Bench()
-    bench.master.found = [LOST]
-    bench.master.moves, bench.master.returns = moves, returns
-    assert await bench.minute() is again
+    harness = UnservedJobsHarness()
+    harness.master.found = [LOST]
+    harness.master.moves, harness.master.returns = moves, returns
+    assert await harness.minute() is again
 
 
 async def test_help_is_asked_for_what_an_agent_could_run_and_no_operator_has_stopped() -> None:
-    bench = Bench()
+    harness = UnservedJobsHarness()
     helped = Lack("default", 1, "there", known=True, active=False, frozen=False)
-    bench.master.found = [LOST, helped, helped._replace(lane="stopped", frozen=True)]
-    await bench.minute()
-    bench.clock.now += Thresholds().fallback_after_seconds - 2 * EVERY_SECONDS
-    await bench.minute()
-    assert bench.master.asked == [], "not before its time"
-    await bench.minute()
-    assert bench.master.asked == [helped]
-    bench.master.found = []
-    await bench.minute()
-    bench.master.found = [helped]
-    await bench.minute()
-    assert bench.master.asked == [helped], "it was served meanwhile"
+    harness.master.found = [LOST, helped, helped._replace(lane="stopped", frozen=True)]
+    await harness.minute()
+    harness.clock.now += Thresholds().fallback_after_seconds - 2 * EVERY_SECONDS
+    await harness.minute()
+    assert harness.master.calls == [], "not before its time"
+    await harness.minute()
+    assert harness.master.calls == [helped]
+    harness.master.found = []
+    await harness.minute()
+    harness.master.found = [helped]
+    await harness.minute()
+    assert harness.master.calls == [helped], "it was served meanwhile"

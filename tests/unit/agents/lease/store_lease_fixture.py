@@ -63,7 +63,7 @@ class Store:
         return self.words.get(fence.bucket_id, ReplyStatus.OK)
 
 
-class Bench:
+class StoreLeaseHarness:
     """Heartbeat, store beat and suspension of one agent with some buckets."""
 
     def __init__(self, buckets: int = 2, leases: Leases | None = None, silence_seconds: float = math.inf) -> None:

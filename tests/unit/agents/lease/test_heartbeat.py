@@ -57,7 +57,7 @@ class Store:
         self.beats.append(ttl_seconds)
 
 
-class Bench:
+class HeartbeatHarness:
     """One agent's heartbeat on a bench."""
 
     def __init__(self, silence_seconds: float = math.inf) -> None:
@@ -86,199 +86,199 @@ class Bench:
 
 
 async def test_registration_gives_trust_from_its_sending() -> None:
-    bench = Bench()
-    assert bench.ownership.trusted_until == 1010.0
-    assert bench.trusts == [1010.0]
+    harness = HeartbeatHarness()
+    assert harness.ownership.trusted_until == 1010.0
+    assert harness.trusts == [1010.0]
 
 
 async def test_a_full_store_is_heard() -> None:
     """Its agents are the only ones that can empty it: they must not end because it is full."""
-    bench = Bench()
-    bench.store.failure = OutOfMemory("maxmemory")
+    harness = HeartbeatHarness()
+    harness.store.failure = OutOfMemory("maxmemory")
     for _ in range(30):
-        await bench.beat.tick()
-        await bench.after(1.0)
-    assert bench.beat.healthy
-    assert bench.beat.answered_at is not None
-    assert not bench.ownership.fenced.is_set()
-    assert bench.telemetry.renewals["withheld"] == 0
+        await harness.beat.tick()
+        await harness.after(1.0)
+    assert harness.beat.healthy
+    assert harness.beat.answered_at is not None
+    assert not harness.ownership.fenced.is_set()
+    assert harness.telemetry.renewals["withheld"] == 0
 
 
 async def test_it_renews_every_three_seconds_with_one_query_each() -> None:
-    bench = Bench()
+    harness = HeartbeatHarness()
     for _ in range(60):
-        await bench.after(0.5)
-    assert len(bench.master.calls) == 10
-    assert bench.telemetry.renewals["ok"] == 10
-    assert len(bench.renewals) == 10
-    assert bench.ownership.trusted_until == bench.master.calls[-1] + 10.0
-    assert set(bench.master.promised) == {10.0}
+        await harness.after(0.5)
+    assert len(harness.master.calls) == 10
+    assert harness.telemetry.renewals["ok"] == 10
+    assert len(harness.renewals) == 10
+    assert harness.ownership.trusted_until == harness.master.calls[-1] + 10.0
+    assert set(harness.master.promised) == {10.0}
 
 
 async def test_the_delay_it_asks_for_reaches_the_next_renewal_exactly() -> None:
-    bench = Bench()
-    assert await bench.after(1.0) == pytest.approx(2.0)
-    assert await bench.after(2.0) == pytest.approx(3.0)
+    harness = HeartbeatHarness()
+    assert await harness.after(1.0) == pytest.approx(2.0)
+    assert await harness.after(2.0) == pytest.approx(3.0)
 
 
 async def test_trust_counts_from_the_moment_of_sending() -> None:
-    bench = Bench()
-    bench.master.takes = 2.0
-    await bench.after(3.0)
-    assert bench.ownership.trusted_until == 1003.0 + 10.0
+    harness = HeartbeatHarness()
+    harness.master.takes = 2.0
+    await harness.after(3.0)
+    assert harness.ownership.trusted_until == 1003.0 + 10.0
 
 
 async def test_an_answer_after_the_deadline_does_not_extend_it() -> None:
     """The lease is half gone, the master takes 5 s to answer: the answer is fine, but it comes after the hard deadline."""
-    bench = Bench()
-    bench.master.takes = 5.0
-    await bench.after(4.5)
-    assert bench.ownership.fenced.is_set()
-    assert bench.ownership.trusted_until == 1010.0
-    assert bench.telemetry.renewals["late"] == 1
-    assert bench.renewals == []
+    harness = HeartbeatHarness()
+    harness.master.takes = 5.0
+    await harness.after(4.5)
+    assert harness.ownership.fenced.is_set()
+    assert harness.ownership.trusted_until == 1010.0
+    assert harness.telemetry.renewals["late"] == 1
+    assert harness.renewals == []
 
 
 async def test_after_a_suspend_nothing_is_sent_and_the_process_fences_itself() -> None:
     """CLOCK_BOOTTIME went on while the machine slept: the master would still say yes, and must not be asked."""
-    bench = Bench()
-    await bench.after(3600.0)
-    assert bench.master.calls == []
-    assert bench.ownership.fenced.is_set()
+    harness = HeartbeatHarness()
+    await harness.after(3600.0)
+    assert harness.master.calls == []
+    assert harness.ownership.fenced.is_set()
 
 
 async def test_it_fences_before_the_lease_ends_when_no_renewal_succeeds() -> None:
-    bench = Bench()
-    bench.master.answers = [Unavailable("away")] * 50
-    while not bench.ownership.fenced.is_set():
-        assert bench.clock.now < 1010.0
-        await bench.after(0.25)
-    assert 1009.0 <= bench.clock.now < 1010.0
+    harness = HeartbeatHarness()
+    harness.master.answers = [Unavailable("away")] * 50
+    while not harness.ownership.fenced.is_set():
+        assert harness.clock.now < 1010.0
+        await harness.after(0.25)
+    assert 1009.0 <= harness.clock.now < 1010.0
 
 
 async def test_failures_are_tried_again_sooner_and_one_success_mends_all() -> None:
-    bench = Bench()
-    bench.master.answers = [Unavailable("away"), OutcomeUnknown("cut"), FINE]
+    harness = HeartbeatHarness()
+    harness.master.answers = [Unavailable("away"), OutcomeUnknown("cut"), FINE]
     for _ in range(60):
-        await bench.after(0.1)
-    assert bench.master.calls[0] == pytest.approx(1003.0, abs=0.15)
-    assert bench.master.calls[1] == pytest.approx(1004.0, abs=0.25)
-    assert bench.master.calls[2] == pytest.approx(1005.0, abs=0.35)
-    assert not bench.ownership.fenced.is_set()
-    assert bench.ownership.trusted_until == bench.master.calls[2] + 10.0
+        await harness.after(0.1)
+    assert harness.master.calls[0] == pytest.approx(1003.0, abs=0.15)
+    assert harness.master.calls[1] == pytest.approx(1004.0, abs=0.25)
+    assert harness.master.calls[2] == pytest.approx(1005.0, abs=0.35)
+    assert not harness.ownership.fenced.is_set()
+    assert harness.ownership.trusted_until == harness.master.calls[2] + 10.0
 
 
 async def test_a_death_certificate_fences_at_once() -> None:
-    bench = Bench()
-    bench.master.answers = [DEAD]
-    await bench.after(3.0)
-    assert bench.ownership.fenced.is_set()
-    assert "certificate" in bench.ownership.fenced_why
-    assert bench.renewals == []
-    before = len(bench.master.calls)
-    await bench.after(3.0)
-    assert len(bench.master.calls) == before  # a dead agent asks nothing more
+    harness = HeartbeatHarness()
+    harness.master.answers = [DEAD]
+    await harness.after(3.0)
+    assert harness.ownership.fenced.is_set()
+    assert "certificate" in harness.ownership.fenced_why
+    assert harness.renewals == []
+    before = len(harness.master.calls)
+    await harness.after(3.0)
+    assert len(harness.master.calls) == before  # a dead agent asks nothing more
 
 
 async def test_no_renewal_while_the_store_does_not_answer() -> None:
-    bench = Bench()
-    bench.store.failure = Unavailable("store away")
-    await bench.beat.tick()
-    await bench.after(3.0)
-    assert bench.master.calls == []
-    assert bench.telemetry.renewals["withheld"] == 1
-    bench.store.failure = None
-    await bench.beat.tick()
-    await bench.after(1.0)
-    assert len(bench.master.calls) == 1
+    harness = HeartbeatHarness()
+    harness.store.failure = Unavailable("store away")
+    await harness.beat.tick()
+    await harness.after(3.0)
+    assert harness.master.calls == []
+    assert harness.telemetry.renewals["withheld"] == 1
+    harness.store.failure = None
+    await harness.beat.tick()
+    await harness.after(1.0)
+    assert len(harness.master.calls) == 1
 
 
 async def test_no_renewal_while_the_loop_has_not_turned() -> None:
-    bench = Bench()
-    await bench.after(3.0)
-    bench.clock.now += 3.0
-    await bench.heartbeat.tick()  # no turn of the loop between: the callback could not run
-    assert len(bench.master.calls) == 1
-    assert bench.telemetry.loop_stalls == 1
-    await bench.after(1.0)
-    assert len(bench.master.calls) == 2
+    harness = HeartbeatHarness()
+    await harness.after(3.0)
+    harness.clock.now += 3.0
+    await harness.heartbeat.tick()  # no turn of the loop between: the callback could not run
+    assert len(harness.master.calls) == 1
+    assert harness.telemetry.loop_stalls == 1
+    await harness.after(1.0)
+    assert len(harness.master.calls) == 2
 
 
 async def test_no_renewal_while_a_task_that_promised_progress_is_silent() -> None:
-    bench = Bench(silence_seconds=5.0)
-    with bench.progress.expect("a claimer"):
-        await bench.after(3.0)
-        assert len(bench.master.calls) == 1
-        await bench.after(3.0)
-        assert len(bench.master.calls) == 1
-        bench.progress.note()
-        await bench.after(1.0)
-        assert len(bench.master.calls) == 2
-    await bench.after(7.0)
-    assert len(bench.master.calls) == 3
+    harness = HeartbeatHarness(silence_seconds=5.0)
+    with harness.progress.expect("a claimer"):
+        await harness.after(3.0)
+        assert len(harness.master.calls) == 1
+        await harness.after(3.0)
+        assert len(harness.master.calls) == 1
+        harness.progress.note()
+        await harness.after(1.0)
+        assert len(harness.master.calls) == 2
+    await harness.after(7.0)
+    assert len(harness.master.calls) == 3
 
 
 async def test_the_beat_in_the_store_lives_longer_than_the_next_beat() -> None:
-    bench = Bench()
-    assert await bench.beat.tick() == LEASES.store_beat_seconds
-    assert bench.store.beats == [LEASES.store_beat_seconds * 3]
-    assert bench.beat.healthy
+    harness = HeartbeatHarness()
+    assert await harness.beat.tick() == LEASES.store_beat_seconds
+    assert harness.store.beats == [LEASES.store_beat_seconds * 3]
+    assert harness.beat.healthy
 
 
 async def test_what_a_renewal_says_is_passed_on() -> None:
-    bench = Bench()
+    harness = HeartbeatHarness()
     news = FINE._replace(drain_requested=True, lost_stores=["default"], leader=new_id(), cancel_requested=[new_id()])
-    bench.master.answers = [news]
-    await bench.after(3.0)
-    assert bench.renewals == [news]
+    harness.master.answers = [news]
+    await harness.after(3.0)
+    assert harness.renewals == [news]
 
 
 async def test_an_agent_that_ends_its_own_row_takes_that_for_no_certificate() -> None:
     """The answer about its end may be lost, and asked for again after the row says RETIRED."""
-    bench = Bench()
-    bench.heartbeat.retire()
-    bench.master.answers = [DEAD]
-    assert await bench.after(4.0) == pytest.approx(bench.ownership.hard_until - bench.clock.now)
-    assert not bench.master.calls
-    assert not bench.ownership.fenced.is_set()
-    await bench.after(20.0)
-    assert bench.ownership.fenced.is_set(), "the deadline stands"
+    harness = HeartbeatHarness()
+    harness.heartbeat.retire()
+    harness.master.answers = [DEAD]
+    assert await harness.after(4.0) == pytest.approx(harness.ownership.hard_until - harness.clock.now)
+    assert not harness.master.calls
+    assert not harness.ownership.fenced.is_set()
+    await harness.after(20.0)
+    assert harness.ownership.fenced.is_set(), "the deadline stands"
 
 
 async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody() -> None:
-    bench = Bench()
+    harness = HeartbeatHarness()
 
     class Ending(Master):
         async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
-            bench.heartbeat.retire()
+            harness.heartbeat.retire()
             return DEAD
 
-    bench.heartbeat._members = Ending(bench.clock)
-    await bench.after(4.0)
-    assert not bench.ownership.fenced.is_set()
+    harness.heartbeat._members = Ending(harness.clock)
+    await harness.after(4.0)
+    assert not harness.ownership.fenced.is_set()
 
 
 async def test_in_a_large_cluster_it_renews_less_often_and_promises_longer() -> None:
-    bench = Bench()
-    bench.master.answers = [FINE._replace(agents=600)] * 50
+    harness = HeartbeatHarness()
+    harness.master.answers = [FINE._replace(agents=600)] * 50
     for _ in range(60):
-        await bench.after(0.5)
-    assert bench.master.promised == [10.0] + [20.0] * 5, "twice as many agents as the budget bears"
-    assert [later - before for before, later in itertools.pairwise(bench.master.calls)] == [3.0] + [6.0] * 4
-    assert bench.ownership.trusted_until == bench.master.calls[-1] + 20.0
-    assert bench.ownership.stretch == 2.0
+        await harness.after(0.5)
+    assert harness.master.promised == [10.0] + [20.0] * 5, "twice as many agents as the budget bears"
+    assert [later - before for before, later in itertools.pairwise(harness.master.calls)] == [3.0] + [6.0] * 4
+    assert harness.ownership.trusted_until == harness.master.calls[-1] + 20.0
+    assert harness.ownership.stretch == 2.0
 
 
 async def test_when_the_cluster_shrinks_it_trusts_the_shorter_promise_before_the_master_can_count_by_it() -> None:
-    bench = Bench()
-    bench.master.answers = [FINE._replace(agents=6000), FINE, OutcomeUnknown("the answer was lost")]
-    await bench.after(3.0)
-    await bench.after(3.0)
-    assert bench.master.promised == [10.0, 200.0]
-    assert bench.ownership.trusted_until == bench.clock.now + 200.0
-    await bench.after(3.0)
-    assert bench.master.promised == [10.0, 200.0]
-    await bench.after(57.0)
-    assert bench.master.promised == [10.0, 200.0, 10.0], "unanswered, and perhaps written"
-    assert bench.ownership.trusted_until == bench.master.calls[-1] + 10.0
-    assert bench.trusts[-1] == bench.ownership.trusted_until
+    harness = HeartbeatHarness()
+    harness.master.answers = [FINE._replace(agents=6000), FINE, OutcomeUnknown("the answer was lost")]
+    await harness.after(3.0)
+    await harness.after(3.0)
+    assert harness.master.promised == [10.0, 200.0]
+    assert harness.ownership.trusted_until == harness.clock.now + 200.0
+    await harness.after(3.0)
+    assert harness.master.promised == [10.0, 200.0]
+    await harness.after(57.0)
+    assert harness.master.promised == [10.0, 200.0, 10.0], "unanswered, and perhaps written"
+    assert harness.ownership.trusted_until == harness.master.calls[-1] + 10.0
+    assert harness.trusts[-1] == harness.ownership.trusted_until

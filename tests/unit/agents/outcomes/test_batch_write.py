@@ -20,7 +20,7 @@ def timed_out() -> Unavailable:
     return Unavailable("too slow", timed_out=True)
 
 
-class Batches:
+class BatchWriteHarness:
     """Sends ids; fails where it is asked to."""
 
     def __init__(self, rows_max: int = 100) -> None:
@@ -50,7 +50,7 @@ class Batches:
 
 
 async def test_a_batch_that_times_out_is_halved_and_later_ones_are_as_small() -> None:
-    batches = Batches()
+    batches = BatchWriteHarness()
     batches.most = 2
     assert await batches.write() is None
     assert [len(ids) for ids in batches.sent][:3] == [8, 4, 2]
@@ -59,7 +59,7 @@ async def test_a_batch_that_times_out_is_halved_and_later_ones_are_as_small() ->
 
 
 async def test_a_refused_row_is_found_by_halving_and_all_others_are_written() -> None:
-    batches = Batches()
+    batches = BatchWriteHarness()
     batches.bad = {IDS[5]}
     assert await batches.write() is None
     assert batches.alone == [IDS[5]]
@@ -67,7 +67,7 @@ async def test_a_refused_row_is_found_by_halving_and_all_others_are_written() ->
 
 
 async def test_after_a_refusal_by_the_buckets_lock_no_batch_is_sent() -> None:
-    batches = Batches(rows_max=2)
+    batches = BatchWriteHarness(rows_max=2)
     batches.locked = True
     answer = await batches.write()
     assert answer is not None
@@ -82,7 +82,7 @@ async def test_an_answer_that_leaves_out_a_row_is_a_defect() -> None:
 
     batches: BatchWrite[bytes] = BatchWrite(BatchSize(100), lambda job_id: job_id, len)
     with pytest.raises(CodeError, match="leaves out 1 of 8"):
-        await batches.write(IDS, send, lambda *_: None, Batches().refused)
+        await batches.write(IDS, send, lambda *_: None, BatchWriteHarness().refused)
 
 
 def test_eight_refusals_without_a_bad_value_end_the_batch() -> None:

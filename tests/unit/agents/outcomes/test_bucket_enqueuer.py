@@ -13,7 +13,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, Written
 from jobmaster_agents import until_answered
-from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, Row
+from tests.support.bucket_worker_fixture import DOWN, Gate, Row, WorkerHarness
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -21,7 +21,7 @@ handlers = Handlers()
 
 @handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
 async def fail() -> None:
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +30,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers) as made:
         yield made
 
 
@@ -39,72 +39,74 @@ def job(name: str = "fail", token: int = 1) -> Entry:
     return Entry(new_id(), token, name, b"{}")
 
 
-def state_of(kit: Kit, entry: Entry) -> str:
-    row = kit.master.rows.get(entry.id)
+def state_of(harness: WorkerHarness, entry: Entry) -> str:
+    row = harness.master.rows.get(entry.id)
     return row.state if row is not None else "none"
 
 
-async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_retry_is_marked_first_and_put_second(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     put = Gate()
-    kit.store.script["assign"].append(put)
+    harness.store.script["assign"].append(put)
     entry = job("fail")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await put.reached.wait()
-    assert kit.master.rows[entry.id].identity == (2, bucket.fence.bucket_id, 1)
+    assert harness.master.rows[entry.id].identity == (2, bucket.fence.bucket_id, 1)
     put.opened.set()
-    await kit.settled()
-    [(due_us, again)] = kit.store.buckets[bucket.fence.bucket_id].assigned
+    await harness.settled()
+    [(due_us, again)] = harness.store.buckets[bucket.fence.bucket_id].assigned
     assert (again.token, again.attempt, again.due_us) == (2, 1, due_us)
-    assert due_us == kit.clock.wall_us() + 7_000_000
-    kit.clock.now += 8.0
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
-    await until(lambda: state_of(kit, entry) == JobState.FAILED)
-    assert len(kit.master.attempts) == 1
+    assert due_us == harness.clock.wall_us() + 7_000_000
+    harness.clock.now += 8.0
+    harness.bucket_worker.claimers[bucket.fence.bucket_id].wake()
+    await until(lambda: state_of(harness, entry) == JobState.FAILED)
+    assert len(harness.master.attempts) == 1
 
 
 @pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [ReplyStatus.CLOSED]])
 async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(
-    kit: Kit, answers: list[object]
+    harness: WorkerHarness, answers: list[object]
 ) -> None:
-    bucket = kit.bucket()
-    kit.store.script["assign"] += answers
-    kit.master.script["hold"] += [DOWN, Refused("permission denied for a moment")]
+    bucket = harness.bucket()
+    harness.store.script["assign"] += answers
+    harness.master.script["hold"] += [DOWN, Refused("permission denied for a moment")]
     entry = job("fail")
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    row = kit.master.rows[entry.id]
+    harness.submit(bucket, [entry])
+    await harness.settled()
+    row = harness.master.rows[entry.id]
     assert (row.state, row.token) == ("HELD", 2)
-    assert len(kit.master.attempts) == 1, "the attempt is told once"
+    assert len(harness.master.attempts) == 1, "the attempt is told once"
 
 
-async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     entry = job("fail", token=2)
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    assert state_of(kit, entry) == "CANCELLED"
-    assert not kit.store.of("assign")
+    harness.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
+    harness.submit(bucket, [entry])
+    await harness.settled()
+    assert state_of(harness, entry) == "CANCELLED"
+    assert not harness.store.of("assign")
 
 
-async def test_a_retry_in_a_bucket_that_completes_meanwhile_goes_to_the_master(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_retry_in_a_bucket_that_completes_meanwhile_goes_to_the_master(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     write = Gate(Written(False, frozenset()))
-    kit.master.script["retry_here"].append(write)
+    harness.master.script["retry_here"].append(write)
     entry = job("fail")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await write.reached.wait()
     bucket.closed = True
     write.opened.set()
-    await kit.settled()
-    assert state_of(kit, entry) == "HELD"
+    await harness.settled()
+    assert state_of(harness, entry) == "HELD"
     assert not bucket.lost
 
 
-async def test_a_half_that_was_accepted_is_put_although_the_lock_refuses_the_other(kit: Kit) -> None:
-    bucket = kit.bucket()
-    retry, sizes = kit.master.retry_here, []
+async def test_a_half_that_was_accepted_is_put_although_the_lock_refuses_the_other(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
+    retry, sizes = harness.master.retry_here, []
 
     async def split(fence: Fence, rows: Sequence[HoldRow]) -> Written:
         sizes.append(len(rows))
@@ -113,14 +115,16 @@ async def test_a_half_that_was_accepted_is_put_although_the_lock_refuses_the_oth
         bucket.closed = len(sizes) == 3  # it begins to complete between the halves
         return Written(False, frozenset()) if bucket.closed else await retry(fence, rows)
 
-    kit.master.retry_here = split  # type: ignore[method-assign]
+    harness.master.retry_here = split  # type: ignore[method-assign]
     entries = [job("fail"), job("fail")]
-    kit.submit(bucket, entries)
-    await kit.settled()
+    harness.submit(bucket, entries)
+    await harness.settled()
     assert sizes == [2, 1, 1]
-    assert sorted((kit.master.rows[entry.id].state, kit.master.rows[entry.id].token) for entry in entries) == [
+    assert sorted((harness.master.rows[entry.id].state, harness.master.rows[entry.id].token) for entry in entries) == [
         ("ASSIGNED", 2), ("HELD", 1),
     ]  # fmt: skip
-    (accepted,) = [entry.id for entry in entries if state_of(kit, entry) == "ASSIGNED"]
-    assert [(each.id, each.token) for _, each in kit.store.buckets[bucket.fence.bucket_id].assigned] == [(accepted, 2)]
-    assert len(kit.master.attempts) == 2, "each attempt is told once"
+    (accepted,) = [entry.id for entry in entries if state_of(harness, entry) == "ASSIGNED"]
+    assert [(each.id, each.token) for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [
+        (accepted, 2)
+    ]
+    assert len(harness.master.attempts) == 2, "each attempt is told once"

@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
 from jobmaster_agents import until_answered
-from tests.support.bucket_worker_fixture import LOST, Gate, Kit, Row, turns
+from tests.support.bucket_worker_fixture import LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -33,7 +33,7 @@ async def wait() -> str:
 
 @handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
 async def fail() -> None:
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @handlers.job(name="fenced", start="fenced", timeout=1e6)
@@ -49,8 +49,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers) as made:
         yield made
 
 
@@ -58,100 +58,100 @@ def job(name: str = "note", token: int = 1, *, rescues: int = 0) -> Entry:
     return Entry(new_id(), token, name, b"{}", rescues=rescues)
 
 
-def state_of(kit: Kit, entry: Entry) -> str:
-    row = kit.master.rows.get(entry.id)
+def state_of(harness: WorkerHarness, entry: Entry) -> str:
+    row = harness.master.rows.get(entry.id)
     return row.state if row is not None else "none"
 
 
-async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     entry = job("wait")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await until(lambda: ran)
-    kit.clock.now += 1.0
-    await kit.bucket_worker.in_flight_writer.tick()
-    await until(lambda: not kit.lists(bucket))
-    assert state_of(kit, entry) == "PROCESSING"
-    assert not kit.bucket_worker.job_table.empty(bucket.fence.bucket_id)
+    harness.clock.now += 1.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    await until(lambda: not harness.lists(bucket))
+    assert state_of(harness, entry) == "PROCESSING"
+    assert not harness.bucket_worker.job_table.empty(bucket.fence.bucket_id)
     go.set()
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
-    assert not kit.master.of("copy_final")
+    await harness.settled()
+    assert state_of(harness, entry) == JobState.SUCCEEDED
+    assert not harness.master.of("copy_final")
 
 
 async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
     """A rescue counts rows in PROCESSING: a job that kills its agent must not look as if it had only been queued."""
     from jobmaster.settings.model import AgentSettings
 
-    async with Kit(handlers, AgentSettings(slots=1)) as kit:
-        bucket = kit.bucket()
+    async with WorkerHarness(handlers, AgentSettings(slots=1)) as harness:
+        bucket = harness.bucket()
         first, second = job("wait"), job("wait")
-        kit.submit(bucket, [first, second])
+        harness.submit(bucket, [first, second])
         await until(lambda: ran)
-        kit.clock.now += 1.0
-        await kit.bucket_worker.in_flight_writer.tick()
-        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
+        harness.clock.now += 1.0
+        await harness.bucket_worker.in_flight_writer.tick()
+        assert (state_of(harness, first), state_of(harness, second)) == ("PROCESSING", "ASSIGNED")
         go.set()
-        await until(lambda: state_of(kit, first) == "SUCCEEDED" and len(ran) == 2)
-        await kit.settled()
+        await until(lambda: state_of(harness, first) == "SUCCEEDED" and len(ran) == 2)
+        await harness.settled()
         go.clear()
         third, fourth = job("wait"), job("wait")
-        kit.submit(bucket, [third, fourth])
+        harness.submit(bucket, [third, fourth])
         await until(lambda: len(ran) == 3)
-        kit.clock.now += 1.0
-        await kit.bucket_worker.in_flight_writer.tick()
-        running = kit.bucket_worker.job_table.get(third.id)
+        harness.clock.now += 1.0
+        await harness.bucket_worker.in_flight_writer.tick()
+        running = harness.bucket_worker.job_table.get(third.id)
         assert running is not None
         go.set()
         go.clear()
         await until(lambda: len(ran) == 4)
-        assert state_of(kit, fourth) == "ASSIGNED"
-        kit.clock.now += 1.0
-        await kit.bucket_worker.in_flight_writer.tick()
-        assert state_of(kit, fourth) == "PROCESSING"
+        assert state_of(harness, fourth) == "ASSIGNED"
+        harness.clock.now += 1.0
+        await harness.bucket_worker.in_flight_writer.tick()
+        assert state_of(harness, fourth) == "PROCESSING"
         go.set()
-        await kit.settled()
+        await harness.settled()
 
 
-async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(kit: Kit) -> None:
+async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(harness: WorkerHarness) -> None:
     """It may start and kill the agent before its row says PROCESSING: then the rescuer finds the list."""
     from jobmaster.settings.model import AgentSettings
 
-    async with Kit(handlers, AgentSettings(slots=1)) as kit:
-        bucket = kit.bucket()
+    async with WorkerHarness(handlers, AgentSettings(slots=1)) as harness:
+        bucket = harness.bucket()
         first, second = job("wait"), job("wait")
-        kit.submit(bucket, [first])
+        harness.submit(bucket, [first])
         await until(lambda: ran)
-        kit.submit(bucket, [second])
-        await until(lambda: len(kit.lists(bucket)) == 2)
+        harness.submit(bucket, [second])
+        await until(lambda: len(harness.lists(bucket)) == 2)
         for _ in range(2):
-            kit.clock.now += 1.0
-            await kit.bucket_worker.in_flight_writer.tick()
-        await until(lambda: len(kit.lists(bucket)) == 1)
-        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
-        written = [[row.state for row in rows] for _, rows in kit.master.of("persist")]
+            harness.clock.now += 1.0
+            await harness.bucket_worker.in_flight_writer.tick()
+        await until(lambda: len(harness.lists(bucket)) == 1)
+        assert (state_of(harness, first), state_of(harness, second)) == ("PROCESSING", "ASSIGNED")
+        written = [[row.state for row in rows] for _, rows in harness.master.of("persist")]
         assert sorted(written) == [["ASSIGNED"], ["PROCESSING"]], "a row that says what is so is not written again"
         go.set()
         await until(lambda: len(ran) == 2)
-        await kit.settled()
-        assert not kit.lists(bucket)
+        await harness.settled()
+        assert not harness.lists(bucket)
 
 
-async def test_a_job_that_was_rescued_before_starts_only_after_its_row_says_so(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_that_was_rescued_before_starts_only_after_its_row_says_so(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     write = Gate()
-    kit.master.script["persist"].append(write)
+    harness.master.script["persist"].append(write)
     entry = job("wait", rescues=1)
-    kit.submit(bucket, [entry])
-    await until(lambda: kit.master.of("persist"))
+    harness.submit(bucket, [entry])
+    await until(lambda: harness.master.of("persist"))
     await turns(20)
     assert not ran
-    assert state_of(kit, entry) == "none"
+    assert state_of(harness, entry) == "none"
     write.opened.set()
     await until(lambda: ran)
-    assert state_of(kit, entry) == "PROCESSING"
+    assert state_of(harness, entry) == "PROCESSING"
     go.set()
-    await kit.settled()
+    await harness.settled()
 
 
 async def test_a_rescued_job_that_waits_for_its_turn_is_written_as_queued() -> None:
@@ -159,116 +159,118 @@ async def test_a_rescued_job_that_waits_for_its_turn_is_written_as_queued() -> N
     from jobmaster.settings.model import AgentSettings, JobDefaults
 
     defaults = JobDefaults()
-    async with Kit(handlers, AgentSettings(isolated_processes=1)) as kit:
-        bucket = kit.bucket()
-        kit.master.script["persist"].append(write := Gate())
+    async with WorkerHarness(handlers, AgentSettings(isolated_processes=1)) as harness:
+        bucket = harness.bucket()
+        harness.master.script["persist"].append(write := Gate())
         last = defaults.max_rescues - 1
         first, second = (job("wait", rescues=last) for _ in range(2))
-        kit.submit(bucket, [first, second])
-        await until(lambda: kit.master.of("persist"))
+        harness.submit(bucket, [first, second])
+        await until(lambda: harness.master.of("persist"))
         write.opened.set()
-        await until(lambda: state_of(kit, first) == "PROCESSING")
-        kit.clock.now += 1.0
-        await kit.bucket_worker.in_flight_writer.tick()
-        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
+        await until(lambda: state_of(harness, first) == "PROCESSING")
+        harness.clock.now += 1.0
+        await harness.bucket_worker.in_flight_writer.tick()
+        assert (state_of(harness, first), state_of(harness, second)) == ("PROCESSING", "ASSIGNED")
 
 
-async def test_an_unknown_persist_frees_no_list(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_an_unknown_persist_frees_no_list(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     again = Gate()
-    kit.master.script["persist"] += [LOST, again]
-    kit.submit(bucket, [job("wait")])
+    harness.master.script["persist"] += [LOST, again]
+    harness.submit(bucket, [job("wait")])
     await until(lambda: ran)
-    kit.clock.now += 1.0
-    tick = asyncio.ensure_future(kit.bucket_worker.in_flight_writer.tick())
+    harness.clock.now += 1.0
+    tick = asyncio.ensure_future(harness.bucket_worker.in_flight_writer.tick())
     await again.reached.wait()
     await turns()
-    assert kit.lists(bucket)
+    assert harness.lists(bucket)
     again.opened.set()
     await tick
-    await until(lambda: not kit.lists(bucket))
+    await until(lambda: not harness.lists(bucket))
     go.set()
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_a_fenced_start_waits_for_the_accepted_write(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_fenced_start_waits_for_the_accepted_write(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     write = Gate()
-    kit.master.script["persist"].append(write)
+    harness.master.script["persist"].append(write)
     entry = job("fenced")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await write.reached.wait()
     await turns()
     assert not ran
     write.opened.set()
     await until(lambda: ran)
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
+    await harness.settled()
+    assert state_of(harness, entry) == JobState.SUCCEEDED
 
 
-async def test_a_fenced_start_refused_by_its_row_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_fenced_start_refused_by_its_row_does_not_run(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     entry = job("fenced")
-    kit.master.rows[entry.id] = Row("ASSIGNED", 5, b"x" * 16, 1)
-    kit.submit(bucket, [entry])
-    await kit.settled()
+    harness.master.rows[entry.id] = Row("ASSIGNED", 5, b"x" * 16, 1)
+    harness.submit(bucket, [entry])
+    await harness.settled()
     assert not ran
-    assert kit.bucket_worker.executor.running == 0
+    assert harness.bucket_worker.executor.running == 0
 
 
-async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     write = Gate()
-    kit.master.script["persist"].append(write)
+    harness.master.script["persist"].append(write)
     entry = job("fenced")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await write.reached.wait()
-    kit.clock.now = kit.ownership.soft_until + 1.0
+    harness.clock.now = harness.ownership.soft_until + 1.0
     write.opened.set()
-    await until(lambda: state_of(kit, entry) == "HELD")
+    await until(lambda: state_of(harness, entry) == "HELD")
     assert not ran
-    assert kit.master.of("hold")[0][1][0].attempt == 0
+    assert harness.master.of("hold")[0][1][0].attempt == 0
 
 
-async def test_a_job_cancelled_while_its_fenced_start_is_written_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_cancelled_while_its_fenced_start_is_written_does_not_run(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     write = Gate()
-    kit.master.script["persist"].append(write)
+    harness.master.script["persist"].append(write)
     entry = job("fenced")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await write.reached.wait()
-    kit.bucket_worker.cancel([entry.id])
+    harness.bucket_worker.cancel([entry.id])
     write.opened.set()
-    await kit.settled()
+    await harness.settled()
     assert not ran
-    assert state_of(kit, entry) == JobState.CANCELLED
-    assert kit.bucket_worker.executor.running == 0
+    assert state_of(harness, entry) == JobState.CANCELLED
+    assert harness.bucket_worker.executor.running == 0
 
 
-async def test_a_cancel_flag_on_the_row_refuses_the_fenced_start(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_cancel_flag_on_the_row_refuses_the_fenced_start(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     entry = job("fenced", token=2)
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
-    kit.submit(bucket, [entry])
-    await kit.settled()
+    harness.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
+    harness.submit(bucket, [entry])
+    await harness.settled()
     assert not ran
-    assert state_of(kit, entry) == JobState.CANCELLED
+    assert state_of(harness, entry) == JobState.CANCELLED
 
 
-async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_own_success(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_own_success(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
     entry = job("wait")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await until(lambda: ran)
-    kit.clock.now += 1.0
+    harness.clock.now += 1.0
     write = Gate()
-    kit.master.script["persist"].append(write)
-    tick = asyncio.ensure_future(kit.bucket_worker.in_flight_writer.tick())
+    harness.master.script["persist"].append(write)
+    tick = asyncio.ensure_future(harness.bucket_worker.in_flight_writer.tick())
     await write.reached.wait()
     go.set()
-    await until(lambda: kit.master.finals)
+    await until(lambda: harness.master.finals)
     write.opened.set()
     await tick
-    await kit.settled()
-    assert kit.bucket_worker.outcome_writer.refused == 0
-    assert len(kit.master.finals) == 1
+    await harness.settled()
+    assert harness.bucket_worker.outcome_writer.refused == 0
+    assert len(harness.master.finals) == 1

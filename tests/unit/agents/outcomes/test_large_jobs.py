@@ -17,7 +17,7 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import kept, writer
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import Gate, Kit, Row, turns
+from tests.support.bucket_worker_fixture import Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -41,7 +41,7 @@ async def wait(text: str) -> None:
 
 @handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
 async def fail(text: str) -> None:
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +53,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers, AgentSettings(slots=8)) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers, AgentSettings(slots=8)) as made:
         yield made
 
 
@@ -66,9 +66,9 @@ def small(count: int) -> list[Entry]:
     return [Entry(new_id(), 1, "echo", b'{"text":""}') for _ in range(count)]
 
 
-def batches(kit: Kit, *names: str) -> list[int]:
+def batches(harness: WorkerHarness, *names: str) -> list[int]:
     """Bytes of each statement's rows."""
-    rows = [args[-1] for called, args in kit.master.calls if called in names]
+    rows = [args[-1] for called, args in harness.master.calls if called in names]
     return [sum(len(row.args) for row in some) for some in rows]
 
 
@@ -80,8 +80,8 @@ def sizes(calls: Sequence[tuple[Any, ...]]) -> list[int]:
     return [len(args[-1]) for args in calls]
 
 
-def claimed_bytes(kit: Kit, owned: OwnedBucket) -> int:
-    return sum(len(entry.args) for entries in kit.lists(owned).values() for entry in entries)
+def claimed_bytes(harness: WorkerHarness, owned: OwnedBucket) -> int:
+    return sum(len(entry.args) for entries in harness.lists(owned).values() for entry in entries)
 
 
 # ---------------------------------------------------------------- statements
@@ -90,79 +90,83 @@ def claimed_bytes(kit: Kit, owned: OwnedBucket) -> int:
 @pytest.mark.parametrize(
     ("token", "name", "statement"), [(1, "echo", "copy_final"), (2, "echo", "record_final"), (1, "fail", "retry_here")]
 )
-async def test_no_statement_carries_more_than_a_batch(kit: Kit, token: int, name: str, statement: str) -> None:
-    bucket = kit.bucket()
+async def test_no_statement_carries_more_than_a_batch(
+    harness: WorkerHarness, token: int, name: str, statement: str
+) -> None:
+    bucket = harness.bucket()
     entries = large(20, name, token)
     if token > 1:
         for entry in entries:
-            kit.master.rows[entry.id] = Row("ASSIGNED", token, bucket.fence.bucket_id, bucket.fence.epoch)
-    kit.submit(bucket, entries)
-    await until(lambda: sum(batches(kit, statement)) >= 20 * MEBIBYTE, "all to be written")
-    assert max(batches(kit, statement)) <= BATCH_BYTES
+            harness.master.rows[entry.id] = Row("ASSIGNED", token, bucket.fence.bucket_id, bucket.fence.epoch)
+    harness.submit(bucket, entries)
+    await until(lambda: sum(batches(harness, statement)) >= 20 * MEBIBYTE, "all to be written")
+    assert max(batches(harness, statement)) <= BATCH_BYTES
 
 
-async def test_in_flight_rows_are_cut_too(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.submit(bucket, large(20, "wait"))
+async def test_in_flight_rows_are_cut_too(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, large(20, "wait"))
     await until(lambda: len(started) == 8)
-    jobs = kit.bucket_worker.job_table.of_bucket(bucket.fence.bucket_id)
-    await kit.bucket_worker.in_flight.write(bucket, jobs)
-    assert max(batches(kit, "persist")) <= BATCH_BYTES
-    assert sum(batches(kit, "persist")) == len(jobs) * MEBIBYTE
+    jobs = harness.bucket_worker.job_table.of_bucket(bucket.fence.bucket_id)
+    await harness.bucket_worker.in_flight.write(bucket, jobs)
+    assert max(batches(harness, "persist")) <= BATCH_BYTES
+    assert sum(batches(harness, "persist")) == len(jobs) * MEBIBYTE
     go.append(True)
-    await kit.settled()
+    await harness.settled()
 
 
 @pytest.mark.parametrize("unknown", [False, True], ids=["cancelled by the server", "no answer in time"])
-async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(kit: Kit, unknown: bool) -> None:
-    bucket = kit.bucket()
+async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(
+    harness: WorkerHarness, unknown: bool
+) -> None:
+    bucket = harness.bucket()
     failure = OutcomeUnknown("the answer did not come", timed_out=True) if unknown else timed_out()
     gate = Gate()
-    kit.master.script["copy_final"] += [
+    harness.master.script["copy_final"] += [
         gate,
         failure,
     ]  # the first writer stands, so that a batch gathers for the second
-    kit.master.script["record_final"] += [failure, failure]
-    kit.submit(bucket, small(1))
+    harness.master.script["record_final"] += [failure, failure]
+    harness.submit(bucket, small(1))
     await gate.reached.wait()
-    kit.submit(bucket, small(64))
-    await until(lambda: len(kit.master.finals) == 64, "the outcomes")
-    first = sizes(kit.master.of("copy_final"))[1]
-    tries = sizes(kit.master.of("record_final"))
+    harness.submit(bucket, small(64))
+    await until(lambda: len(harness.master.finals) == 64, "the outcomes")
+    first = sizes(harness.master.of("copy_final"))[1]
+    tries = sizes(harness.master.of("record_final"))
     assert tries[0] <= first // 2
     assert tries[1] <= tries[0] // 2
     assert tries[2] <= tries[1] // 2
     gate.opened.set()
-    await kit.settled()
-    assert len({row.id for row in kit.master.finals}) == 65
-    assert kit.bucket_worker.outcome_writer.quarantined == kit.bucket_worker.outcome_writer.refused == 0
+    await harness.settled()
+    assert len({row.id for row in harness.master.finals}) == 65
+    assert harness.bucket_worker.outcome_writer.quarantined == harness.bucket_worker.outcome_writer.refused == 0
 
 
-async def test_batches_after_a_time_out_are_as_small(kit: Kit) -> None:
-    bucket = kit.bucket()
-    outcome_writer = kit.bucket_worker.outcome_writer
+async def test_batches_after_a_time_out_are_as_small(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    outcome_writer = harness.bucket_worker.outcome_writer
     outcome_writer.size = BatchSize(writer.BATCH_ROWS, BATCH_BYTES)
     outcome_writer.size.timed_out(20, BATCH_BYTES)
-    kit.submit(bucket, small(300))
-    await kit.settled()
-    assert max(sizes(kit.master.of("copy_final"))) <= 200, "ten, and some more after each success"
-    assert min(sizes(kit.master.of("copy_final"))) <= 10 or len(kit.master.of("copy_final")) > 1
+    harness.submit(bucket, small(300))
+    await harness.settled()
+    assert max(sizes(harness.master.of("copy_final"))) <= 200, "ten, and some more after each success"
+    assert min(sizes(harness.master.of("copy_final"))) <= 10 or len(harness.master.of("copy_final")) > 1
 
 
-async def test_a_single_row_that_times_out_is_repeated(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.master.script["copy_final"].append(timed_out())
-    kit.master.script["record_final"] += [timed_out()] * 3
-    kit.submit(bucket, small(1))
-    await kit.settled()
-    assert len(kit.master.finals) == 1
+async def test_a_single_row_that_times_out_is_repeated(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.master.script["copy_final"].append(timed_out())
+    harness.master.script["record_final"] += [timed_out()] * 3
+    harness.submit(bucket, small(1))
+    await harness.settled()
+    assert len(harness.master.finals) == 1
 
 
-async def test_what_is_given_back_is_halved_too(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.master.script["hold"] += [timed_out(), timed_out()]
-    assert await kit.bucket_worker.outcome_writer.give_back(bucket, small(8))
-    tries = sizes(kit.master.of("hold"))
+async def test_what_is_given_back_is_halved_too(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.master.script["hold"] += [timed_out(), timed_out()]
+    assert await harness.bucket_worker.outcome_writer.give_back(bucket, small(8))
+    tries = sizes(harness.master.of("hold"))
     assert tries[:4] == [8, 4, 2, 2]
     assert sum(tries[2:]) == 8
 
@@ -170,64 +174,64 @@ async def test_what_is_given_back_is_halved_too(kit: Kit) -> None:
 # ---------------------------------------------------------------- memory
 
 
-async def test_the_buffer_of_a_bucket_is_bounded_in_bytes_and_its_slots_are_filled(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.submit(bucket, large(60, "wait"))
+async def test_the_buffer_of_a_bucket_is_bounded_in_bytes_and_its_slots_are_filled(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, large(60, "wait"))
     await until(lambda: len(started) == 8, "every slot to run")
     await turns()
-    claimed = claimed_bytes(kit, bucket)
+    claimed = claimed_bytes(harness, bucket)
     assert CLAIMED_BYTES - BATCH_BYTES <= claimed <= CLAIMED_BYTES
-    assert all(sum(len(entry.args) for entry in entries) <= BATCH_BYTES for entries in kit.lists(bucket).values())
+    assert all(sum(len(entry.args) for entry in entries) <= BATCH_BYTES for entries in harness.lists(bucket).values())
     go.append(True)
-    await kit.settled()
-    assert len(kit.master.finals) == 60
-    assert kit.bucket_worker.job_table.bytes_of(bucket.fence.bucket_id) == 0
+    await harness.settled()
+    assert len(harness.master.finals) == 60
+    assert harness.bucket_worker.job_table.bytes_of(bucket.fence.bucket_id) == 0
 
 
 async def test_more_slots_than_the_bound_holds_are_filled_all_the_same() -> None:
-    async with Kit(handlers, AgentSettings(slots=24, max_running=24, bucket_buffer=10)) as kit:
-        bucket = kit.bucket()
-        kit.submit(bucket, large(60, "wait"))
+    async with WorkerHarness(handlers, AgentSettings(slots=24, max_running=24, bucket_buffer=10)) as harness:
+        bucket = harness.bucket()
+        harness.submit(bucket, large(60, "wait"))
         await until(lambda: len(started) == 24, "every slot to run")
         await turns()
-        assert claimed_bytes(kit, bucket) == 24 * MEBIBYTE, "and nothing is buffered"
+        assert claimed_bytes(harness, bucket) == 24 * MEBIBYTE, "and nothing is buffered"
         go.append(True)
-        await kit.settled()
-        assert len(kit.master.finals) == 60
+        await harness.settled()
+        assert len(harness.master.finals) == 60
 
 
-async def test_outcomes_that_pile_up_stop_claims_by_their_bytes(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_outcomes_that_pile_up_stop_claims_by_their_bytes(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     gates = [Gate() for _ in range(writer.WRITERS)]
-    kit.master.script["copy_final"] += gates
-    kit.submit(bucket, large(90))
-    await until(lambda: kit.bucket_worker.outcome_writer.crowded, "the backlog to be large")
+    harness.master.script["copy_final"] += gates
+    harness.submit(bucket, large(90))
+    await until(lambda: harness.bucket_worker.outcome_writer.crowded, "the backlog to be large")
     await turns()
-    assert kit.bucket_worker.outcome_writer.backlog < writer.BACKLOG_ROWS_RELIEF
-    lying = len(kit.store.buckets[bucket.fence.bucket_id].pending)
+    assert harness.bucket_worker.outcome_writer.backlog < writer.BACKLOG_ROWS_RELIEF
+    lying = len(harness.store.buckets[bucket.fence.bucket_id].pending)
     assert lying >= 90 - OUTCOME_BYTES // MEBIBYTE - BATCH_BYTES // MEBIBYTE - 1, "claimed although outcomes pile up"
     for gate in gates:
         gate.opened.set()
-    await kit.settled()
-    assert len(kit.master.finals) == 90
-    assert not kit.bucket_worker.outcome_writer.crowded
+    await harness.settled()
+    assert len(harness.master.finals) == 90
+    assert not harness.bucket_worker.outcome_writer.crowded
 
 
 # ---------------------------------------------------------------- outcomes kept in the store
 
 
-async def test_kept_outcomes_are_put_and_applied_in_batches(kit: Kit) -> None:
-    bucket = kit.bucket()
-    kit.suspend()
-    kit.submit(bucket, large(20))
-    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].kept) == 20, "all to be kept")
-    spills = [sum(map(len, outcomes)) for _, outcomes, _ in kit.store.of("keep_outcomes")]
+async def test_kept_outcomes_are_put_and_applied_in_batches(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.suspend()
+    harness.submit(bucket, large(20))
+    await until(lambda: len(harness.store.buckets[bucket.fence.bucket_id].kept) == 20, "all to be kept")
+    spills = [sum(map(len, outcomes)) for _, outcomes, _ in harness.store.of("keep_outcomes")]
     assert max(spills) <= BATCH_BYTES + len(spills) * 200
-    kit.master.script["copy_final"].append(timed_out())
-    kit.trust()
-    await until(lambda: not kit.store.buckets[bucket.fence.bucket_id].kept, "the store to be empty")
-    assert len({row.id for row in kit.master.finals}) == 20
-    first, *others = [len(page) for _, page, _ in kit.store.of("remove_kept")]
+    harness.master.script["copy_final"].append(timed_out())
+    harness.trust()
+    await until(lambda: not harness.store.buckets[bucket.fence.bucket_id].kept, "the store to be empty")
+    assert len({row.id for row in harness.master.finals}) == 20
+    first, *others = [len(page) for _, page, _ in harness.store.of("remove_kept")]
     assert first <= BATCH_BYTES // MEBIBYTE
     assert max(others) <= first
-    assert max(batches(kit, "copy_final", "record_final")) <= BATCH_BYTES
+    assert max(batches(harness, "copy_final", "record_final")) <= BATCH_BYTES

@@ -33,7 +33,7 @@ def a_page(kind: str, count: int = 3) -> Page:
     return Page(ReplyStatus.OK, kind, "l-1" if kind == "claimed" else "", entries, [entry.id for entry in entries])
 
 
-class World(MasterParts):
+class EvacuationPorts(MasterParts):
     """A store with pages and a master with answers; every call is written down."""
 
     def __init__(self) -> None:
@@ -114,59 +114,59 @@ class World(MasterParts):
         return self.closes.pop(0)
 
 
-def a_drain(world: World, sound: Callable[[], bool] = lambda: True) -> Evacuation:
+def a_drain(ports: EvacuationPorts, sound: Callable[[], bool] = lambda: True) -> Evacuation:
     bucket = Bucket(
         id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
     )
-    return Evacuation(bucket, world, world, sound, page_jobs=100, max_rescues=3)
+    return Evacuation(bucket, ports, ports, sound, page_jobs=100, max_rescues=3)
 
 
 async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
-    world = World()
+    ports = EvacuationPorts()
     page = a_page("claimed", 3)
-    world.pages = [page]
+    ports.pages = [page]
     given_up = page.entries[0].id
-    world.answer = lambda entries: Written(True, frozenset(e.id for e in entries), failed=frozenset({given_up}))
-    world.sweeps, world.failed = [2, 0], 2
-    drain = a_drain(world)
+    ports.answer = lambda entries: Written(True, frozenset(e.id for e in entries), failed=frozenset({given_up}))
+    ports.sweeps, ports.failed = [2, 0], 2
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
     assert (drain.moved, drain.failed) == (5, 3)
 
 
 async def test_pages_go_to_the_master_before_they_leave_the_store() -> None:
-    world = World()
-    world.pages = [a_page("claimed", 2), a_page("pending", 3), a_page("assigned", 1)]
-    drain = a_drain(world)
+    ports = EvacuationPorts()
+    ports.pages = [a_page("claimed", 2), a_page("pending", 3), a_page("assigned", 1)]
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
-    assert world.calls == [
+    assert ports.calls == [
         "fence", "read", "rescue 2", "remove", "read", "rescue 3", "remove", "read", "rescue 1", "remove", "read",
         "empty?", "sweep", "close 6 2",
     ]  # fmt: skip
-    assert world.claimed_pages == [True, False, False]
+    assert ports.claimed_pages == [True, False, False]
     assert (drain.moved, drain.rescued) == (6, 2)
 
 
 async def test_an_entry_refused_by_its_row_is_settled_and_leaves_the_store() -> None:
-    world = World()
-    world.pages = [a_page("claimed", 3)]
-    world.answer = lambda entries: Written(True, frozenset(), refused=frozenset(entry.id for entry in entries))
-    drain = a_drain(world)
+    ports = EvacuationPorts()
+    ports.pages = [a_page("claimed", 3)]
+    ports.answer = lambda entries: Written(True, frozenset(), refused=frozenset(entry.id for entry in entries))
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
-    assert "remove" in world.calls
+    assert "remove" in ports.calls
     assert (drain.moved, drain.rescued, drain.refused) == (0, 0, 3)
 
 
 async def test_a_page_refused_by_the_buckets_lock_touches_no_key() -> None:
-    world = World()
-    world.pages = [a_page("claimed", 3)]
-    world.answer = lambda entries: Written(False, frozenset())
-    assert await a_drain(world).run() is EvacuationEnd.SUPERSEDED
-    assert world.calls == ["fence", "read", "rescue 3"]
+    ports = EvacuationPorts()
+    ports.pages = [a_page("claimed", 3)]
+    ports.answer = lambda entries: Written(False, frozenset())
+    assert await a_drain(ports).run() is EvacuationEnd.SUPERSEDED
+    assert ports.calls == ["fence", "read", "rescue 3"]
 
 
 async def test_a_page_that_times_out_goes_in_halves_and_the_next_ones_are_as_small() -> None:
-    world = World()
-    world.pages = [a_page("claimed", 8), a_page("pending", 2)]
+    ports = EvacuationPorts()
+    ports.pages = [a_page("claimed", 8), a_page("pending", 2)]
     too_many = 3
 
     def answer(entries: Sequence[Entry]) -> Written:
@@ -174,57 +174,57 @@ async def test_a_page_that_times_out_goes_in_halves_and_the_next_ones_are_as_sma
             raise Unavailable("canceling statement due to statement timeout", timed_out=True)
         return Written(True, frozenset(e.id for e in entries))
 
-    world.answer = answer
-    drain = a_drain(world)
+    ports.answer = answer
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
-    rescues = [int(call.removeprefix("rescue ")) for call in world.calls if call.startswith("rescue ")]
+    rescues = [int(call.removeprefix("rescue ")) for call in ports.calls if call.startswith("rescue ")]
     assert rescues[:4] == [8, 4, 2, 2]
     assert max(rescues[4:]) <= 4, "nothing that is as large as what timed out before"
     assert drain.moved == 10
-    assert world.limits[0] == (100, BATCH_BYTES)
-    assert world.limits[1][0] < 8
-    assert world.limits[1][1] < BATCH_BYTES
+    assert ports.limits[0] == (100, BATCH_BYTES)
+    assert ports.limits[1][0] < 8
+    assert ports.limits[1][1] < BATCH_BYTES
 
 
 async def test_one_entry_that_times_out_is_no_reason_to_give_it_up() -> None:
-    world = World()
-    world.pages = [a_page("claimed", 1)]
-    world.answer = lambda entries: (_ for _ in ()).throw(Unavailable("statement timeout", timed_out=True))
+    ports = EvacuationPorts()
+    ports.pages = [a_page("claimed", 1)]
+    ports.answer = lambda entries: (_ for _ in ()).throw(Unavailable("statement timeout", timed_out=True))
     with pytest.raises(Unavailable):
-        await a_drain(world).run()
-    assert "remove" not in world.calls
-    assert not world.aside
+        await a_drain(ports).run()
+    assert "remove" not in ports.calls
+    assert not ports.aside
 
 
 async def test_an_answer_that_forgets_an_entry_stops_everything() -> None:
-    world = World()
-    world.pages = [a_page("pending", 3)]
-    world.answer = lambda entries: Written(True, frozenset(entry.id for entry in entries[1:]))
+    ports = EvacuationPorts()
+    ports.pages = [a_page("pending", 3)]
+    ports.answer = lambda entries: Written(True, frozenset(entry.id for entry in entries[1:]))
     with pytest.raises(CodeError):
-        await a_drain(world).run()
-    assert "remove" not in world.calls
+        await a_drain(ports).run()
+    assert "remove" not in ports.calls
 
 
 @pytest.mark.parametrize("part", ["cancelled", "refused", "quarantined"])
 async def test_every_part_of_an_answer_counts_as_settled(part: str) -> None:
-    world = World()
-    world.pages = [a_page("pending", 2)]
-    world.answer = lambda entries: Written(
+    ports = EvacuationPorts()
+    ports.pages = [a_page("pending", 2)]
+    ports.answer = lambda entries: Written(
         True,
         frozenset([entries[0].id]),
         cancelled=frozenset([entries[1].id] if part == "cancelled" else []),
         refused=frozenset([entries[1].id] if part == "refused" else []),
         quarantined=frozenset([entries[1].id] if part == "quarantined" else []),
     )
-    assert await a_drain(world).run() is EvacuationEnd.DRAINED
+    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
 
 
 async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() -> None:
-    world = World()
+    ports = EvacuationPorts()
     page = a_page("pending", 8)
     bad = page.entries[5].id
     moved: set[bytes] = set()
-    world.pages = [page]
+    ports.pages = [page]
 
     def answer(entries: Sequence[Entry]) -> Written:
         if any(entry.id == bad for entry in entries):
@@ -232,11 +232,11 @@ async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() 
         moved.update(entry.id for entry in entries)
         return Written(True, frozenset(entry.id for entry in entries))
 
-    world.answer = answer
+    ports.answer = answer
     with pytest.raises(Refused):
-        await a_drain(world).run()
+        await a_drain(ports).run()
     assert moved == {entry.id for entry in page.entries} - {bad}, "those before it and those behind it"
-    assert "remove" not in world.calls
+    assert "remove" not in ports.calls
 
 
 def _takes_all_but(bad: set[bytes], moved: set[bytes]) -> Callable[[Sequence[Entry]], Written]:
@@ -250,76 +250,76 @@ def _takes_all_but(bad: set[bytes], moved: set[bytes]) -> Callable[[Sequence[Ent
 
 
 async def test_an_entry_that_no_table_takes_is_quarantined_before_it_leaves_the_store() -> None:
-    world = World()
+    ports = EvacuationPorts()
     page, behind = a_page("pending", 8), a_page("pending", 2)
     page.raw[:] = [b"raw" + each for each in page.raw]
     bad = {page.entries[0].id, page.entries[5].id}
     moved: set[bytes] = set()
-    world.pages = [page, behind]
-    world.answer = _takes_all_but(bad, moved)
-    drain = a_drain(world)
+    ports.pages = [page, behind]
+    ports.answer = _takes_all_but(bad, moved)
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
     assert moved == {entry.id for entry in (*page.entries, *behind.entries)} - bad, "also those of the next page"
-    assert [(each.id, each.kind, each.raw, each.why) for each in world.aside] == [
+    assert [(each.id, each.kind, each.raw, each.why) for each in ports.aside] == [
         (page.entries[at].id, "pending", page.raw[at], "text with NUL") for at in (0, 5)
     ]
-    assert world.calls[world.calls.index("aside 2") + 1] == "remove"
+    assert ports.calls[ports.calls.index("aside 2") + 1] == "remove"
     assert drain.moved == 8
 
 
 async def test_a_page_of_nothing_but_unfit_entries_is_quarantined_at_once() -> None:
-    world = World()
+    ports = EvacuationPorts()
     page = a_page("assigned", 50)
-    world.pages = [page]
-    world.answer = _takes_all_but({entry.id for entry in page.entries}, set())
-    assert await a_drain(world).run() is EvacuationEnd.DRAINED
-    assert world.calls.count("aside 50") == 1
+    ports.pages = [page]
+    ports.answer = _takes_all_but({entry.id for entry in page.entries}, set())
+    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert ports.calls.count("aside 50") == 1
 
 
 @pytest.mark.parametrize("error", [Refused("no"), Unavailable("away"), ValueRefused("not even here")])
 async def test_what_cannot_even_be_quarantined_stays_in_the_store(error: Exception) -> None:
-    world = World()
-    world.pages = [page := a_page("pending", 2)]
-    world.answer = _takes_all_but({page.entries[1].id}, set())
-    world.aside_fails = error
+    ports = EvacuationPorts()
+    ports.pages = [page := a_page("pending", 2)]
+    ports.answer = _takes_all_but({page.entries[1].id}, set())
+    ports.aside_fails = error
     with pytest.raises(type(error)):
-        await a_drain(world).run()
-    assert "remove" not in world.calls
-    world.aside_fails = None
-    assert await a_drain(world).run() is EvacuationEnd.DRAINED
-    assert [each.id for each in world.aside] == [page.entries[1].id]
+        await a_drain(ports).run()
+    assert "remove" not in ports.calls
+    ports.aside_fails = None
+    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert [each.id for each in ports.aside] == [page.entries[1].id]
 
 
 async def test_a_superseded_rescuer_quarantines_nothing() -> None:
-    world = World()
-    world.pages = [page := a_page("pending", 2)]
+    ports = EvacuationPorts()
+    ports.pages = [page := a_page("pending", 2)]
 
     def answer(entries: Sequence[Entry]) -> Written:
         if page.entries[0] in entries:
             raise ValueRefused("text with NUL")
         return Written(False, frozenset())
 
-    world.answer = answer
-    assert await a_drain(world).run() is EvacuationEnd.SUPERSEDED
-    assert world.aside == []
+    ports.answer = answer
+    assert await a_drain(ports).run() is EvacuationEnd.SUPERSEDED
+    assert ports.aside == []
 
 
 async def test_a_refusal_of_everything_is_no_storm() -> None:
-    world = World()
-    world.pages = [a_page("pending", 512)]
+    ports = EvacuationPorts()
+    ports.pages = [a_page("pending", 512)]
 
     def answer(entries: Sequence[Entry]) -> Written:
         raise Refused("permission denied")
 
-    world.answer = answer
+    ports.answer = answer
     with pytest.raises(Refused):
-        await a_drain(world).run()
-    assert world.calls.count("rescue 1") == 8
-    assert len(world.calls) < 40
+        await a_drain(ports).run()
+    assert ports.calls.count("rescue 1") == 8
+    assert len(ports.calls) < 40
 
 
 async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
-    world = World()
+    ports = EvacuationPorts()
     dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
     older = Fence(dead.bucket_id, 1, dead.owner)
     final = FinalRow(
@@ -328,17 +328,17 @@ async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
     other = hold._replace(id=new_id())
     raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
-    world.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("claimed", 1)]
-    drain = a_drain(world)
+    ports.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("claimed", 1)]
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
-    assert world.finals == [final]
-    assert world.holds == [(dead, hold), (older, other)]
-    assert world.calls.index("final 1") < world.calls.index("rescue 1")
+    assert ports.finals == [final]
+    assert ports.holds == [(dead, hold), (older, other)]
+    assert ports.calls.index("final 1") < ports.calls.index("rescue 1")
     assert drain.rescued == 1  # kept ones had ended: they were not in anybody's hands
 
 
 async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_blocks_no_other() -> None:
-    world = World()
+    ports = EvacuationPorts()
     dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
     rows = [
         FinalRow(
@@ -349,68 +349,68 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
     raw = [b"\x93junk", *(keep_final(dead, row) for row in rows), b""]
     raw.append(keep_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
     raw.append(keep_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
-    world.unfit_rows = {rows[2].id}
-    world.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("pending", 1)]
-    assert await a_drain(world).run() is EvacuationEnd.DRAINED
-    assert world.finals == [rows[0], rows[1], rows[3]]
-    assert [(each.id, each.raw) for each in world.aside] == [
+    ports.unfit_rows = {rows[2].id}
+    ports.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("pending", 1)]
+    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert ports.finals == [rows[0], rows[1], rows[3]]
+    assert [(each.id, each.raw) for each in ports.aside] == [
         (b"nk".ljust(16, b"\0"), raw[0]),
         (bytes(16), b""),
         (rows[0].id, raw[6]),
         (raw[7][ID_AT], raw[7]),
         (rows[2].id, raw[3]),
     ]
-    assert world.calls.index("aside 5") < world.calls.index("remove")
+    assert ports.calls.index("aside 5") < ports.calls.index("remove")
 
 
 async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
-    world = World()
-    world.fence_answer = (ReplyStatus.FENCED, 9)
-    drain = a_drain(world)
+    ports = EvacuationPorts()
+    ports.fence_answer = (ReplyStatus.FENCED, 9)
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.EPOCH_BEHIND
     assert drain.store_epoch == 9
-    assert world.calls == ["fence"]
+    assert ports.calls == ["fence"]
 
 
 @pytest.mark.parametrize(
     "status", [ReplyStatus.FENCED, ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.CLOSED]
 )
 async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(status: ReplyStatus) -> None:
-    world = World()
-    world.pages = [Page(status, "", "", [], [])]
-    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
-    world = World()
-    world.pages = [a_page("pending")]
-    world.remove_word = status
-    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
+    ports = EvacuationPorts()
+    ports.pages = [Page(status, "", "", [], [])]
+    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
+    ports = EvacuationPorts()
+    ports.pages = [a_page("pending")]
+    ports.remove_word = status
+    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
 
 
 async def test_what_appears_before_the_close_is_moved_too() -> None:
-    world = World()
-    world.closes = [ReplyStatus.NOT_EMPTY, ReplyStatus.OK]
-    assert await a_drain(world).run() is EvacuationEnd.DRAINED
-    assert world.calls.count("read") == 2
+    ports = EvacuationPorts()
+    ports.closes = [ReplyStatus.NOT_EMPTY, ReplyStatus.OK]
+    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert ports.calls.count("read") == 2
 
 
 async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_one() -> None:
-    world = World()
-    world.sweeps = [100, 7, 0, 1, 0]
-    world.closed = [False, True]
-    drain = a_drain(world)
+    ports = EvacuationPorts()
+    ports.sweeps = [100, 7, 0, 1, 0]
+    ports.closed = [False, True]
+    drain = a_drain(ports)
     assert await drain.run() is EvacuationEnd.DRAINED
     assert (drain.swept, drain.moved, drain.rescued) == (108, 108, 53)
-    assert world.calls[-1] == "close 108 53", "the event tells of them"
+    assert ports.calls[-1] == "close 108 53", "the event tells of them"
 
 
 async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None:
-    world = World()
-    world.closed = [False]
-    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
+    ports = EvacuationPorts()
+    ports.closed = [False]
+    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
 
 
 async def test_a_rescuer_in_doubt_of_its_own_lease_stops_between_pages() -> None:
-    world = World()
-    world.pages = [a_page("pending"), a_page("pending")]
+    ports = EvacuationPorts()
+    ports.pages = [a_page("pending"), a_page("pending")]
     answers = iter([True, True, False])  # before the fence, then before each page
-    assert await a_drain(world, lambda: next(answers)).run() is EvacuationEnd.STOPPED
-    assert world.calls.count("rescue 3") == 1
+    assert await a_drain(ports, lambda: next(answers)).run() is EvacuationEnd.STOPPED
+    assert ports.calls.count("rescue 3") == 1

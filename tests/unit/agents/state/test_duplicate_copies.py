@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
 from jobmaster_agents import until_answered
-from tests.support.bucket_worker_fixture import Gate, Kit, Row, turns
+from tests.support.bucket_worker_fixture import Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -33,7 +33,7 @@ async def wait() -> str:
 
 @handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
 async def fail() -> None:
-    raise RuntimeError("as asked")
+    raise RuntimeError("on purpose")
 
 
 @handlers.job(name="fenced", start="fenced", timeout=1e6)
@@ -49,8 +49,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers) as made:
+async def harness() -> AsyncIterator[WorkerHarness]:
+    async with WorkerHarness(handlers) as made:
         yield made
 
 
@@ -58,91 +58,93 @@ def job(name: str = "note", token: int = 1) -> Entry:
     return Entry(new_id(), token, name, b"{}")
 
 
-def state_of(kit: Kit, entry: Entry) -> str:
-    row = kit.master.rows.get(entry.id)
+def state_of(harness: WorkerHarness, entry: Entry) -> str:
+    row = harness.master.rows.get(entry.id)
     return row.state if row is not None else "none"
 
 
-async def test_the_list_of_a_second_copy_goes_only_after_the_first_has_settled(kit: Kit) -> None:
-    one, two = kit.bucket(), kit.bucket()
+async def test_the_list_of_a_second_copy_goes_only_after_the_first_has_settled(harness: WorkerHarness) -> None:
+    one, two = harness.bucket(), harness.bucket()
     entry = job("wait")
-    kit.submit(one, [entry])
+    harness.submit(one, [entry])
     await until(lambda: ran)
-    kit.submit(two, [entry])
-    await until(lambda: kit.lists(two))
-    kit.clock.now += 1.0
-    await kit.bucket_worker.in_flight_writer.tick()
-    await until(lambda: not kit.lists(one))
-    assert kit.lists(two), "the row in flight protects the first copy, not the second one's list"
+    harness.submit(two, [entry])
+    await until(lambda: harness.lists(two))
+    harness.clock.now += 1.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    await until(lambda: not harness.lists(one))
+    assert harness.lists(two), "the row in flight protects the first copy, not the second one's list"
     go.set()
-    await kit.settled()
-    assert not kit.lists(two)
+    await harness.settled()
+    assert not harness.lists(two)
     assert len(ran) == 1
 
 
-async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its_turn(kit: Kit) -> None:
+async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its_turn(
+    harness: WorkerHarness,
+) -> None:
     """Given back, onboarded again to the same agent, claimed: all before the answer to the first write came."""
-    one, two = kit.bucket(), kit.bucket()
+    one, two = harness.bucket(), harness.bucket()
     entry = Entry(new_id(), 1, "nobody", b"{}")
     held = Gate(late=True)
-    kit.master.script["hold"].append(held)
-    kit.submit(one, [entry])
+    harness.master.script["hold"].append(held)
+    harness.submit(one, [entry])
     await held.reached.wait()
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
-    kit.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
-    kit.bucket_worker.claimers[two.fence.bucket_id].wake()
-    await until(lambda: kit.bucket_worker.job_table.duplicates)
+    harness.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
+    harness.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
+    harness.bucket_worker.claimers[two.fence.bucket_id].wake()
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
     held.opened.set()
     await until(lambda: ran)
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
+    await harness.settled()
+    assert state_of(harness, entry) == JobState.SUCCEEDED
 
 
-async def test_a_copy_of_the_same_refused_identity_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
+async def test_a_copy_of_the_same_refused_identity_does_not_run(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
     entry = job("wait")
-    kit.submit(bucket, [entry, entry])
+    harness.submit(bucket, [entry, entry])
     await until(lambda: ran)
-    kit.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
+    harness.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
     go.set()
-    await kit.settled()
+    await harness.settled()
     assert len(ran) == 1
-    assert not kit.lists(bucket)
+    assert not harness.lists(bucket)
 
 
-async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(kit: Kit) -> None:
+async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(harness: WorkerHarness) -> None:
     """Else its id would stay live for ever, and a good copy elsewhere would wait behind it for ever."""
-    one, two = kit.bucket(), kit.bucket()
+    one, two = harness.bucket(), harness.bucket()
     entry = job()
-    await until(lambda: len(kit.store.of("claim")) >= 2)
+    await until(lambda: len(harness.store.of("claim")) >= 2)
     claim = Gate()
-    kit.store.script["claim"].append(claim)
-    kit.submit(one, [entry])
+    harness.store.script["claim"].append(claim)
+    harness.submit(one, [entry])
     await claim.reached.wait()
-    claimed_for = kit.store.of("claim")[-1][0].bucket_id
+    claimed_for = harness.store.of("claim")[-1][0].bucket_id
     assert claimed_for == one.fence.bucket_id
-    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
     claim.opened.set()
     await turns()
-    assert len(kit.bucket_worker.job_table) == 0
-    assert kit.lists(one)
-    kit.submit(two, [entry])
+    assert len(harness.bucket_worker.job_table) == 0
+    assert harness.lists(one)
+    harness.submit(two, [entry])
     await until(lambda: ran)
-    await kit.settled()
+    await harness.settled()
 
 
-async def test_a_second_copy_with_another_payload_is_told_and_does_not_run(kit: Kit) -> None:
+async def test_a_second_copy_with_another_payload_is_told_and_does_not_run(harness: WorkerHarness) -> None:
     """One id sent with two payloads to two buckets, which no store can see."""
-    one, two = kit.bucket(), kit.bucket()
+    one, two = harness.bucket(), harness.bucket()
     entry = job("wait")
-    kit.submit(one, [entry])
+    harness.submit(one, [entry])
     await until(lambda: ran)
-    kit.submit(two, [Entry(entry.id, 1, "note", b'{"x":1}')])
-    await until(lambda: kit.bucket_worker.job_table.duplicates)
+    harness.submit(two, [Entry(entry.id, 1, "note", b'{"x":1}')])
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
     await turns()
-    assert kit.bucket_worker._telemetry.value("jobs_conflicting") == 1
-    assert not kit.bucket_worker.job_table.conflicts
+    assert harness.bucket_worker._telemetry.value("jobs_conflicting") == 1
+    assert not harness.bucket_worker.job_table.conflicts
     go.set()
-    await kit.settled()
+    await harness.settled()
     assert ran == [b"wait"]
-    assert state_of(kit, entry) == "SUCCEEDED"
+    assert state_of(harness, entry) == "SUCCEEDED"

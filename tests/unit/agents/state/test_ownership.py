@@ -60,12 +60,12 @@ def test_a_bucket_is_lost_once_and_the_callbacks_run_in_order() -> None:
     ownership = Ownership(new_id())
     owned = a_holding()
     ownership.add(owned)
-    told: list[str] = []
-    ownership.on_lost.append(lambda which, why: told.append(f"a {why}"))
-    ownership.on_lost.append(lambda which, why: told.append(f"b {why}"))
+    losses: list[str] = []
+    ownership.on_lost.append(lambda which, why: losses.append(f"a {why}"))
+    ownership.on_lost.append(lambda which, why: losses.append(f"b {why}"))
     assert ownership.lose(owned.fence.bucket_id, "fenced")
     assert not ownership.lose(owned.fence.bucket_id, "again")
-    assert told == ["a fenced", "b fenced"]
+    assert losses == ["a fenced", "b fenced"]
     assert owned.lost
     assert owned.closed
     assert ownership.get(owned.fence.bucket_id) is None

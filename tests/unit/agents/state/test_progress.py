@@ -19,7 +19,7 @@ from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress, silence_seconds
-from tests.support.bucket_worker_fixture import SILENCE_SECONDS, Kit
+from tests.support.bucket_worker_fixture import SILENCE_SECONDS, WorkerHarness
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import DOWN, Gate, turns
 from tests.support.waiting import until
@@ -41,20 +41,20 @@ class BeatStore:
         return
 
 
-class Agent:
+class HeartbeatingAgent:
     """The working half of an agent, and its heartbeat."""
 
-    def __init__(self, kit: Kit) -> None:
-        self.kit = kit
+    def __init__(self, harness: WorkerHarness) -> None:
+        self.harness = harness
         self.master = LeaseMaster()
         self.telemetry = Telemetry()
         log, leases = EventLog(), Leases()
-        beat = StoreBeat(kit.ownership.agent_id, BeatStore(), leases, kit.clock, self.telemetry, log)
+        beat = StoreBeat(harness.ownership.agent_id, BeatStore(), leases, harness.clock, self.telemetry, log)
         self.heartbeat = Heartbeat(
-            kit.ownership, self.master, leases, kit.clock, attestation(beat, kit.progress), lambda _: None,
+            harness.ownership, self.master, leases, harness.clock, attestation(beat, harness.progress), lambda _: None,
             lambda _: None, self.telemetry, log,
         )  # fmt: skip
-        self.heartbeat.registered(kit.clock.now)
+        self.heartbeat.registered(harness.clock.now)
 
     @property
     def withheld(self) -> int:
@@ -62,9 +62,9 @@ class Agent:
 
     async def live(self, seconds: float, step: float = 1.0) -> None:
         """The clock goes on in steps, and the loop turns after each."""
-        end = self.kit.clock.now + seconds
-        while self.kit.clock.now < end:
-            self.kit.clock.now += step
+        end = self.harness.clock.now + seconds
+        while self.harness.clock.now < end:
+            self.harness.clock.now += step
             await turns(25)
             await self.heartbeat.tick()
 
@@ -87,85 +87,89 @@ def job(name: str = "work") -> Entry:
     return Entry(new_id(), 1, name, b"[[],{}]", 0)
 
 
-def only_bucket(kit: Kit) -> OwnedBucket:
-    return next(iter(kit.ownership.buckets.values()))
+def only_bucket(harness: WorkerHarness) -> OwnedBucket:
+    return next(iter(harness.ownership.buckets.values()))
 
 
 @pytest.fixture
-async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
+async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HeartbeatingAgent]:
     monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
-    kit = Kit(handlers())
+    harness = WorkerHarness(handlers())
 
     async def wait_wake(bucket_ids: object, timeout_seconds: float) -> bytes | None:
         """The pop of a store ends after its time-out."""
-        end = kit.clock.now + timeout_seconds
-        while kit.clock.now < end and kit.store.tokens.empty():  # noqa: ASYNC110
+        end = harness.clock.now + timeout_seconds
+        while harness.clock.now < end and harness.store.tokens.empty():  # noqa: ASYNC110
             await asyncio.sleep(0)
-        return None if kit.store.tokens.empty() else kit.store.tokens.get_nowait()
+        return None if harness.store.tokens.empty() else harness.store.tokens.get_nowait()
 
-    monkeypatch.setattr(kit.store, "wait_wake", wait_wake)
-    async with kit:
-        kit.bucket()
+    monkeypatch.setattr(harness.store, "wait_wake", wait_wake)
+    async with harness:
+        harness.bucket()
         await turns()
-        yield Agent(kit)
+        yield HeartbeatingAgent(harness)
 
 
 # ---------------------------------------------------------------- a task that hangs
 
 
-async def test_a_claimer_that_hangs_withholds_the_renewal(agent: Agent) -> None:
+async def test_a_claimer_that_hangs_withholds_the_renewal(agent: HeartbeatingAgent) -> None:
     """The call has lost its time limit: no answer, no error, while the loop turns and the store beats are answered."""
     gate = Gate()
-    agent.kit.store.script["claim"].append(gate)
-    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+    agent.harness.store.script["claim"].append(gate)
+    agent.harness.submit(next(iter(agent.harness.ownership.buckets.values())), [job()])
     await agent.live(SILENCE_SECONDS / 2)
     assert gate.reached.is_set()
-    assert (agent.withheld, agent.kit.ownership.fenced.is_set()) == (0, False)
+    assert (agent.withheld, agent.harness.ownership.fenced.is_set()) == (0, False)
     await agent.live(SILENCE_SECONDS)
     assert agent.withheld
-    assert agent.kit.ownership.fenced.is_set()
-    assert "lease could not be renewed" in agent.kit.ownership.fenced_why
+    assert agent.harness.ownership.fenced.is_set()
+    assert "lease could not be renewed" in agent.harness.ownership.fenced_why
 
 
-async def test_a_claimer_that_goes_on_is_no_reason_any_more(agent: Agent) -> None:
+async def test_a_claimer_that_goes_on_is_no_reason_any_more(agent: HeartbeatingAgent) -> None:
     gate = Gate()
-    agent.kit.store.script["claim"].append(gate)
-    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+    agent.harness.store.script["claim"].append(gate)
+    agent.harness.submit(next(iter(agent.harness.ownership.buckets.values())), [job()])
     while not agent.withheld:
         await agent.live(1.0)
     gate.opened.set()
     await agent.live(HOUR, 2.0)
-    assert not agent.kit.ownership.fenced.is_set()
+    assert not agent.harness.ownership.fenced.is_set()
     assert agent.withheld == 1
 
 
 @pytest.mark.parametrize("call", ["copy_final", "onboard"])
-async def test_an_outcome_writer_or_due_fetcher_that_hangs_withholds_the_renewal(agent: Agent, call: str) -> None:
-    agent.kit.master.script[call].append(gate := Gate())
-    owned = next(iter(agent.kit.ownership.buckets.values()))
-    agent.kit.submit(owned, [job()])
-    agent.kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+async def test_an_outcome_writer_or_due_fetcher_that_hangs_withholds_the_renewal(
+    agent: HeartbeatingAgent, call: str
+) -> None:
+    agent.harness.master.script[call].append(gate := Gate())
+    owned = next(iter(agent.harness.ownership.buckets.values()))
+    agent.harness.submit(owned, [job()])
+    agent.harness.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
     await agent.live(SILENCE_SECONDS * 1.5)
     assert gate.reached.is_set()
     assert agent.withheld
 
 
-async def test_a_wake_listener_that_hangs_withholds_the_renewal(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wake_listener_that_hangs_withholds_the_renewal(
+    agent: HeartbeatingAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(agent.kit.store, "wait_wake", hang)
+    monkeypatch.setattr(agent.harness.store, "wait_wake", hang)
     await agent.live(SILENCE_SECONDS * 1.5)
     assert agent.withheld
 
 
-async def wrong_after(kit: Kit, seconds: float) -> str | None:
+async def wrong_after(harness: WorkerHarness, seconds: float) -> str | None:
     """The clock goes on in steps while the loop turns; then the answer of the attestation."""
     for _ in range(12):
-        kit.clock.now += seconds / 12.0
+        harness.clock.now += seconds / 12.0
         await turns(50)
-    return await attested(kit.progress, kit.clock.now)
+    return await attested(harness.progress, harness.clock.now)
 
 
 @pytest.mark.parametrize(
@@ -177,128 +181,132 @@ async def wrong_after(kit: Kit, seconds: float) -> str | None:
     ],
 )
 async def test_each_other_task_that_serves_jobs_and_hangs_is_named(
-    agent: Agent, port: str, call: str, name: str, who: str
+    agent: HeartbeatingAgent, port: str, call: str, name: str, who: str
 ) -> None:
-    kit = agent.kit
+    harness = agent.harness
     gate = Gate()
-    getattr(kit, port).script[call].append(gate)
+    getattr(harness, port).script[call].append(gate)
     if name == "cancelled":
-        kit.bucket_worker.cancel([new_id()])
+        harness.bucket_worker.cancel([new_id()])
     else:
-        kit.submit(only_bucket(kit), [job(name)])
-    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+        harness.submit(only_bucket(harness), [job(name)])
+    assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
     assert gate.reached.is_set()
-    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith(who)
+    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith(who)
     gate.opened.set()
     await turns()
-    assert await wrong_after(kit, SILENCE_SECONDS * 3.0) is None
+    assert await wrong_after(harness, SILENCE_SECONDS * 3.0) is None
 
 
-async def test_a_task_that_keeps_outcomes_and_hangs_is_named(agent: Agent) -> None:
+async def test_a_task_that_keeps_outcomes_and_hangs_is_named(agent: HeartbeatingAgent) -> None:
     """Past the lease: what it does not put into the store has only memory, and is lost with it."""
-    kit = agent.kit
-    kit.store.script["keep_outcomes"].append(gate := Gate())
-    kit.suspend()
-    kit.submit(only_bucket(kit), [job()])
+    harness = agent.harness
+    harness.store.script["keep_outcomes"].append(gate := Gate())
+    harness.suspend()
+    harness.submit(only_bucket(harness), [job()])
     await gate.reached.wait()
-    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
-    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith("the writer of kept outcomes")
+    assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
+    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith("the writer of kept outcomes")
 
 
 @pytest.mark.parametrize(("port", "call"), [("store", "read_kept"), ("store", "remove_kept"), ("master", "copy_final")])
-async def test_a_task_that_replays_kept_outcomes_and_hangs_is_named(agent: Agent, port: str, call: str) -> None:
-    kit = agent.kit
-    kit.suspend()
-    kit.submit(only_bucket(kit), [job()])
-    await until(lambda: only_bucket(kit).kept and not len(kit.bucket_worker.job_table), "the outcome to be kept")
-    getattr(kit, port).script[call].append(gate := Gate())
-    kit.trust()
+async def test_a_task_that_replays_kept_outcomes_and_hangs_is_named(
+    agent: HeartbeatingAgent, port: str, call: str
+) -> None:
+    harness = agent.harness
+    harness.suspend()
+    harness.submit(only_bucket(harness), [job()])
+    await until(
+        lambda: only_bucket(harness).kept and not len(harness.bucket_worker.job_table), "the outcome to be kept"
+    )
+    getattr(harness, port).script[call].append(gate := Gate())
+    harness.trust()
     await gate.reached.wait()
-    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
-    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith("the replay of kept outcomes")
+    assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
+    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith("the replay of kept outcomes")
     gate.opened.set()
-    await until(lambda: not only_bucket(kit).kept, "the outcome to be in the master")
-    assert await wrong_after(kit, SILENCE_SECONDS * 3.0) is None
+    await until(lambda: not only_bucket(harness).kept, "the outcome to be in the master")
+    assert await wrong_after(harness, SILENCE_SECONDS * 3.0) is None
 
 
 # ---------------------------------------------------------------- what is no silence
 
 
-async def test_an_idle_agent_withholds_nothing(agent: Agent) -> None:
+async def test_an_idle_agent_withholds_nothing(agent: HeartbeatingAgent) -> None:
     await agent.live(HOUR, 2.0)
     assert agent.master.renewals > HOUR / 10.0
     assert agent.withheld == 0
 
 
-async def test_an_agent_without_buckets_withholds_nothing(agent: Agent) -> None:
-    for bucket_id in list(agent.kit.ownership.buckets):
-        agent.kit.bucket_worker.forget(bucket_id, "it is another's")
+async def test_an_agent_without_buckets_withholds_nothing(agent: HeartbeatingAgent) -> None:
+    for bucket_id in list(agent.harness.ownership.buckets):
+        agent.harness.bucket_worker.forget(bucket_id, "it is another's")
     await agent.live(HOUR, 2.0)
     assert agent.withheld == 0
 
 
-async def test_a_master_that_does_not_answer_is_no_silence(agent: Agent) -> None:
+async def test_a_master_that_does_not_answer_is_no_silence(agent: HeartbeatingAgent) -> None:
     """Its calls end by their time limits; they are repeated until it answers, for hours."""
     for name in ("copy_final", "record_final", "onboard", "hold", "release", "persist", "cancel_waiting"):
-        agent.kit.master.script[name].extend([DOWN] * 100_000)
-    owned = next(iter(agent.kit.ownership.buckets.values()))
-    agent.kit.submit(owned, [job() for _ in range(20)] + [job("fenced")])
-    agent.kit.bucket_worker.cancel([new_id()])
-    agent.kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+        agent.harness.master.script[name].extend([DOWN] * 100_000)
+    owned = next(iter(agent.harness.ownership.buckets.values()))
+    agent.harness.submit(owned, [job() for _ in range(20)] + [job("fenced")])
+    agent.harness.bucket_worker.cancel([new_id()])
+    agent.harness.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
     await agent.live(HOUR, 2.0)
-    assert len(agent.kit.master.of("record_final")) > 100
-    assert len(agent.kit.master.of("onboard")) > 100
-    assert len(agent.kit.master.of("persist")) > 100
-    assert len(agent.kit.master.of("cancel_waiting")) > 100
+    assert len(agent.harness.master.of("record_final")) > 100
+    assert len(agent.harness.master.of("onboard")) > 100
+    assert len(agent.harness.master.of("persist")) > 100
+    assert len(agent.harness.master.of("cancel_waiting")) > 100
     assert agent.withheld == 0
 
 
-async def test_a_store_that_does_not_answer_is_no_silence(agent: Agent) -> None:
+async def test_a_store_that_does_not_answer_is_no_silence(agent: HeartbeatingAgent) -> None:
     """(Its beats fail too, which withholds renewals by itself: here they are answered.)"""
     for name in ("claim", "settle", "assign", "claimed_lists"):
-        agent.kit.store.script[name].extend([DOWN] * 100_000)
-    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+        agent.harness.store.script[name].extend([DOWN] * 100_000)
+    agent.harness.submit(next(iter(agent.harness.ownership.buckets.values())), [job()])
     await agent.live(HOUR, 2.0)
-    assert len(agent.kit.store.of("claim")) > 100
+    assert len(agent.harness.store.of("claim")) > 100
     assert agent.withheld == 0
 
 
-async def test_an_outage_of_both_servers_is_no_silence(agent: Agent) -> None:
+async def test_an_outage_of_both_servers_is_no_silence(agent: HeartbeatingAgent) -> None:
     """Outcomes are kept nowhere and replayed from nowhere; each call ends by its time limit, and is tried again."""
-    kit = agent.kit
-    kit.suspend()
-    kit.submit(only_bucket(kit), [job()])
-    await until(lambda: only_bucket(kit).kept == 1, "an outcome to be kept")
+    harness = agent.harness
+    harness.suspend()
+    harness.submit(only_bucket(harness), [job()])
+    await until(lambda: only_bucket(harness).kept == 1, "an outcome to be kept")
     for name in ("keep_outcomes", "read_kept"):
-        kit.store.script[name].extend([DOWN] * 100_000)
-    kit.submit(only_bucket(kit), [job()])
-    await until(lambda: len(kit.store.of("keep_outcomes")) > 2, "tries to keep another")
-    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
-    kit.trust()
+        harness.store.script[name].extend([DOWN] * 100_000)
+    harness.submit(only_bucket(harness), [job()])
+    await until(lambda: len(harness.store.of("keep_outcomes")) > 2, "tries to keep another")
+    assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
+    harness.trust()
     for _ in range(20):
-        assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
-    assert len(kit.store.of("read_kept")) > 100
+        assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
+    assert len(harness.store.of("read_kept")) > 100
 
 
-async def test_tasks_that_wait_for_a_lease_are_no_silence(agent: Agent) -> None:
+async def test_tasks_that_wait_for_a_lease_are_no_silence(agent: HeartbeatingAgent) -> None:
     """They wait for the very renewal that a silence would withhold."""
-    kit = agent.kit
-    kit.ownership.soft_until = kit.ownership.hard_until = 0.0
-    owned = next(iter(kit.ownership.buckets.values()))
-    kit.submit(owned, [job()])
-    kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+    harness = agent.harness
+    harness.ownership.soft_until = harness.ownership.hard_until = 0.0
+    owned = next(iter(harness.ownership.buckets.values()))
+    harness.submit(owned, [job()])
+    harness.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
     for _ in range(100):
-        kit.clock.now += SILENCE_SECONDS
+        harness.clock.now += SILENCE_SECONDS
         await turns(25)
-        kit.progress.expect_turn(asyncio.get_running_loop())
+        harness.progress.expect_turn(asyncio.get_running_loop())
         await turns(25)
-        assert kit.progress.attest(kit.clock.now) is None
-        assert not kit.store.of("claim")[1:]
+        assert harness.progress.attest(harness.clock.now) is None
+        assert not harness.store.of("claim")[1:]
 
 
-async def test_a_process_that_was_stopped_and_continues_is_no_silence(agent: Agent) -> None:
-    agent.kit.ownership.trust(agent.kit.ownership.term._replace(hard_until=1e9))  # type: ignore[union-attr]
-    agent.kit.clock.now += 2.0 * SILENCE_SECONDS
+async def test_a_process_that_was_stopped_and_continues_is_no_silence(agent: HeartbeatingAgent) -> None:
+    agent.harness.ownership.trust(agent.harness.ownership.term._replace(hard_until=1e9))  # type: ignore[union-attr]
+    agent.harness.clock.now += 2.0 * SILENCE_SECONDS
     await agent.heartbeat.tick()  # before any other task had its turn
     await agent.live(60.0)
     assert agent.withheld <= 1

@@ -29,15 +29,15 @@ class Store:
             raise self.failure
 
 
-class Bench:
+class ReachabilityHarness:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.stores = {"one": Store(), "two": Store()}
-        self.heard: list[str] = []
+        self.answered: list[str] = []
         self.telemetry = Telemetry()
         names = ["one", "two", "late"]
         self.reachability = StoreReachability(
-            names, self.stores, self.clock, self.heard.append, self.telemetry, EventLog()
+            names, self.stores, self.clock, self.answered.append, self.telemetry, EventLog()
         )
 
 
@@ -47,63 +47,63 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_ping_is_sent_while_every_store_answers() -> None:
-    bench = Bench()
-    bench.reachability.joined("late")
-    assert await bench.reachability.tick() == IDLE_SECONDS
-    assert [store.pings for store in bench.stores.values()] == [0, 0]
+    harness = ReachabilityHarness()
+    harness.reachability.joined("late")
+    assert await harness.reachability.tick() == IDLE_SECONDS
+    assert [store.pings for store in harness.stores.values()] == [0, 0]
 
 
 async def test_a_store_that_failed_is_silent_until_a_ping_is_answered() -> None:
-    bench = Bench()
-    bench.stores["one"].silent = True
-    bench.reachability.failed("one", Unavailable("no answer within 5 s"))
-    assert bench.reachability.kicked.is_set()
-    assert not bench.reachability.answers("one")
-    assert bench.reachability.answers("two")
+    harness = ReachabilityHarness()
+    harness.stores["one"].silent = True
+    harness.reachability.failed("one", Unavailable("no answer within 5 s"))
+    assert harness.reachability.kicked.is_set()
+    assert not harness.reachability.answers("one")
+    assert harness.reachability.answers("two")
     for _ in range(3):
-        assert await bench.reachability.tick() == PING_EVERY_SECONDS
-        bench.clock.now += 1.0
-    assert bench.reachability.silent_seconds("one") == 3.0
-    assert bench.telemetry.value("stores_silent") == 2, "it, and the one that has not joined"
-    bench.stores["one"].silent = False
-    await bench.reachability.tick()
-    assert bench.reachability.answers("one")
-    assert bench.heard == ["one"]
-    assert bench.reachability.silences("one") == 1
-    assert bench.stores["two"].pings == 0
+        assert await harness.reachability.tick() == PING_EVERY_SECONDS
+        harness.clock.now += 1.0
+    assert harness.reachability.silent_seconds("one") == 3.0
+    assert harness.telemetry.value("stores_silent") == 2, "it, and the one that has not joined"
+    harness.stores["one"].silent = False
+    await harness.reachability.tick()
+    assert harness.reachability.answers("one")
+    assert harness.answered == ["one"]
+    assert harness.reachability.silences("one") == 1
+    assert harness.stores["two"].pings == 0
 
 
 async def test_a_call_that_failed_for_another_server_costs_one_ping() -> None:
-    bench = Bench()
-    bench.reachability.failed("one", TimeoutError())
-    await bench.reachability.tick()
-    assert bench.reachability.answers("one")
-    assert bench.heard == ["one"]
-    assert bench.reachability.silences("one") == 0, "it was never silent: what was put off keeps its delay"
+    harness = ReachabilityHarness()
+    harness.reachability.failed("one", TimeoutError())
+    await harness.reachability.tick()
+    assert harness.reachability.answers("one")
+    assert harness.answered == ["one"]
+    assert harness.reachability.silences("one") == 0, "it was never silent: what was put off keeps its delay"
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), StoreRefused("evicts keys")])
 async def test_an_answer_is_no_silence(error: JobMasterError) -> None:
-    bench = Bench()
-    bench.reachability.failed("one", error)
-    assert bench.reachability.answers("one")
-    bench.reachability.failed("one", Unavailable("away"))
-    bench.stores["one"].failure = StoreRefused("wrong password")
-    await bench.reachability.tick()
-    assert bench.reachability.answers("one"), "a refusal of the PING is an answer, too"
+    harness = ReachabilityHarness()
+    harness.reachability.failed("one", error)
+    assert harness.reachability.answers("one")
+    harness.reachability.failed("one", Unavailable("away"))
+    harness.stores["one"].failure = StoreRefused("wrong password")
+    await harness.reachability.tick()
+    assert harness.reachability.answers("one"), "a refusal of the PING is an answer, too"
 
 
 async def test_a_store_that_has_not_joined_is_silent_since_the_start() -> None:
-    bench = Bench()
-    bench.clock.now += 7.0
-    assert bench.reachability.silent_seconds("late") == 7.0
-    await bench.reachability.tick()  # it is Joining that asks it
-    bench.stores["late"] = Store()
-    bench.reachability.joined("late")
-    assert bench.heard == ["late"]
-    assert bench.reachability.answers("late")
+    harness = ReachabilityHarness()
+    harness.clock.now += 7.0
+    assert harness.reachability.silent_seconds("late") == 7.0
+    await harness.reachability.tick()  # it is Joining that asks it
+    harness.stores["late"] = Store()
+    harness.reachability.joined("late")
+    assert harness.answered == ["late"]
+    assert harness.reachability.answers("late")
 
 
 def test_a_store_outside_the_configuration_counts_as_silent() -> None:
-    bench = Bench()
-    assert not bench.reachability.answers("unheard of")
+    harness = ReachabilityHarness()
+    assert not harness.reachability.answers("unheard of")

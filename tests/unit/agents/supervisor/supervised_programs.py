@@ -90,10 +90,10 @@ class ScriptedAgent:
             (self.directory / "crashed").touch()
             return 75
         deadline.phase = AgentPhase.SERVING
-        told = None
+        shown = None
         while not self.over.is_set():
-            if (counters := deadline.counters) != told:
-                told = counters
+            if (counters := deadline.counters) != shown:
+                shown = counters
                 tell(self.directory, what="counters", index=self.config.index, counters=counters._asdict())
             if self.behaviour.child == "blocked":
                 block_the_loop()

@@ -25,7 +25,7 @@ from tests.unit.agents.supervisor.supervised_programs import HERE, Behaviour
 Line = dict[str, object]
 
 
-class Run:
+class SupervisorRun:
     """One supervisor under test."""
 
     def __init__(self, directory: Path, behaviour: Behaviour) -> None:
@@ -40,7 +40,7 @@ class Run:
                 env={**os.environ, "PYTHONPATH": f"{root}:{root / 'agents'}"},
             )
 
-    def story(self, what: str) -> list[Line]:
+    def events_of(self, what: str) -> list[Line]:
         path = self.directory / "story.jsonl"
         if not path.exists():
             return []
@@ -53,8 +53,8 @@ class Run:
 
     def children(self, count: int) -> list[Line]:
         """Wait until so many children have started in all."""
-        wait_until(lambda: len(self.story("child")) >= count, 20.0, f"{count} children")
-        return self.story("child")
+        wait_until(lambda: len(self.events_of("child")) >= count, 20.0, f"{count} children")
+        return self.events_of("child")
 
     def pid(self, child: int = 0) -> int:
         """Process id of the n-th child that ever started."""
@@ -69,18 +69,18 @@ class Run:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        for line in self.story("child"):
+        for line in self.events_of("child"):
             pid = line["pid"]
             assert isinstance(pid, int)
             wait_until(lambda pid=pid: not alive(pid), 5.0, "every child gone after its supervisor")  # type: ignore[misc]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    runs: list[Run] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., SupervisorRun]]:
+    runs: list[SupervisorRun] = []
 
-    def begin(**behaviour: object) -> Run:
-        run = Run(tmp_path, msgspec.convert(behaviour, Behaviour))
+    def begin(**behaviour: object) -> SupervisorRun:
+        run = SupervisorRun(tmp_path, msgspec.convert(behaviour, Behaviour))
         runs.append(run)
         return run
 
@@ -92,53 +92,55 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 # ---------------------------------------------------------------- a child dies
 
 
-def test_a_killed_child_is_certified_at_once_and_replaced_by_a_new_agent(start: Callable[..., Run]) -> None:
+def test_a_killed_child_is_certified_at_once_and_replaced_by_a_new_agent(start: Callable[..., SupervisorRun]) -> None:
     run = start(processes=2, lease_seconds=600.0)
     run.children(2)
-    killed = run.story("child")[0]
+    killed = run.events_of("child")[0]
     os.kill(run.pid(0), signal.SIGKILL)
-    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
-    certificate = run.story("certificate")[0]
+    wait_until(lambda: len(run.events_of("certificate")) == 1, 5.0, "a certificate")
+    certificate = run.events_of("certificate")[0]
     assert certificate["agent"] == killed["agent"]
     assert certificate["reason"] == "supervisor saw it end: signal 9 (SIGKILL)"
-    heir = run.children(3)[2]
-    assert heir["index"] == killed["index"]
-    assert heir["agent"] not in {line["agent"] for line in run.story("child")[:2]}
+    successor = run.children(3)[2]
+    assert successor["index"] == killed["index"]
+    assert successor["agent"] not in {line["agent"] for line in run.events_of("child")[:2]}
 
 
-def test_the_siblings_get_the_rescue_message_when_the_certificate_is_written(start: Callable[..., Run]) -> None:
+def test_the_siblings_get_the_rescue_message_when_the_certificate_is_written(
+    start: Callable[..., SupervisorRun],
+) -> None:
     run = start(processes=2)
     run.children(2)
     sibling = run.pid(1)
     os.kill(run.pid(0), signal.SIGKILL)
-    wait_until(lambda: any(line["pid"] == sibling for line in run.story("word")), 5.0, "the sibling is told")
-    told = next(line for line in run.story("word") if line["pid"] == sibling)
-    assert told["word"] == "rescue"
-    assert float(str(told["at"])) >= float(str(run.story("certificate")[0]["at"]))
+    wait_until(lambda: any(line["pid"] == sibling for line in run.events_of("word")), 5.0, "the sibling is told")
+    shown = next(line for line in run.events_of("word") if line["pid"] == sibling)
+    assert shown["word"] == "rescue"
+    assert float(str(shown["at"])) >= float(str(run.events_of("certificate")[0]["at"]))
 
 
-def test_the_successor_gets_it_too_even_before_it_reads(start: Callable[..., Run]) -> None:
+def test_the_successor_gets_it_too_even_before_it_reads(start: Callable[..., SupervisorRun]) -> None:
     run = start()
     os.kill(run.pid(0), signal.SIGKILL)
-    heir = run.pid(1)
-    wait_until(lambda: any(line["pid"] == heir for line in run.story("word")), 5.0, "the successor is told")
+    successor = run.pid(1)
+    wait_until(lambda: any(line["pid"] == successor for line in run.events_of("word")), 5.0, "the successor is told")
 
 
-def test_a_process_that_fenced_itself_is_replaced(start: Callable[..., Run]) -> None:
+def test_a_process_that_fenced_itself_is_replaced(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="crash once")
     run.children(2)
-    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
-    assert "exit code 75" in str(run.story("certificate")[0]["reason"])
+    wait_until(lambda: len(run.events_of("certificate")) == 1, 5.0, "a certificate")
+    assert "exit code 75" in str(run.events_of("certificate")[0]["reason"])
 
 
-def test_a_certificate_that_cannot_be_written_is_tried_again(start: Callable[..., Run]) -> None:
+def test_a_certificate_that_cannot_be_written_is_tried_again(start: Callable[..., SupervisorRun]) -> None:
     run = start(certificates_fail=2)
     os.kill(run.pid(0), signal.SIGKILL)
-    wait_until(lambda: len(run.story("certificate")) == 1, 10.0, "a certificate in the end")
+    wait_until(lambda: len(run.events_of("certificate")) == 1, 10.0, "a certificate in the end")
     assert run.events("certificate_failed")
 
 
-def test_workers_of_a_killed_child_die_with_it(start: Callable[..., Run]) -> None:
+def test_workers_of_a_killed_child_die_with_it(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="parent")
     worker = int(str(run.children(1)[0]["worker"]))
     assert alive(worker)
@@ -147,35 +149,37 @@ def test_workers_of_a_killed_child_die_with_it(start: Callable[..., Run]) -> Non
     run.children(2)
 
 
-def test_a_crash_loop_is_named_and_slowed_down(start: Callable[..., Run]) -> None:
+def test_a_crash_loop_is_named_and_slowed_down(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="crash")
     wait_until(lambda: len(run.events("crash_loop")) >= 2, 20.0, "the crash loop is named")
     first, second = run.events("crash_loop")[:2]
     assert first["deaths_in_a_row"] == 3
     assert float(str(second["next_start_seconds"])) > float(str(first["next_start_seconds"]))
-    assert len({line["agent"] for line in run.story("child")}) == len(run.story("child"))
+    assert len({line["agent"] for line in run.events_of("child")}) == len(run.events_of("child"))
 
 
-def test_a_child_that_can_never_work_ends_the_supervisor_with_its_exit_code(start: Callable[..., Run]) -> None:
+def test_a_child_that_can_never_work_ends_the_supervisor_with_its_exit_code(
+    start: Callable[..., SupervisorRun],
+) -> None:
     run = start(child="hopeless", processes=2)
     assert run.wait() == 78
-    assert not run.story("certificate")
+    assert not run.events_of("certificate")
 
 
-def test_so_does_one_whose_registration_is_refused(start: Callable[..., Run]) -> None:
+def test_so_does_one_whose_registration_is_refused(start: Callable[..., SupervisorRun]) -> None:
     """It counts as registered from before it asks. Of what it may have left there is a certificate."""
     run = start(child="forbidden", processes=2)
     assert run.wait(PATIENCE_SECONDS) == 77
     assert not run.events("child_refused")
     assert not run.events("crash_loop")
-    assert run.story("certificate")
+    assert run.events_of("certificate")
 
 
-def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., Run]) -> None:
+def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., SupervisorRun]) -> None:
     """A password that is wrong for a minute, a migration that this program does not know yet."""
     run = start(processes=2, lease_seconds=600.0)
     run.children(2)
-    indexes = [line["index"] for line in run.story("child")]
+    indexes = [line["index"] for line in run.events_of("child")]
     living = run.pid(1)
     (run.directory / "refuse").touch()
     os.kill(run.pid(0), signal.SIGKILL)
@@ -185,7 +189,7 @@ def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., Run]) 
     assert waits[0] < waits[-1]
     assert alive(living)
     assert run.process.poll() is None
-    assert not run.story("term"), "nobody is told to leave"
+    assert not run.events_of("term"), "nobody is told to leave"
     (run.directory / "refuse").unlink()
     assert run.children(3)[2]["index"] == indexes[0]
     assert alive(living)
@@ -193,7 +197,7 @@ def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., Run]) 
     assert run.wait(PATIENCE_SECONDS) == 0
 
 
-def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callable[..., Run]) -> None:
+def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callable[..., SupervisorRun]) -> None:
     run = start()
     run.children(1)
     (run.directory / "refuse").touch()
@@ -203,47 +207,49 @@ def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callab
     run.children(2)
 
 
-def test_what_happened_in_its_place_is_shown_to_the_next_child(start: Callable[..., Run]) -> None:
+def test_what_happened_in_its_place_is_shown_to_the_next_child(start: Callable[..., SupervisorRun]) -> None:
     """So that deaths, kills and certificates are in the metrics of the process that came after."""
     run = start(processes=2, lease_seconds=1.0)
     run.children(2)
-    index = run.story("child")[0]["index"]
+    index = run.events_of("child")[0]["index"]
     os.kill(run.pid(0), signal.SIGSTOP)  # killed at the end of its lease
 
     def counters() -> dict[object, dict[str, int]]:
-        return {line["index"]: line["counters"] for line in run.story("counters")}  # type: ignore[misc]
+        return {line["index"]: line["counters"] for line in run.events_of("counters")}  # type: ignore[misc]
 
-    def told() -> bool:
+    def shown() -> bool:
         found = counters().get(index, {})
         return (found.get("deaths"), found.get("kills"), found.get("certificates")) == (1, 1, 1)
 
-    wait_until(told, PATIENCE_SECONDS, "the counters of its place")
+    wait_until(shown, PATIENCE_SECONDS, "the counters of its place")
     assert counters()[index]["deaths_in_a_row"] == 1
-    other = next(line["index"] for line in run.story("child") if line["index"] != index)
+    other = next(line["index"] for line in run.events_of("child") if line["index"] != index)
     assert counters().get(other, {"deaths": 0})["deaths"] == 0
 
 
-def test_a_first_start_that_is_refused_ends_with_its_exit_code(start: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_first_start_that_is_refused_ends_with_its_exit_code(
+    start: Callable[..., SupervisorRun], tmp_path: Path
+) -> None:
     (tmp_path / "refuse").touch()
     run = start(processes=2)
     assert run.wait(PATIENCE_SECONDS) == 77
     assert not run.events("child_refused")
-    assert not run.story("child")
+    assert not run.events_of("child")
 
 
 # ---------------------------------------------------------------- a child outlives its lease
 
 
-def test_a_frozen_child_is_killed_when_its_lease_ends(start: Callable[..., Run]) -> None:
+def test_a_frozen_child_is_killed_when_its_lease_ends(start: Callable[..., SupervisorRun]) -> None:
     run = start(lease_seconds=1.0)
     pid = run.pid(0)
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: not alive(pid), 5.0, "the frozen child is gone")
     assert run.events("child_killed")[0]["reason"] == "its lease has ended"
-    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.events_of("certificate")) == 1, 5.0, "a certificate")
 
 
-def test_a_child_whose_loop_stalls_shows_its_stack_and_is_killed(start: Callable[..., Run]) -> None:
+def test_a_child_whose_loop_stalls_shows_its_stack_and_is_killed(start: Callable[..., SupervisorRun]) -> None:
     run = start(lease_seconds=1.0, child="blocked")
     pid = run.pid(0)
     wait_until(lambda: not alive(pid), 5.0, "the stalled child is gone")
@@ -251,7 +257,7 @@ def test_a_child_whose_loop_stalls_shows_its_stack_and_is_killed(start: Callable
     assert run.events("child_overdue")
 
 
-def test_a_healthy_child_is_left_alone_over_many_leases(start: Callable[..., Run]) -> None:
+def test_a_healthy_child_is_left_alone_over_many_leases(start: Callable[..., SupervisorRun]) -> None:
     run = start(lease_seconds=1.0)
     pid = run.pid(0)
     end = time.monotonic() + 2.5
@@ -261,7 +267,7 @@ def test_a_healthy_child_is_left_alone_over_many_leases(start: Callable[..., Run
 
 
 def test_without_supervisor_the_kernel_ends_a_frozen_child_before_its_next_instruction(
-    start: Callable[..., Run],
+    start: Callable[..., SupervisorRun],
 ) -> None:
     run = start(lease_seconds=0.5, kernel_timer=True, child="deaf")
     pid = run.pid(0)
@@ -275,24 +281,26 @@ def test_without_supervisor_the_kernel_ends_a_frozen_child_before_its_next_instr
         return found is not None and bool(int(found[1], 16) & 1 << (signal.SIGALRM - 1))
 
     wait_until(alarm_pending, 5.0, "the kernel's timer has fired")
-    before = len(run.story("orphaned"))
+    before = len(run.events_of("orphaned"))
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: not alive(pid), 1.0, "the child is gone")
-    assert len(run.story("orphaned")) == before  # its threads never ran again
+    assert len(run.events_of("orphaned")) == before  # its threads never ran again
 
 
 # ---------------------------------------------------------------- the supervisor dies
 
 
-def test_a_child_leaves_at_its_supervisors_death_and_not_when_its_lease_ends(start: Callable[..., Run]) -> None:
+def test_a_child_leaves_at_its_supervisors_death_and_not_when_its_lease_ends(
+    start: Callable[..., SupervisorRun],
+) -> None:
     run = start(processes=2, lease_seconds=600.0)
     pids = [run.pid(0), run.pid(1)]
     run.process.kill()
     wait_until(lambda: not any(map(alive, pids)), 5.0, "the children are gone")
-    assert len(run.story("orphaned")) == 2
+    assert len(run.events_of("orphaned")) == 2
 
 
-def test_even_a_child_that_will_not_leave_goes_with_all_its_workers(start: Callable[..., Run]) -> None:
+def test_even_a_child_that_will_not_leave_goes_with_all_its_workers(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="blocked", lease_seconds=600.0)
     pid = run.pid(0)
     run.process.kill()
@@ -303,47 +311,47 @@ def test_even_a_child_that_will_not_leave_goes_with_all_its_workers(start: Calla
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_lets_the_children_leave_in_order(start: Callable[..., Run], signum: int) -> None:
+def test_the_first_signal_lets_the_children_leave_in_order(start: Callable[..., SupervisorRun], signum: int) -> None:
     run = start(processes=2)
     run.children(2)
     run.process.send_signal(signum)
     assert run.wait() == 0
-    assert len(run.story("term")) == 2
-    assert not run.story("certificate")
+    assert len(run.events_of("term")) == 2
+    assert not run.events_of("certificate")
 
 
-def test_the_second_signal_says_now(start: Callable[..., Run]) -> None:
+def test_the_second_signal_says_now(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="stubborn", grace_seconds=600.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.events_of("term")) == 1, 5.0, "the first signal arrives")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 0
-    assert len(run.story("term")) == 2
+    assert len(run.events_of("term")) == 2
 
 
-def test_who_does_not_leave_in_time_is_killed_and_certified(start: Callable[..., Run]) -> None:
+def test_who_does_not_leave_in_time_is_killed_and_certified(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="deaf", grace_seconds=0.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.events_of("term")) == 1, 5.0, "the first signal arrives")
     assert run.wait() == 1
     assert run.events("child_killed")[0]["reason"] == "it did not leave in time"
-    assert len(run.story("certificate")) == 1
+    assert len(run.events_of("certificate")) == 1
 
 
-def test_a_child_that_dies_while_stopping_is_certified_and_not_replaced(start: Callable[..., Run]) -> None:
+def test_a_child_that_dies_while_stopping_is_certified_and_not_replaced(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="stubborn", grace_seconds=600.0)
     pid = run.pid(0)
     run.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.events_of("term")) == 1, 5.0, "the first signal arrives")
     os.kill(pid, signal.SIGKILL)
     assert run.wait() == 1
-    assert len(run.story("certificate")) == 1
-    assert len(run.story("child")) == 1
+    assert len(run.events_of("certificate")) == 1
+    assert len(run.events_of("child")) == 1
 
 
-def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: Callable[..., Run]) -> None:
+def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: Callable[..., SupervisorRun]) -> None:
     run = start()
     pid = run.pid(0)
     run.process.send_signal(signal.SIGHUP)
@@ -353,7 +361,7 @@ def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: 
 
 @pytest.mark.parametrize("text", ['{"jobs": {"durability": "unheard of"}}', '{"jobs":', "Traceback"])
 def test_settings_that_the_supervisor_cannot_decode_are_refused_and_end_no_child(
-    start: Callable[..., Run], text: str
+    start: Callable[..., SupervisorRun], text: str
 ) -> None:
     """Another version was installed under a supervisor that runs."""
     run = start(reloaded=text)
@@ -369,17 +377,19 @@ def test_settings_that_the_supervisor_cannot_decode_are_refused_and_end_no_child
 # ---------------------------------------------------------------- its own weight
 
 
-def test_the_supervisor_stays_small(start: Callable[..., Run]) -> None:
+def test_the_supervisor_stays_small(start: Callable[..., SupervisorRun]) -> None:
     run = start(processes=2)
     os.kill(run.pid(0), signal.SIGKILL)
-    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.events_of("certificate")) == 1, 5.0, "a certificate")
     status = Path(f"/proc/{run.process.pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None
     assert int(found[1]) <= 30 * 1024
 
 
-def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:
+def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(
+    start: Callable[..., SupervisorRun],
+) -> None:
     run = start(child="unavailable")
     wait_until(lambda: len(run.events("crash_loop")) >= 4, 20.0, "six deaths in a row")
     waits = [line["next_start_seconds"] for line in run.events("crash_loop")[:4]]

@@ -76,7 +76,7 @@ def make_job(handler: str, *, timeout: float = PATIENCE_SECONDS, **args: Any) ->
     )
 
 
-async def told(path: Path) -> str:
+async def content_of(path: Path) -> str:
     """What a handler has written into a file."""
     await until(path.exists)
     return path.read_text()

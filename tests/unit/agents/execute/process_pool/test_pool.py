@@ -23,9 +23,9 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     ERROR_BYTES,
     RESULT_BYTES,
     Make,
+    content_of,
     make_job,
     pools,
-    told,
     value,
 )
 
@@ -208,7 +208,7 @@ async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
     pool = make_pool(2)
     started, go_on = tmp_path / "started", tmp_path / "go"
     neighbour = asyncio.ensure_future(pool.run(make_job("waits", started=str(started), go_on=str(go_on))))
-    await told(started)
+    await content_of(started)
     ended = await pool.run(make_job(handler, **args))
     assert ended.kind is ResultKind.CRASHED
     assert ended.error is not None

@@ -17,9 +17,9 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     NEVER_KILLED,
     QUICK,
     Make,
+    content_of,
     make_job,
     pools,
-    told,
     value,
 )
 
@@ -76,7 +76,7 @@ async def test_what_a_hanging_handler_has_started_ends_with_it(make_pool: Make, 
     started = tmp_path / "started"
     job = make_job(handler, started=str(started))
     run = asyncio.ensure_future(pool.run(job))
-    worker, child = map(int, (await told(started)).split())
+    worker, child = map(int, (await content_of(started)).split())
     assert alive(child)
     pool.stop(job)
     assert (await run).kind is ResultKind.CANCELLED
@@ -96,7 +96,7 @@ async def test_a_cancelled_run_is_over_only_when_its_handler_is(make_pool: Make,
     pool = make_pool(limits=NEVER_KILLED)
     started, ended_file = tmp_path / "started", tmp_path / "ended"
     run = asyncio.ensure_future(pool.run(make_job("hangs_tidily", started=str(started), ended=str(ended_file))))
-    await told(started)
+    await content_of(started)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -108,7 +108,7 @@ async def test_a_cancelled_run_kills_what_does_not_stop(make_pool: Make, tmp_pat
     pool = make_pool(limits=QUICK)
     started = tmp_path / "started"
     run = asyncio.ensure_future(pool.run(make_job("swallows", started=str(started))))
-    pid = int(await told(started))
+    pid = int(await content_of(started))
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -119,7 +119,7 @@ async def test_a_second_cancellation_kills_at_once(make_pool: Make, tmp_path: Pa
     pool = make_pool(limits=NEVER_KILLED)
     started = tmp_path / "started"
     run = asyncio.ensure_future(pool.run(make_job("swallows", started=str(started))))
-    pid = int(await told(started))
+    pid = int(await content_of(started))
     run.cancel()
     await asyncio.sleep(0)
     assert not run.done()
@@ -134,7 +134,7 @@ async def test_a_running_job_that_is_stopped_ends_as_cancelled(make_pool: Make, 
     started = tmp_path / "started"
     job = make_job("hangs", started=str(started))
     run = asyncio.ensure_future(pool.run(job))
-    await told(started)
+    await content_of(started)
     pool.stop(job)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
@@ -147,7 +147,7 @@ async def test_a_job_cancelled_while_it_waits_never_starts_and_takes_no_worker(m
     pool = make_pool()
     started, go_on = tmp_path / "started", tmp_path / "go"
     running = asyncio.ensure_future(pool.run(make_job("waits", started=str(started), go_on=str(go_on))))
-    await told(started)
+    await content_of(started)
     waiting = asyncio.ensure_future(pool.run(make_job("hangs", started=str(tmp_path / "cancelled"))))
     await asyncio.sleep(0)
     waiting.cancel()
@@ -177,7 +177,7 @@ async def test_a_terminate_signal_from_elsewhere_leaves_the_job_to_the_agent(mak
     pool = make_pool()
     started, go_on = tmp_path / "started", tmp_path / "go"
     run = asyncio.ensure_future(pool.run(make_job("waits", started=str(started), go_on=str(go_on))))
-    pid = int(await told(started))
+    pid = int(await content_of(started))
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(pid, number)
     await until(lambda: not _pending(pid))

@@ -28,9 +28,9 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     NEVER_KILLED,
     QUICK,
     Make,
+    content_of,
     make_job,
     pools,
-    told,
     value,
 )
 
@@ -59,37 +59,37 @@ async def test_a_job_whose_process_is_ready_too_late_is_not_started(make_pool: M
 
 
 async def test_a_worker_that_dies_while_its_job_is_asked_about_is_not_given_it(make_pool: Make) -> None:
-    pool, asked, taken_back = make_pool(), 0, 0
+    pool, offered, taken_back = make_pool(), 0, 0
 
     def take_back() -> None:
         nonlocal taken_back
         taken_back += 1
 
     async def slowly() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal offered
+        offered += 1
+        if offered == 1:
             (pid,) = pool.pids
             os.kill(pid, signal.SIGKILL)
             await until(lambda: pool.ended_processes == 1)
         return True
 
     ended = await pool.run(make_job("double", value=4), slowly, take_back)
-    assert (ended.kind, ended.result, asked, taken_back) == (ResultKind.OK, b"8", 2, 1)
+    assert (ended.kind, ended.result, offered, taken_back) == (ResultKind.OK, b"8", 2, 1)
 
 
 async def test_stopped_while_it_is_asked_about_it_gives_its_worker_back(make_pool: Make) -> None:
-    pool, asked = make_pool(), asyncio.Event()
+    pool, offered = make_pool(), asyncio.Event()
 
     async def never() -> bool:
-        asked.set()
+        offered.set()
         await asyncio.Event().wait()
         return True
 
     for run in (pool.run, pool.run_alone):
-        asked.clear()
+        offered.clear()
         running = asyncio.ensure_future(run(make_job("double", value=4), never))
-        await asked.wait()
+        await offered.wait()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert await value(pool, "double", value=4) == 8
@@ -100,10 +100,10 @@ async def test_stopped_while_it_is_asked_about_it_gives_its_worker_back(make_poo
 
 async def test_no_job_finds_the_context_variables_of_another(make_pool: Make) -> None:
     pool = make_pool()
-    said = {
+    lines = {
         await value(pool, name, name=f"customer-{n}") for n in range(3) for name in ("speaks_for", "async_speaks_for")
     }
-    assert said == {"nobody"}
+    assert lines == {"nobody"}
 
 
 # ---------------------------------------------------------------- floods
@@ -124,7 +124,7 @@ async def test_a_flooding_handler_hurts_only_itself(make_pool: Make, tmp_path: P
     started = tmp_path / "started"
     flood = make_job("floods_for_ever", started=str(started))
     run = asyncio.ensure_future(pool.run(flood))
-    await told(started)
+    await content_of(started)
     for number in range(20):
         assert await value(pool, "double", value=number) == 2 * number
     assert not run.done()
@@ -205,7 +205,7 @@ async def test_tasks_left_on_the_loop_are_cancelled_after_the_job(make_pool: Mak
     pool = make_pool()
     ended_file = tmp_path / "ended"
     pid = await value(pool, "async_leaves_task", ended=str(ended_file))
-    assert await told(ended_file) == "cancelled"
+    assert await content_of(ended_file) == "cancelled"
     assert await value(pool, "pid") == pid
 
 
@@ -257,11 +257,11 @@ def test_lines_of_all_workers_together_are_bounded_by_the_second_and_what_is_lef
 
 
 async def test_what_a_handler_prints_is_passed_on_with_its_job(make_pool: Make) -> None:
-    said: list[tuple[str, bytes | None]] = []
-    pool = make_pool(on_output=lambda line, pid, job: said.append((line, job and job.job_id)))
+    lines: list[tuple[str, bytes | None]] = []
+    pool = make_pool(on_output=lambda line, pid, job: lines.append((line, job and job.job_id)))
     job = make_job("prints_lines", lines=["one", "two\r", "", "x" * 5000], end="no line break")
     assert (await pool.run(job)).kind is ResultKind.OK
-    assert [line for line, whose in said if whose == job.job_id] == [
+    assert [line for line, whose in lines if whose == job.job_id] == [
         "one",
         "two",
         "x" * 1000 + " [...]",
@@ -270,20 +270,20 @@ async def test_what_a_handler_prints_is_passed_on_with_its_job(make_pool: Make) 
 
 
 async def test_of_a_chatty_handler_the_first_lines_are_passed_on(make_pool: Make) -> None:
-    said: list[str] = []
-    pool = make_pool(on_output=lambda line, pid, job: said.append(line))
+    lines: list[str] = []
+    pool = make_pool(on_output=lambda line, pid, job: lines.append(line))
     for _ in range(2):
-        said.clear()
+        lines.clear()
         assert (await pool.run(make_job("prints_lines", lines=["line"] * 500, end=""))).kind is ResultKind.OK
-        assert said == ["line"] * LINES + [f"[... {500 - LINES} more lines]"]
+        assert lines == ["line"] * LINES + [f"[... {500 - LINES} more lines]"]
 
 
 async def test_what_a_failing_handler_says_last_is_passed_on(make_pool: Make) -> None:
-    said: list[str] = []
-    pool = make_pool(on_output=lambda line, pid, job: said.append(line))
+    lines: list[str] = []
+    pool = make_pool(on_output=lambda line, pid, job: lines.append(line))
     assert (await pool.run(make_job("logs_and_fails"))).kind is ResultKind.ERROR
-    assert any("about to fail" in line for line in said)
-    assert any("ZeroDivisionError" in line for line in said), "the traceback of log.exception"
+    assert any("about to fail" in line for line in lines)
+    assert any("ZeroDivisionError" in line for line in lines), "the traceback of log.exception"
 
 
 # ---------------------------------------------------------------- alone
@@ -419,7 +419,7 @@ async def test_close_stops_what_runs_and_refuses_what_comes(make_pool: Make, tmp
     pool = make_pool(limits=NEVER_KILLED)
     started, ended_file = tmp_path / "started", tmp_path / "ended"
     run = asyncio.ensure_future(pool.run(make_job("hangs_tidily", started=str(started), ended=str(ended_file))))
-    pid = int(await told(started))
+    pid = int(await content_of(started))
     waiting = asyncio.ensure_future(pool.run(make_job("double", value=1)))
     await asyncio.sleep(0)
     await pool.close()
@@ -460,7 +460,7 @@ async def test_kill_all_ends_every_handler_now(make_pool: Make, tmp_path: Path) 
         asyncio.ensure_future(run(make_job("swallows", started=str(file))))
         for run, file in zip((pool.run, pool.run_alone), files, strict=True)
     ]
-    pids = [int(await told(file)) for file in files]
+    pids = [int(await content_of(file)) for file in files]
     pool.kill_all()
     assert [(await run).kind for run in runs] == [ResultKind.CRASHED] * 2
     assert not any(alive(pid) for pid in pids)
@@ -485,7 +485,7 @@ async def test_a_worker_and_all_it_started_die_with_the_agent(tmp_path: Path, ha
     script = PARENT.format(path=sys.path, module=MODULE, handler=handler, started=str(started))
     parent = subprocess.Popen([sys.executable, "-c", script])
     try:
-        worker, child = map(int, (await told(started)).split())
+        worker, child = map(int, (await content_of(started)).split())
         assert alive(worker)
         assert alive(child)
     finally:

@@ -18,7 +18,7 @@ from jobmaster_agents import until_answered
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from tests.support import fake_transactions
 from tests.support.bucket_worker_fixture import DOWN, LOST, Row, turns
-from tests.support.fake_transactions import TransactionalKit
+from tests.support.fake_transactions import TransactionalHarness
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -59,8 +59,8 @@ async def too_large(ctx: JobContext) -> None:
     await ctx.confirm("x" * 1_000_000)
 
 
-@handlers.job(name="hears", confirm="explicit", max_attempts=1)
-async def hears(ctx: JobContext) -> None:
+@handlers.job(name="confirming", confirm="explicit", max_attempts=1)
+async def confirming(ctx: JobContext) -> None:
     try:
         await ctx.confirm(1)
     except Exception as error:
@@ -85,131 +85,135 @@ async def in_process() -> None:
 
 
 @pytest.fixture
-async def kit(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TransactionalKit]:
+async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TransactionalHarness]:
     monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(fake_transactions, "handlers", handlers)
     log.clear()
     go.clear()
-    async with TransactionalKit() as made:
+    async with TransactionalHarness() as made:
         yield made
         go.set()
 
 
-async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: TransactionalKit) -> None:
-    (entry,) = kit.put("confirms")
+async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(harness: TransactionalHarness) -> None:
+    (entry,) = harness.put("confirms")
     await until(lambda: log)
-    assert kit.state(entry) == "SUCCEEDED"
-    (row,) = kit.master.finals
+    assert harness.state(entry) == "SUCCEEDED"
+    (row,) = harness.master.finals
     assert (row.result, row.attempt) == (b'"done"', 1)
-    kit.clock.now += 1.0
-    await kit.bucket_worker.in_flight_writer.tick()
-    assert not kit.master.of("persist"), "nothing is written over it"
+    harness.clock.now += 1.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert not harness.master.of("persist"), "nothing is written over it"
     go.set()
-    await kit.settled()
-    assert len(kit.master.finals) == 1
-    assert kit.bucket_worker.outcome_writer.refused == 0
+    await harness.settled()
+    assert len(harness.master.finals) == 1
+    assert harness.bucket_worker.outcome_writer.refused == 0
 
 
 @pytest.mark.parametrize("name", ["breaks_afterwards", "twice"])
-async def test_what_was_confirmed_stands(kit: TransactionalKit, name: str) -> None:
-    (entry,) = kit.put(name)
-    await kit.settled()
-    await until(lambda: kit.bucket_worker.executor.running == 0)
-    assert kit.state(entry) == "SUCCEEDED"
-    assert not kit.master.attempts
-    assert kit.bucket_worker.outcome_writer.refused == 0, "nothing else is even tried"
-    assert all("confirmed already" in said for said in log)
+async def test_what_was_confirmed_stands(harness: TransactionalHarness, name: str) -> None:
+    (entry,) = harness.put(name)
+    await harness.settled()
+    await until(lambda: harness.bucket_worker.executor.running == 0)
+    assert harness.state(entry) == "SUCCEEDED"
+    assert not harness.master.attempts
+    assert harness.bucket_worker.outcome_writer.refused == 0, "nothing else is even tried"
+    assert all("confirmed already" in message for message in log)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("forgets", "unconfirmed"), ("too_large", "error"), ("usual", "error")])
-async def test_without_a_confirmation_the_attempt_has_failed(kit: TransactionalKit, name: str, reason: str) -> None:
-    (entry,) = kit.put(name)
-    await kit.settled()
-    assert kit.state(entry) == "FAILED"
-    assert kit.error(entry).reason == reason
+async def test_without_a_confirmation_the_attempt_has_failed(
+    harness: TransactionalHarness, name: str, reason: str
+) -> None:
+    (entry,) = harness.put(name)
+    await harness.settled()
+    assert harness.state(entry) == "FAILED"
+    assert harness.error(entry).reason == reason
 
 
-async def test_a_superseded_run_hears_it_and_records_nothing(kit: TransactionalKit) -> None:
-    entry = Entry(new_id(), 1, "hears", b"{}")
-    kit.master.rows[entry.id] = Row("HELD", 2)
-    kit.submit(kit.bucket(), [entry])
-    await kit.settled()
+async def test_a_superseded_run_hears_it_and_records_nothing(harness: TransactionalHarness) -> None:
+    entry = Entry(new_id(), 1, "confirming", b"{}")
+    harness.master.rows[entry.id] = Row("HELD", 2)
+    harness.submit(harness.bucket(), [entry])
+    await harness.settled()
     assert log == ["Conflict"]
-    assert kit.state(entry) == "HELD"
-    assert kit.bucket_worker.outcome_writer.refused == 1
+    assert harness.state(entry) == "HELD"
+    assert harness.bucket_worker.outcome_writer.refused == 1
 
 
 @pytest.mark.parametrize("step", [LOST, DOWN])
-async def test_a_lost_answer_is_found_on_the_row(kit: TransactionalKit, step: Any) -> None:
-    kit.source.script = [step]
-    (entry,) = kit.put("hears")
-    await kit.settled()
-    assert kit.state(entry) == ("SUCCEEDED" if step is LOST else "FAILED")
+async def test_a_lost_answer_is_found_on_the_row(harness: TransactionalHarness, step: Any) -> None:
+    harness.source.script = [step]
+    (entry,) = harness.put("confirming")
+    await harness.settled()
+    assert harness.state(entry) == ("SUCCEEDED" if step is LOST else "FAILED")
     assert log == ([] if step is LOST else ["OutcomeUnknown"])
 
 
-async def test_while_the_master_is_away_a_confirmation_waits(kit: TransactionalKit) -> None:
-    kit.source.down = True
-    (entry,) = kit.put("hears")
-    await until(lambda: kit.bucket_worker.executor.running == 1)
+async def test_while_the_master_is_away_a_confirmation_waits(harness: TransactionalHarness) -> None:
+    harness.source.down = True
+    (entry,) = harness.put("confirming")
+    await until(lambda: harness.bucket_worker.executor.running == 1)
     await turns()
-    assert (kit.state(entry), log) == ("none", [])
-    kit.source.down = False
-    await kit.settled()
-    assert (kit.state(entry), log) == ("SUCCEEDED", [])
+    assert (harness.state(entry), log) == ("none", [])
+    harness.source.down = False
+    await harness.settled()
+    assert (harness.state(entry), log) == ("SUCCEEDED", [])
 
 
-async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: TransactionalKit) -> None:
-    (entry,) = kit.put("leaves_it")
+async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(harness: TransactionalHarness) -> None:
+    (entry,) = harness.put("leaves_it")
     await until(lambda: log)
-    assert kit.state(entry) == "PROCESSING", "the row is there before anybody can confirm"
+    assert harness.state(entry) == "PROCESSING", "the row is there before anybody can confirm"
     assert log[0].startswith(f"{text(entry.id)}:1:")
     go.set()
-    await kit.settled()
-    ((row, within, pause, error),) = kit.master.of("await_confirmation")
-    assert (kit.state(entry), row.attempt, within, pause, error) == ("WAITING", 1, 60.0, 7.0, None)
-    assert not kit.master.finals
+    await harness.settled()
+    ((row, within, pause, error),) = harness.master.of("await_confirmation")
+    assert (harness.state(entry), row.attempt, within, pause, error) == ("WAITING", 1, 60.0, 7.0, None)
+    assert not harness.master.finals
 
 
-async def test_after_its_last_attempt_the_error_is_ready(kit: TransactionalKit) -> None:
+async def test_after_its_last_attempt_the_error_is_ready(harness: TransactionalHarness) -> None:
     entry = Entry(new_id(), 1, "leaves_it", b"{}", attempt=1)
     go.set()
-    kit.submit(kit.bucket(), [entry])
-    await kit.settled()
-    ((_, _, _, error),) = kit.master.of("await_confirmation")
+    harness.submit(harness.bucket(), [entry])
+    await harness.settled()
+    ((_, _, _, error),) = harness.master.of("await_confirmation")
     assert decode_error(error).reason == "unconfirmed"
 
 
-async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: TransactionalKit) -> None:
-    (entry,) = kit.put("leaves_it")
+async def test_confirmed_from_outside_while_it_runs_it_is_done(harness: TransactionalHarness) -> None:
+    (entry,) = harness.put("leaves_it")
     await until(lambda: log)
-    kit.master.rows[entry.id].state = "SUCCEEDED"
+    harness.master.rows[entry.id].state = "SUCCEEDED"
     go.set()
-    await kit.settled()
-    assert kit.state(entry) == "SUCCEEDED"
-    assert kit.bucket_worker.outcome_writer.refused == 0
+    await harness.settled()
+    assert harness.state(entry) == "SUCCEEDED"
+    assert harness.bucket_worker.outcome_writer.refused == 0
 
 
-async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: TransactionalKit) -> None:
-    bucket = kit.bucket()
+async def test_a_bucket_lost_after_the_confirmation_changes_nothing(harness: TransactionalHarness) -> None:
+    bucket = harness.bucket()
     entry = Entry(new_id(), 1, "confirms", b"{}")
-    kit.submit(bucket, [entry])
+    harness.submit(bucket, [entry])
     await until(lambda: log)
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     go.set()
-    await until(lambda: kit.bucket_worker.executor.running == 0)
+    await until(lambda: harness.bucket_worker.executor.running == 0)
     await turns()
-    assert (kit.state(entry), len(kit.master.finals)) == ("SUCCEEDED", 1)
+    assert (harness.state(entry), len(harness.master.finals)) == ("SUCCEEDED", 1)
 
 
-async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(kit: TransactionalKit) -> None:
-    (entry,) = kit.put("confirms")
+async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(
+    harness: TransactionalHarness,
+) -> None:
+    (entry,) = harness.put("confirms")
     await until(lambda: log)
-    kit.clock.now += 101.0
-    kit.trust()
-    await until(lambda: kit.bucket_worker.executor.running == 0)
-    await kit.settled()
-    assert (kit.state(entry), kit.master.attempts) == ("SUCCEEDED", [])
+    harness.clock.now += 101.0
+    harness.trust()
+    await until(lambda: harness.bucket_worker.executor.running == 0)
+    await harness.settled()
+    assert (harness.state(entry), harness.master.attempts) == ("SUCCEEDED", [])
 
 
 @pytest.mark.parametrize(
@@ -220,17 +224,19 @@ async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_jo
         (AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="X", message="x", reason="crashed")), "FAILED"),
     ],
 )
-async def test_in_a_worker_process_it_is_the_same(kit: TransactionalKit, result: AttemptResult, state: str) -> None:
-    (entry,) = kit.put("process")
-    await until(lambda: entry.id in kit.pool.orders)
-    live = kit.bucket_worker.job_table.get(entry.id)
+async def test_in_a_worker_process_it_is_the_same(
+    harness: TransactionalHarness, result: AttemptResult, state: str
+) -> None:
+    (entry,) = harness.put("process")
+    await until(lambda: entry.id in harness.pool.orders)
+    live = harness.bucket_worker.job_table.get(entry.id)
     assert live is not None
     if state == "SUCCEEDED":
-        kit.master._conclude(kit.bucket_worker.outcome_builder.success_row(live, 0.0))
-    kit.pool.orders[entry.id][0].set_result(result)
-    await kit.settled()
-    assert kit.state(entry) == state
-    assert len(kit.master.finals) == 1
+        harness.master._conclude(harness.bucket_worker.outcome_builder.success_row(live, 0.0))
+    harness.pool.orders[entry.id][0].set_result(result)
+    await harness.settled()
+    assert harness.state(entry) == state
+    assert len(harness.master.finals) == 1
 
 
 def test_what_goes_together_is_checked_where_it_is_declared() -> None:
@@ -238,12 +244,12 @@ def test_what_goes_together_is_checked_where_it_is_declared() -> None:
 
     def plain() -> None: ...
 
-    for function, options, said in (
+    for function, options, message in (
         (forgets, {"confirm_within": 5}, "goes with confirm 'explicit'"),
         (forgets, {"confirm": "explicit", "transactional": True}, "exclude each other"),
         (forgets, {"confirm": "explicit", "confirm_within": 5, "start": "lease"}, "must find the job's row"),
         (plain, {"confirm": "explicit"}, "needs an 'async def'"),
         (forgets, {"confirm": "maybe"}, "'maybe'"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             Handlers().add(function, **options)
