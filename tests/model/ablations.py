@@ -172,28 +172,28 @@ _ABLATIONS = (
     # Suspended
     Ablation(
         "the store grants a term to any agent",
-        replace(_ALL, vouch_asks_owner=False),
+        replace(_ALL, term_needs_owner=False),
         "suspended, rescuers",
         suspended.OVERTAKEN,
         320,
     ),
     Ablation(
-        "a rescuer does not wait for the end of the store's word",
+        "a rescuer does not wait for the end of the store's term",
         replace(_ALL, rescuer_waits=False),
         "suspended, rescuers",
         suspended.OVERTAKEN,
         277,
     ),
     Ablation(
-        "an owner trusts the store's word for longer than the store",
+        "an owner trusts the store's term for longer than the store",
         replace(_ALL, owner_gives_up_first=False),
         "suspended, rescuers",
         suspended.OVERTAKEN,
         572,
     ),
     Ablation(
-        "an owner without a lease starts jobs without the store's word",
-        replace(_ALL, start_needs_word=False),
+        "an owner without a lease starts jobs without the store's term",
+        replace(_ALL, start_needs_term=False),
         "suspended, rescuers",
         suspended.OVERTAKEN,
         182,
@@ -263,7 +263,7 @@ _ABLATIONS = (
     ),
     # Cancel and archive
     Ablation(
-        "cancelling a job without a row leaves only a word in the store",
+        "cancelling a job without a row leaves only a request in the store",
         replace(_ALL, tombstone=False),
         "cancel, fenced start",
         master.CANCEL_FORGOTTEN,

@@ -42,7 +42,7 @@ STEPS = {
     # cancel
     "C0": "C0 flag on the row; asking again changes nothing, so the reply does not matter",
     "C1": "C1 final row, copies remain in the store",
-    "C2": "C0 the owner is never told and finds the flag when it writes",
+    "C2": "C0 the owner gets no request and finds the flag when it writes",
     # graceful exit
     "G0": "G0 COMPLETING in the master, store open",
     "G1": "G1 store closed to submits",

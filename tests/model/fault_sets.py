@@ -50,7 +50,7 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "unaware rescuer",
-        "a rescuer takes the bucket and never hears that it has",
+        "a rescuer takes the bucket and never gets the answer",
         replace(_RESCUERS, rescuer_unaware=True, lost_commits=True),
         1881,
         core=True,
@@ -141,13 +141,13 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "suspended",
-        "jobs start on the store's word alone, kept outcomes leave memory, and their owner applies them",
+        "jobs start under the store's term alone, kept outcomes leave memory, and their owner applies them",
         replace(_ZOMBIE, suspends=True, spills=True, failures=1, lost_commits=True),
         8383,
     ),
     FaultSet(
         "suspended, rescuers",
-        "... while rescuers wait for the end of that word, die, or live on",
+        "... while rescuers wait for the end of that term, die, or live on",
         replace(_RESCUERS, rescuer_zombie=True, suspends=True, spills=True),
         7698,
         core=True,
@@ -230,7 +230,7 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "failover",
-        "a standby that had not heard of the newest commits becomes the master",
+        "a standby without the newest commits becomes the master",
         replace(_ZOMBIE, failover=True, lost_commits=True),
         17733,
     ),

@@ -142,7 +142,7 @@ def _row_after(rules: Rules, copy: Copy, what: str, *, flag: bool) -> Row:
 
 
 def _put(rules: Rules, state: State, number: int, row: Row) -> Written:
-    """The row of a job becomes ``row``: what is wrong with that, whoever does it?"""
+    """The row of a job becomes ``row``; what is wrong with that, whichever part writes it."""
     job = state.jobs[number]
     broken = ""
     outcomes = job.outcomes
@@ -176,7 +176,7 @@ def cancel(setting: Setting, state: State, number: int) -> Written | None:
     if row is None:
         if job.dropped or not state.kept(number):
             return None
-        if not setting.rules.tombstone:  # only a word in the store, where a rescuer does not look
+        if not setting.rules.tombstone:  # only a request in the store, where a rescuer does not look
             return Written(STOPPED, state.with_job(number, job._replace(cancelled=True)))
         tombstone = Row(FINAL, 1, 0, 0, BY_PRODUCER, True)
         return _put(setting.rules, state, number, tombstone)

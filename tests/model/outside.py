@@ -209,7 +209,7 @@ def _exempt(state: State) -> State:
 
 
 def _failover(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """A standby takes over that had not heard of the newest commits."""
+    """A standby without the newest commits takes over."""
     if "failover" in state.spent:
         return
     standby = state.standby

@@ -123,11 +123,11 @@ def _fence(setting: Setting, state: State, me: Rescuer, at: _At) -> Iterator[Ste
         lists = Store(DRAINING, me.epoch, me.name) if store.epoch == 0 else store
         fenced = lists._replace(state=DRAINING, epoch=me.epoch, owner=me.name)
         taken = state._replace(store=fenced, rolled_back=False)
-        if fenced.vouched and setting.rules.rescuer_waits:
+        if fenced.granted and setting.rules.rescuer_waits:
             if taken != state:
                 yield Step("fenced in the store, which stands for the former owner: wait", taken)
             return
-        taken = taken._replace(store=fenced._replace(vouched=False))
+        taken = taken._replace(store=fenced._replace(granted=False))
         yield Step("D1 fenced in the store", at(taken, me._replace(at="pages")))
     elif setting.rules.highest_epoch:
         own = (state.bucket.epoch, state.bucket.owner) == (me.epoch, me.name) and state.bucket.state == DRAINING

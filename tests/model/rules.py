@@ -58,12 +58,12 @@ class Rules:
     """A rescuer looks for buckets that it has taken and does not know of."""
     certificate_cas: bool = True
     # Suspended
-    vouch_asks_owner: bool = True
-    """The store vouches under the bucket's fence alone."""
+    term_needs_owner: bool = True
+    """The store grants a term under the bucket's fence alone."""
     rescuer_waits: bool = True
-    """A rescuer that has fenced waits for the end of the store's word to the former owner."""
+    """A rescuer that has fenced waits for the end of the former owner's term."""
     owner_gives_up_first: bool = True
-    start_needs_word: bool = True
+    start_needs_term: bool = True
     keeps_first: bool = True
     """Memory lets go of an outcome after the store has it."""
     apply_commits_first: bool = True
@@ -120,7 +120,7 @@ class Scope:
     fenced_start: bool = False
     spills: bool = False
     suspends: bool = False
-    """Jobs start only on the store's word, and kept outcomes leave memory."""
+    """Jobs start only under the store's term, and kept outcomes leave memory."""
     rescuer_crash: bool = False
     rescuer_zombie: bool = False
     rescuer_unaware: bool = False

@@ -108,7 +108,7 @@ class Store(NamedTuple):
     assigned: tuple[Entry, ...] = ()
     claimed: tuple[Claimed, ...] = ()
     spilled: tuple[Spilled, ...] = ()
-    vouched: bool = False
+    granted: bool = False
     """It stands for the owner, or stood for the former one: a rescuer waits."""
 
     def copies(self) -> list[Entry]:
@@ -157,8 +157,8 @@ class Agent(NamedTuple):
     """Graceful exit: 1 COMPLETING in the master, 2 also in the store, 3 closed there."""
     epoch: int = 1
     """Under which it holds the bucket; an emergency stop that is over has raised it."""
-    word: bool = False
-    """The store stands for it, as it believes: it may start jobs without the master."""
+    term: bool = False
+    """The store has granted it a term, by its own count: it may start jobs without the master."""
 
 
 class Page(NamedTuple):

@@ -1,7 +1,7 @@
-"""Agent A while the master does not answer: its store vouches for the bucket, kept outcomes leave memory, and A itself
+"""Agent A while the master does not answer: its store grants terms for the bucket, kept outcomes leave memory, and A itself
 applies them in a bucket at work.
 
-Time is left out, as everywhere, except for the one thing that the store's word rests on: the owner counts from the sending,
+Time is left out, as everywhere, except for the one fact that the store's term depends on: the owner counts from the sending,
 so its own time is over before the store's.
 """
 
@@ -14,7 +14,7 @@ from tests.model.explorer import Step
 from tests.model.rules import Setting
 from tests.model.state import WORKING, Copy, Spilled, State
 
-OVERTAKEN = "a job starts on the store's word in a bucket that is being emptied"
+OVERTAKEN = "a job starts under a store's term in a bucket that is being emptied"
 
 
 def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
@@ -28,25 +28,25 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _word(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """The store's word, and its end."""
+    """The store's term, and its end."""
     agent, store, rules = state.agent, state.store, setting.rules
-    if agent.word:
-        yield Step("the store's word is over for its owner", state.with_agent(agent._replace(word=False)))
-    if store.vouched and not (agent.word and rules.owner_gives_up_first and agent.mode == "up"):
-        yield Step("the store's word is over", state._replace(store=store._replace(vouched=False)))
+    if agent.term:
+        yield Step("the store's term is over for its owner", state.with_agent(agent._replace(term=False)))
+    if store.granted and not (agent.term and rules.owner_gives_up_first and agent.mode == "up"):
+        yield Step("the store's term is over", state._replace(store=store._replace(granted=False)))
     if agent.mode != "up":
         return
-    asks = not owner.refuses(setting, state) or not rules.vouch_asks_owner
-    if asks and not agent.word and (store.state in WORKING or not rules.vouch_asks_owner) and store.epoch:
-        vouched = state._replace(store=store._replace(vouched=True))
-        yield Step("the store vouches for the bucket", vouched.with_agent(agent._replace(word=True)))
+    asks = not owner.refuses(setting, state) or not rules.term_needs_owner
+    if asks and not agent.term and (store.state in WORKING or not rules.term_needs_owner) and store.epoch:
+        granted = state._replace(store=store._replace(granted=True))
+        yield Step("the store grants a term for the bucket", granted.with_agent(agent._replace(term=True)))
 
 
 def may_start(setting: Setting, state: State, copy: Copy) -> tuple[bool, str]:
-    """May a job start by the store's word, and what would be wrong with it."""
+    """May a job start under the store's term, and what would be wrong with it."""
     if copy.bucket != 1:
         return True, ""
-    allowed = state.agent.word or not setting.rules.start_needs_word
+    allowed = state.agent.term or not setting.rules.start_needs_term
     return allowed, OVERTAKEN if _is_emptied(state) else ""
 
 
@@ -57,7 +57,7 @@ def _is_emptied(state: State) -> bool:
 
 def let_go(setting: Setting, state: State, copy: Copy, *, is_kept: bool) -> State | None:
     """Memory without an outcome that the store keeps; None: it has to stay."""
-    if not setting.scope.suspends or not state.agent.word or (setting.rules.keeps_first and not is_kept):
+    if not setting.scope.suspends or not state.agent.term or (setting.rules.keeps_first and not is_kept):
         return None
     if any(each.phase == "waiting" and each.job == copy.job for each in state.agent.copies):
         return None

@@ -34,7 +34,7 @@ class TwoJugs:
 
 
 class Counter:
-    """Counts to ten; whoever falls into the pit at seven comes out only by a fault."""
+    """Counts to ten; the pit at seven has no exit but a fault."""
 
     def __init__(self, *, pit: bool, harmful: bool = False) -> None:
         self._pit = pit
