@@ -1,6 +1,6 @@
-"""A cluster in which one agent is under fault: it dies at a named call, and what is left must be mended by nobody's hand.
+"""A cluster in which one agent is under fault: it dies at a named call, and what remains is repaired without an operator.
 
-Three agents: ``faulty`` serves lane ``victim`` and leads the house; ``healthy`` never dies and rescues; ``prey`` serves
+Three agents: ``faulty`` serves lane ``victim`` and is the leader; ``healthy`` never dies and rescues; ``prey`` serves
 lane ``prey`` and is killed whenever ``faulty`` shall have something to rescue. All run under their real supervisors, which
 replace them whenever they die.
 """
@@ -33,9 +33,9 @@ from jobmaster.model.job import JobState
 from jobmaster.ports import ReplyStatus
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments
-from tests.crash_points.ports import VARIABLE, Order, Orders
+from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultSpec
+from tests.support.deployment import ENVIRONMENT, REPOSITORY, AgentProcess, Deployment
 from tests.support.waiting import eventually
-from tests.system.conftest import ENVIRONMENT, REPOSITORY, AgentProcess, Rig
 
 FAULTY, HEALTHY, PREY = "faulty", "healthy", "prey"
 NO_OTHERS = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
@@ -46,19 +46,19 @@ HEAL_SECONDS = 40.0
 
 
 class FaultyAgent(AgentProcess):
-    """An agent with a directory of orders."""
+    """An agent with a directory of faults."""
 
-    def __init__(self, config: Path, log: Path, name: str, orders: Orders) -> None:
+    def __init__(self, config: Path, log: Path, name: str, faults: FaultDirectory) -> None:
         self.log = log
-        self.orders = orders
+        self.faults = faults
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash_points.agent", str(config), name],
+                [sys.executable, "-m", "tests.crash_points.faulty_agent", str(config), name],
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=REPOSITORY,
-                env={**ENVIRONMENT, VARIABLE: str(orders.directory)},
+                env={**ENVIRONMENT, VARIABLE: str(faults.directory)},
                 start_new_session=True,
             )
 
@@ -69,7 +69,7 @@ class FaultyAgent(AgentProcess):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except FileNotFoundError:
                 continue
-            if b"tests.crash_points.child" in command:
+            if b"tests.crash_points.faulty_child" in command:
                 return pid
         return None
 
@@ -90,7 +90,7 @@ class Work:
         return list(self.expected)
 
 
-class FaultRig(Rig):
+class FaultyDeployment(Deployment):
     """The cluster of one test module."""
 
     def __init__(self, directory: Path, dsn: str, url: str, cluster: str) -> None:
@@ -139,26 +139,26 @@ class FaultRig(Rig):
         finally:
             await admin.close()
         dsn = urlunsplit(urlsplit(server_dsn)._replace(path=f"/{database}"))
-        rig = cls(directory, dsn, url, f"faults-{secrets.token_hex(4)}")
-        result = rig.run("db", "migrate")
+        deployment = cls(directory, dsn, url, f"faults-{secrets.token_hex(4)}")
+        result = deployment.run("db", "migrate")
         assert result.returncode == 0, result.stdout + result.stderr
-        await payments.create_table(rig)
+        await payments.create_table(deployment)
         try:
             for name in names:
-                rig.launch(name)
-            for agent in rig.by_name.values():
+                deployment.launch(name)
+            for agent in deployment.by_name.values():
                 await agent.wait_event("agent_started", seconds=HEAL_SECONDS)
-            rig.client = await open_cluster(rig.settings, jobs.handlers)
+            deployment.client = await open_cluster(deployment.settings, jobs.handlers)
         except BaseException:
-            rig.kill()
+            deployment.kill()
             raise
-        return rig
+        return deployment
 
     def launch(self, name: str) -> FaultyAgent:
         _ = self.settings
-        orders = Orders(self.path(f"orders-{name}"))
-        orders.directory.mkdir(exist_ok=True)
-        agent = FaultyAgent(self.config, self.path(f"{name}-{len(self.agents)}.log"), name, orders)
+        faults = FaultDirectory(self.path(f"orders-{name}"))
+        faults.directory.mkdir(exist_ok=True)
+        agent = FaultyAgent(self.config, self.path(f"{name}-{len(self.agents)}.log"), name, faults)
         self.agents.append(agent)
         self.by_name[name] = agent
         return agent
@@ -178,25 +178,25 @@ class FaultRig(Rig):
     def faulty(self) -> FaultyAgent:
         return self.by_name[FAULTY]
 
-    def give(self, name: str, order: Order, to: str = FAULTY) -> None:
-        self.by_name[to].orders.give(name, order)
+    def give(self, name: str, fault: FaultSpec, to: str = FAULTY) -> None:
+        self.by_name[to].faults.give(name, fault)
 
     def withdraw_all(self) -> None:
         """No order is left from a test that failed."""
         for agent in self.by_name.values():
-            for name in agent.orders.waiting():
-                agent.orders.withdraw(name)
+            for name in agent.faults.waiting():
+                agent.faults.withdraw(name)
 
     def withdraw(self, name: str, to: str = FAULTY) -> None:
         """End a ``HOLD`` or ``HOLD_REPLY``."""
-        self.by_name[to].orders.withdraw(name)
+        self.by_name[to].faults.withdraw(name)
 
     async def struck(self, name: str, to: str = FAULTY) -> None:
         """Wait until an order was carried out."""
-        orders = self.by_name[to].orders
+        faults = self.by_name[to].faults
 
         async def done() -> bool:
-            return orders.done(name)
+            return faults.done(name)
 
         await eventually(done, HEAL_SECONDS, f"the call of {name}\n{self.tails()}")
 
@@ -269,16 +269,16 @@ class FaultRig(Rig):
 
     async def work_until(self, *names: str) -> Work:
         """Rounds of work until the agent under fault has carried out its orders."""
-        orders = self.faulty.orders
+        faults = self.faulty.faults
         work = Work()
         for _ in range(ROUNDS_MAX):
             work.expected |= (await self.work()).expected
             end = time.monotonic() + ROUND_SECONDS
             while time.monotonic() < end:
-                if all(orders.done(name) for name in names):
+                if all(faults.done(name) for name in names):
                     return work
                 await asyncio.sleep(0.02)
-        raise AssertionError(f"{ROUNDS_MAX} rounds of work without the calls of {orders.waiting()}\n{self.tails()}")
+        raise AssertionError(f"{ROUNDS_MAX} rounds of work without the calls of {faults.waiting()}\n{self.tails()}")
 
     async def crowd(self) -> Work:
         """More slow jobs than the agent under fault can take into its memory: running, claimed and waiting ones."""

@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Mapping
 
 from jobmaster.model.job import JobState
-from tests.system.conftest import Rig
+from tests.support.deployment import Deployment
 
 PAYS = "pays"
 """Their kind."""
 
 
-async def create_table(rig: Rig) -> None:
+async def create_table(deployment: Deployment) -> None:
     """Before the first of them."""
-    await rig.fetch("CREATE TABLE public.payment (job uuid)")
+    await deployment.fetch("CREATE TABLE public.payment (job uuid)")
 
 
-async def check(rig: Rig, expected: Mapping[bytes, tuple[str, JobState, int]]) -> None:
+async def check(deployment: Deployment, expected: Mapping[bytes, tuple[str, JobState, int]]) -> None:
     """Each has had its effect once, however often it was started."""
-    paid = Counter(row["job"].bytes for row in await rig.fetch("SELECT job FROM public.payment"))
+    paid = Counter(row["job"].bytes for row in await deployment.fetch("SELECT job FROM public.payment"))
     times = {paid[job_id] for job_id, (kind, _, _) in expected.items() if kind == PAYS}
     assert times <= {1}, f"a transactional job has had its effect {times} times"

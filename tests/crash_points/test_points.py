@@ -15,8 +15,8 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction
 from jobmaster.model.cluster import ClusterRow
-from tests.crash_points.points import ABSENT, NAMED, POINTS, Scene
-from tests.crash_points.ports import VARIABLE, Action, FaultyPort, Order, Orders
+from tests.crash_points.crash_points import ABSENT, NAMED, POINTS, Situation
+from tests.crash_points.faulty_ports import VARIABLE, Action, FaultDirectory, FaultSpec, FaultyPort
 from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.outages import test_crash_points, test_lost_replies
@@ -44,7 +44,7 @@ def test_every_part_of_the_master_is_known() -> None:
 
 def test_every_point_is_a_call_of_a_port() -> None:
     for name, point in POINTS.items():
-        if point.scene is not Scene.APART:
+        if point.situation is not Situation.APART:
             assert inspect.iscoroutinefunction(called(point.call)), name
     for group in ("AT_WORK", "IN_A_RESCUE", "KEEPING_HOUSE", "ON_LEAVING", "AT_THE_START", "REPLACING"):
         assert all(inspect.iscoroutinefunction(called(call)) for call in getattr(test_lost_replies, group))
@@ -52,7 +52,7 @@ def test_every_point_is_a_call_of_a_port() -> None:
 
 def test_every_point_of_its_own_kind_has_a_test() -> None:
     tests = [name for name in vars(test_crash_points) if name.startswith("test_")]
-    apart = [name.lower() for name, point in POINTS.items() if point.scene is Scene.APART]
+    apart = [name.lower() for name, point in POINTS.items() if point.situation is Situation.APART]
     assert [name for name in apart if not any(test.startswith(f"test_{name}_") for test in tests)] == []
 
 
@@ -84,10 +84,10 @@ async def test_orders_strike_once_at_the_named_occurrence(tmp_path: Path) -> Non
             Port.calls += 1
             return word.upper()
 
-    orders = Orders(tmp_path)
-    port = FaultyPort(Port(), "store", orders)
-    orders.give("second", Order("store.write", Action.LOSE_REPLY, 2, "YES"))
-    orders.give("unsent", Order("store.write", Action.FAIL, 1, "stop"))
+    faults = FaultDirectory(tmp_path)
+    port = FaultyPort(Port(), "store", faults)
+    faults.give("second", FaultSpec("store.write", Action.LOSE_REPLY, 2, "YES"))
+    faults.give("unsent", FaultSpec("store.write", Action.FAIL, 1, "stop"))
     answers = []
     for word in ("yes", "no", "yes", "yes", "stop", "stop"):
         try:
@@ -96,5 +96,5 @@ async def test_orders_strike_once_at_the_named_occurrence(tmp_path: Path) -> Non
             answers.append(type(error).__name__)
     assert answers == ["YES", "NO", "OutcomeUnknown", "YES", "Unavailable", "STOP"]
     assert Port.calls == 5
-    assert orders.done("second")
-    assert not orders.waiting()
+    assert faults.done("second")
+    assert not faults.waiting()

@@ -14,7 +14,7 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.master.master import Master
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA, World
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture
 
 SETTINGS = MasterSettings()
 
@@ -38,20 +38,20 @@ async def migrated(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture
-async def world(migrated: str) -> AsyncIterator[World]:
+async def db(migrated: str) -> AsyncIterator[MasterFixture]:
     """A cluster with one living agent and one ACTIVE bucket, and nothing else in its tables."""
     sql = await asyncpg.connect(migrated, server_settings={"search_path": SCHEMA})
     await sql.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
     master = await Master.connect(dsn=migrated, schema=SCHEMA, settings=SETTINGS, application_name="tests")
-    world = World(migrated, master, sql)
-    await world.agent(world.owner)
-    world.fence = await world.bucket()
-    yield world
+    db = MasterFixture(migrated, master, sql)
+    await db.agent(db.owner)
+    db.fence = await db.bucket()
+    yield db
     await master.close()
     await sql.close()
 
 
 @pytest.fixture
-async def rescuer(world: World) -> bytes:
+async def rescuer(db: MasterFixture) -> bytes:
     """A second living agent."""
-    return await world.agent(new_id())
+    return await db.agent(new_id())

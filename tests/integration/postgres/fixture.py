@@ -57,7 +57,7 @@ def entry(job_id: bytes, token: int = 1, *, rescues: int = 0) -> Entry:
 
 
 @dataclass
-class World:
+class MasterFixture:
     """One cluster: ``fence`` is the ACTIVE bucket of the living agent ``owner``."""
 
     dsn: str

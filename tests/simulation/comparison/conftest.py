@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.postgres.conftest import migrated, rescuer, world
+from tests.integration.postgres.conftest import db, migrated, rescuer
 
-__all__ = ["migrated", "rescuer", "world"]
+__all__ = ["db", "migrated", "rescuer"]

@@ -14,7 +14,7 @@ from jobmaster.master.driver.statements import statement
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from tests.integration.postgres.fixture import ERROR, World, entry, hold_row, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import ERROR, MasterFixture, entry, hold_row, in_flight_row, new_job, uuids
 from tests.simulation.comparison.direct_calls import DirectNetwork, master_server
 from tests.simulation.master.sim_master import MasterServer, SimMaster
 
@@ -88,19 +88,19 @@ async def test_without_the_lock_it_does_not(name: str) -> None:
     assert server.statements.tables.jobs != before
 
 
-async def test_nor_does_the_real_one(world: World) -> None:
+async def test_nor_does_the_real_one(db: MasterFixture) -> None:
     """The write waits for the job's row; the bucket is taken meanwhile; only the row that it waited for is read again."""
-    (job_id,) = await world.assigned()
+    (job_id,) = await db.assigned()
     text = statement("outcomes/persist").text
     assert "FOR SHARE" in text
-    ids = uuids([world.fence.bucket_id, world.fence.owner, job_id])
+    ids = uuids([db.fence.bucket_id, db.fence.owner, job_id])
     args = (ids[0], 1, ids[1], [ids[2]], ["PROCESSING"], [3], ["default"], ["h"], [2], [0], [0], [0], [b"{}"], [b""])
-    other, late = await world.connect(), await world.connect()
+    other, late = await db.connect(), await db.connect()
     async with other.transaction():
         await other.execute("UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()")
         await other.execute("UPDATE job SET changed_at = clock_timestamp() WHERE id = $1", ids[2])
         task = asyncio.ensure_future(late.fetchrow(text.replace("FOR SHARE", ""), *args))
-        await world.waiting("outcomes/persist")
+        await db.waiting("outcomes/persist")
     answer = await task
     assert answer is not None
     assert (answer["bucket_ok"], answer["accepted"]) == (True, [ids[2]])

@@ -16,9 +16,9 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import AgentProcess, Rig
 from tests.system.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -35,16 +35,16 @@ async def kill_children(agent: AgentProcess, times: int, chance: random.Random) 
     await agent.wait_event("agent_started", times + 1)
 
 
-async def opened(rig: Rig) -> Cluster:
-    rig.document["handlers"] = ["tests.system.delivery_jobs"]
-    rig.document["agents"]["default"] |= {"slots": 10, "bucket_buffer": 20}
-    return await open_cluster(rig.settings, handlers)
+async def opened(deployment: Deployment) -> Cluster:
+    deployment.document["handlers"] = ["tests.system.delivery_jobs"]
+    deployment.document["agents"]["default"] |= {"slots": 10, "bucket_buffer": 20}
+    return await open_cluster(deployment.settings, handlers)
 
 
-async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig: Rig) -> None:
-    path = str(rig.path("w"))
-    async with await opened(rig) as cluster:
-        agent = await rig.start_agent()
+async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(deployment: Deployment) -> None:
+    path = str(deployment.path("w"))
+    async with await opened(deployment) as cluster:
+        agent = await deployment.start_agent()
         killing = asyncio.ensure_future(kill_children(agent, KILLS, random.Random(11)))
         receipts = []
         for number in range(240):
@@ -54,7 +54,7 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig:
         await killing
         await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
         views = {receipt.id: await receipt.get() for receipt in receipts}
-    lines = rig.witnessed("w")
+    lines = deployment.witnessed("w")
     starts = Counter(bytes.fromhex(line[0]) for line in lines if line[4] == "began")
     ended = {bytes.fromhex(line[0]) for line in lines if line[4] == "ended"}
     assert {count for _, count in starts.most_common(1)} == {1}, "no job was started twice"
@@ -70,13 +70,13 @@ ROOM = {"once_in_thread": 2, "once_in_process": 1, "once_confirmed": 2}
 """How many of each kind run at once, with the configuration of the test below."""
 
 
-async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_turn(rig: Rig) -> None:
-    path, gate = str(rig.path("w")), str(rig.path("gate"))
-    rig.document["handlers"] = ["tests.system.delivery_jobs"]
-    rig.document["master"] |= {"transactions": ROOM["once_confirmed"]}
-    rig.document["agents"]["default"] |= {"threads": 2, "isolated_processes": 1, "slots": 50}
-    async with await open_cluster(rig.settings, handlers) as cluster:
-        agent = await rig.start_agent()
+async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_turn(deployment: Deployment) -> None:
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
+    deployment.document["handlers"] = ["tests.system.delivery_jobs"]
+    deployment.document["master"] |= {"transactions": ROOM["once_confirmed"]}
+    deployment.document["agents"]["default"] |= {"threads": 2, "isolated_processes": 1, "slots": 50}
+    async with await open_cluster(deployment.settings, handlers) as cluster:
+        agent = await deployment.start_agent()
         receipts = [
             await cluster.submit(name, {"path": path, "gate": gate}, durability=Durability(level))
             for name in ROOM
@@ -84,40 +84,40 @@ async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_
         ]
 
         async def all_begun() -> bool:
-            return len(rig.witnessed("w")) == sum(ROOM.values())
+            return len(deployment.witnessed("w")) == sum(ROOM.values())
 
         async def all_have_rows() -> bool:
-            rows = await rig.fetch("SELECT count(*) AS n FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
+            rows = await deployment.fetch("SELECT count(*) AS n FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
             return bool(rows[0]["n"] == len(receipts))
 
         await eventually(all_begun, 60, "as many starts as there is room for")
         await eventually(all_have_rows, 60, "a row for every job, as persist_within promises")
         os.kill(agent.children()[0], signal.SIGKILL)
-        begun = {bytes.fromhex(line[0]) for line in rig.witnessed("w")}
+        begun = {bytes.fromhex(line[0]) for line in deployment.witnessed("w")}
         await agent.wait_event("agent_started", 2, 60)
-        rig.path("gate").touch()
+        deployment.path("gate").touch()
         states = await cluster.wait_all(receipts, timeout=120)
         reasons = {(await receipt.get()).error.reason for receipt in receipts if receipt.id in begun}  # type: ignore[union-attr]
     assert {job_id for job_id, state in states.items() if state is JobState.FAILED} == begun
     assert {state for job_id, state in states.items() if job_id not in begun} == {JobState.SUCCEEDED}
     assert reasons == {"abandoned"}
-    starts = Counter(line[0] for line in rig.witnessed("w"))
+    starts = Counter(line[0] for line in deployment.witnessed("w"))
     assert (len(starts), max(starts.values())) == (len(receipts), 1), "each was started once, and never again"
 
 
-async def counters(rig: Rig, count: int = 5) -> None:
-    await rig.fetch("CREATE TABLE public.counter (id int PRIMARY KEY, n int NOT NULL DEFAULT 0)")
-    await rig.fetch(f"INSERT INTO public.counter SELECT generate_series(1, {count})")
+async def counters(deployment: Deployment, count: int = 5) -> None:
+    await deployment.fetch("CREATE TABLE public.counter (id int PRIMARY KEY, n int NOT NULL DEFAULT 0)")
+    await deployment.fetch(f"INSERT INTO public.counter SELECT generate_series(1, {count})")
 
 
-async def counted(rig: Rig) -> int:
-    return int((await rig.fetch("SELECT sum(n) AS n FROM public.counter"))[0]["n"])
+async def counted(deployment: Deployment) -> int:
+    return int((await deployment.fetch("SELECT sum(n) AS n FROM public.counter"))[0]["n"])
 
 
-async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_killed(rig: Rig) -> None:
-    await counters(rig)
-    async with await opened(rig) as cluster:
-        agent = await rig.start_agent()
+async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_killed(deployment: Deployment) -> None:
+    await counters(deployment)
+    async with await opened(deployment) as cluster:
+        agent = await deployment.start_agent()
         killing = asyncio.ensure_future(kill_children(agent, KILLS, random.Random(5)))
         receipts = []
         for number in range(300):
@@ -128,29 +128,29 @@ async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_
         await killing
         states = await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
     succeeded = [job_id for job_id, state in states.items() if state is JobState.SUCCEEDED]
-    spared = await rig.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED' AND rescues < $1", KILLS)
+    spared = await deployment.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED' AND rescues < $1", KILLS)
     assert spared[0][0] == 0, "only a job that every kill has hit is given up"
-    assert await counted(rig) == len(succeeded) > 290
-    rescued = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
+    assert await counted(deployment) == len(succeeded) > 290
+    rescued = await deployment.fetch("SELECT count(*) FROM job WHERE rescues > 0")
     assert rescued[0][0] > 0, "some were cut off and ran again"
 
 
-async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_locks(rig: Rig) -> None:
+async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_locks(deployment: Deployment) -> None:
     """SIGSTOP in the middle of it, past the lease; the rescuer ends its session, and the job counts when it runs again."""
-    await counters(rig)
-    path, gate = str(rig.path("w")), rig.path("gate")
-    async with await opened(rig) as cluster:
-        victim = await rig.start_agent()
+    await counters(deployment)
+    path, gate = str(deployment.path("w")), deployment.path("gate")
+    async with await opened(deployment) as cluster:
+        victim = await deployment.start_agent()
         receipt = await cluster.submit(adds_slowly, {"counter": 1, "path": path, "gate": str(gate)})
 
         async def wrote(times: int) -> bool:
-            return len(rig.witnessed("w")) >= times
+            return len(deployment.witnessed("w")) >= times
 
         await eventually(lambda: wrote(1), 20, "the first run")
         frozen = [victim.process.pid, *victim.children()]
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
-        await rig.start_agent()
+        await deployment.start_agent()
         await eventually(lambda: wrote(2), 30, "the second run, which needs the lock of the first")
         gate.touch()
         assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
@@ -161,22 +161,22 @@ async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_loc
             return frozen[1] not in victim.children()
 
         await eventually(replaced, 15, "the zombie to leave")
-    assert await counted(rig) == 1
+    assert await counted(deployment) == 1
 
 
-async def test_a_confirmation_from_outside_outlives_the_agent(rig: Rig) -> None:
-    path = str(rig.path("w"))
-    async with await opened(rig) as cluster:
-        agent = await rig.start_agent()
+async def test_a_confirmation_from_outside_outlives_the_agent(deployment: Deployment) -> None:
+    path = str(deployment.path("w"))
+    async with await opened(deployment) as cluster:
+        agent = await deployment.start_agent()
         receipt, other = await cluster.submit("hands_on", {"path": path}), await cluster.submit("says_done")
 
         async def waits() -> bool:
-            return bool(rig.witnessed("w")) and await receipt_state(receipt) is JobState.WAITING
+            return bool(deployment.witnessed("w")) and await receipt_state(receipt) is JobState.WAITING
 
         await eventually(waits, 20, "the end of the handler")
         assert await other.result(timeout=PATIENCE_SECONDS) == {"by": "worker"}
         agent.kill_all()
-        ((_, _, _, _, confirmation),) = rig.witnessed("w")
+        ((_, _, _, _, confirmation),) = deployment.witnessed("w")
         await cluster.confirm_run(confirmation, {"paid": 3})
         await cluster.confirm_run(confirmation, "again")
         assert await receipt.result(timeout=PATIENCE_SECONDS) == {"paid": 3}

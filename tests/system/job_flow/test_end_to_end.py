@@ -12,9 +12,9 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import JobFailed
 from jobmaster.model.job import Durability, JobState, Priority
+from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import add, fails, noop, note, started_at, third_time, threaded
 
 pytestmark = pytest.mark.cluster
@@ -32,24 +32,24 @@ async def test_every_durability_ends_in_one_row(agent: AgentProcess, cluster: Cl
 
 
 async def test_five_thousand_jobs_of_all_priorities_each_end_once(
-    rig: Rig, agent: AgentProcess, cluster: Cluster
+    deployment: Deployment, agent: AgentProcess, cluster: Cluster
 ) -> None:
-    path = str(rig.path("ran"))
+    path = str(deployment.path("ran"))
     for priority in Priority:
         await cluster.submit_many([(note, {"path": path})] * 1000, priority=priority)
 
     async def done() -> bool:
-        return (await rig.states()).get("SUCCEEDED", 0) == 5000
+        return (await deployment.states()).get("SUCCEEDED", 0) == 5000
 
     await eventually(done, 60, "5,000 outcomes")
-    ran = [line[0] for line in rig.witnessed("ran")]
+    ran = [line[0] for line in deployment.witnessed("ran")]
     assert len(ran) == len(set(ran)) == 5000
-    left = await rig.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED'")
+    left = await deployment.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED'")
     assert left[0][0] == 0
 
 
 async def test_a_later_job_waits_in_the_master_and_starts_on_time(
-    rig: Rig, agent: AgentProcess, cluster: Cluster
+    deployment: Deployment, agent: AgentProcess, cluster: Cluster
 ) -> None:
     receipt = await cluster.submit(started_at, {}, after=timedelta(seconds=1.0), durability="master")
     view = await receipt.get()
@@ -64,13 +64,13 @@ async def test_due_soon_at_level_store(agent: AgentProcess, cluster: Cluster) ->
     assert await receipt.result(timeout=PATIENCE_SECONDS) == 2
 
 
-async def test_failure_retry_and_their_history(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
-    path = str(rig.path("tried"))
+async def test_failure_retry_and_their_history(deployment: Deployment, agent: AgentProcess, cluster: Cluster) -> None:
+    path = str(deployment.path("tried"))
     failing = await cluster.submit(fails, {"path": path})
     with pytest.raises(JobFailed, match="as asked"):
         await failing.result(timeout=PATIENCE_SECONDS)
-    assert len(rig.witnessed("tried")) == 2
-    lines = await rig.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.uuid)
+    assert len(deployment.witnessed("tried")) == 2
+    lines = await deployment.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.uuid)
     assert [tuple(line) for line in lines] == [("failed", 1)]
     third = await cluster.submit(third_time, {})
     assert await third.result(timeout=PATIENCE_SECONDS) == 3
@@ -81,11 +81,11 @@ async def test_thread_handlers_run(agent: AgentProcess, cluster: Cluster) -> Non
 
 
 async def test_a_submit_in_the_callers_transaction_is_all_or_nothing(
-    rig: Rig, agent: AgentProcess, cluster: Cluster
+    deployment: Deployment, agent: AgentProcess, cluster: Cluster
 ) -> None:
     import asyncpg
 
-    connection = await asyncpg.connect(rig.dsn)
+    connection = await asyncpg.connect(deployment.dsn)
     try:
         transaction = connection.transaction()
         await transaction.start()
@@ -94,52 +94,61 @@ async def test_a_submit_in_the_callers_transaction_is_all_or_nothing(
         async with connection.transaction():
             kept = await cluster.submit(noop, {}, connection=connection)
         assert await kept.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-        assert await rig.fetch("SELECT FROM job WHERE id = $1", gone.uuid) == []
+        assert await deployment.fetch("SELECT FROM job WHERE id = $1", gone.uuid) == []
     finally:
         await connection.close()
 
 
-async def test_jobs_for_a_priority_without_buckets_are_held_not_lost(rig: Rig, cluster: Cluster) -> None:
-    rig.document["agents"]["default"]["buckets"] = {"critical": 0, "high": 0, "low": 0, "very_low": 0, "medium": 1}
-    await rig.start_agent()
+async def test_jobs_for_a_priority_without_buckets_are_held_not_lost(deployment: Deployment, cluster: Cluster) -> None:
+    deployment.document["agents"]["default"]["buckets"] = {
+        "critical": 0,
+        "high": 0,
+        "low": 0,
+        "very_low": 0,
+        "medium": 1,
+    }
+    await deployment.start_agent()
     receipt = await cluster.submit(noop, {}, priority="critical")
     assert receipt.level is Durability.MASTER
     assert (await receipt.get()).state is JobState.HELD
 
 
-async def test_lanes_are_matched_exactly(rig: Rig, cluster: Cluster) -> None:
-    rig.document["agents"]["default"] = {"lanes": {"payroll": {"medium": 1}}}
-    await rig.start_agent()
+async def test_lanes_are_matched_exactly(deployment: Deployment, cluster: Cluster) -> None:
+    deployment.document["agents"]["default"] = {"lanes": {"payroll": {"medium": 1}}}
+    await deployment.start_agent()
     paid = await cluster.submit(noop, {}, lane="payroll")
     assert await paid.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
 
 
-async def test_two_stores_in_one_cluster(rig: Rig, new_valkey: object) -> None:
+async def test_two_stores_in_one_cluster(deployment: Deployment, new_valkey: object) -> None:
     from jobmaster.wiring import open_cluster
     from tests.system.jobs import handlers
 
     second = new_valkey()  # type: ignore[operator]
-    rig.document["stores"]["second"] = {"url": second.url}
-    rig.document["agents"]["second"] = {**copy.deepcopy(rig.document["agents"]["default"]), "store": "second"}
-    await rig.start_agent("--name", "default")
-    await rig.start_agent("--name", "second")
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    deployment.document["stores"]["second"] = {"url": second.url}
+    deployment.document["agents"]["second"] = {
+        **copy.deepcopy(deployment.document["agents"]["default"]),
+        "store": "second",
+    }
+    await deployment.start_agent("--name", "default")
+    await deployment.start_agent("--name", "second")
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         # One by one: concurrent submits are gathered into one call to one bucket.
         receipts = [await cluster.submit(add, {"one": n, "other": n}) for n in range(200)]
         results = await asyncio.gather(*(receipt.result(timeout=PATIENCE_SECONDS) for receipt in receipts))
     assert results == [n + n for n in range(200)]
-    stores = await rig.fetch("SELECT DISTINCT store FROM bucket b JOIN job j ON j.bucket_id = b.id ORDER BY 1")
+    stores = await deployment.fetch("SELECT DISTINCT store FROM bucket b JOIN job j ON j.bucket_id = b.id ORDER BY 1")
     assert [row[0] for row in stores] == ["default", "second"]
 
 
-async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
+async def test_a_job_finds_the_agent_that_can_run_it(deployment: Deployment) -> None:
     """Agents with different handlers share a lane: producers choose buckets of who has it, onboarding asks by name."""
     from jobmaster.wiring import open_cluster
     from tests.system.other_jobs import handlers, rare
 
-    await rig.start_agent()
-    await rig.start_agent("--handlers", "tests.system.other_jobs")
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    await deployment.start_agent()
+    await deployment.start_agent("--handlers", "tests.system.other_jobs")
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipts = [await cluster.submit(rare, {}) for _ in range(20)]
         many = await cluster.submit_many([(rare, {})] * 20)
         receipts += [await cluster.submit(rare, {}, durability="master") for _ in range(20)]
@@ -147,12 +156,12 @@ async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
         views = [await receipt.get() for receipt in receipts]
 
         async def all_over() -> bool:
-            return (await rig.states()).get("SUCCEEDED") == 60
+            return (await deployment.states()).get("SUCCEEDED") == 60
 
         await eventually(all_over, 10, "all jobs to end")
     assert {view.attempt for view in views} == {1}
     assert {view.token for view in views[:20]} == {1}, "none had to be given back"
-    tokens = await rig.fetch(
+    tokens = await deployment.fetch(
         "SELECT DISTINCT token FROM job WHERE id = ANY ($1::uuid[])", [str(UUID(bytes=i)) for i in many.ids]
     )
     assert [row["token"] for row in tokens] == [1]

@@ -11,9 +11,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import Unserved, WaitTimeout
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import Rig
 from tests.system.jobs import noop
 from tests.system.other_jobs import handlers as other_jobs
 from tests.system.other_jobs import rare
@@ -24,78 +24,80 @@ NO_LOW = {"critical": 1, "high": 1, "medium": 1, "low": 0, "very_low": 0}
 LOW = {**dict.fromkeys(NO_LOW, 0), "low": 1}
 
 
-def configure(rig: Rig, **thresholds: Any) -> None:
-    rig.document["agents"] = {"general": {"buckets": NO_LOW}, "low": {"buckets": LOW}}
-    rig.document["thresholds"] = {"fallback_after": "600ms", **thresholds}
+def configure(deployment: Deployment, **thresholds: Any) -> None:
+    deployment.document["agents"] = {"general": {"buckets": NO_LOW}, "low": {"buckets": LOW}}
+    deployment.document["thresholds"] = {"fallback_after": "600ms", **thresholds}
 
 
-async def low_buckets(rig: Rig) -> dict[str, str]:
+async def low_buckets(deployment: Deployment) -> dict[str, str]:
     """Kind of agent -> state of its bucket of low priority."""
-    rows = await rig.fetch(
+    rows = await deployment.fetch(
         "SELECT a.name, b.state::text FROM bucket b JOIN agent a ON a.id = b.owner WHERE b.priority = 2"
     )
     return {row["name"]: row["state"] for row in rows}
 
 
-async def test_an_agent_helps_until_a_configured_one_comes(rig: Rig, cluster: Cluster) -> None:
-    configure(rig)
-    helper = await rig.start_agent("--name", "general")
+async def test_an_agent_helps_until_a_configured_one_comes(deployment: Deployment, cluster: Cluster) -> None:
+    configure(deployment)
+    helper = await deployment.start_agent("--name", "general")
     receipts = [await cluster.submit(noop, {}, priority="low") for _ in range(20)]
     assert all(receipt.unserved for receipt in receipts), "said at once"
     for receipt in receipts:
         assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-    assert await low_buckets(rig) == {"general": "ACTIVE"}
-    await rig.start_agent("--name", "low")
+    assert await low_buckets(deployment) == {"general": "ACTIVE"}
+    await deployment.start_agent("--name", "low")
 
     async def given_up() -> bool:
-        return await low_buckets(rig) == {"general": "READY_TO_DELETE", "low": "ACTIVE"}
+        return await low_buckets(deployment) == {"general": "READY_TO_DELETE", "low": "ACTIVE"}
 
     await eventually(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
     assert helper.count("help_ended") == 1
     receipt = await cluster.submit(noop, {}, priority="low")
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert helper.process.poll() is None
-    assert await rig.bucket_events("LOST") == 0
+    assert await deployment.bucket_events("LOST") == 0
 
 
-async def test_an_idle_helper_gives_its_bucket_up(rig: Rig, cluster: Cluster) -> None:
-    configure(rig, fallback_idle="1s")
-    helper = await rig.start_agent("--name", "general")
+async def test_an_idle_helper_gives_its_bucket_up(deployment: Deployment, cluster: Cluster) -> None:
+    configure(deployment, fallback_idle="1s")
+    helper = await deployment.start_agent("--name", "general")
     receipt = await cluster.submit(noop, {}, priority="low")
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
 
     async def given_up() -> bool:
-        return await low_buckets(rig) == {"general": "READY_TO_DELETE"}
+        return await low_buckets(deployment) == {"general": "READY_TO_DELETE"}
 
     await eventually(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
     assert helper.count("help_idle") >= 1
-    assert await rig.bucket_events("LOST") == 0
+    assert await deployment.bucket_events("LOST") == 0
 
 
-async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(rig: Rig, cluster: Cluster) -> None:
+async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(deployment: Deployment, cluster: Cluster) -> None:
     """The other lane's jobs are found at the same time, so its turn has come when the default lane's job has run."""
-    configure(rig)
-    rig.document["agents"]["other"] = {"lanes": {"other": dict(NO_LOW)}}
-    await rig.start_agent("--name", "general")
-    other = await rig.start_agent("--name", "other")
+    configure(deployment)
+    deployment.document["agents"]["other"] = {"lanes": {"other": dict(NO_LOW)}}
+    await deployment.start_agent("--name", "general")
+    other = await deployment.start_agent("--name", "other")
     await cluster.submit(noop, {}, priority="low", lane="other")
     receipt = await cluster.submit(noop, {}, priority="low")
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-    assert (await rig.states()).get("HELD", 0) == 1
+    assert (await deployment.states()).get("HELD", 0) == 1
     assert other.count("buckets_opened") == 1
     with pytest.raises(Unserved, match="no bucket serves other/low"):
         await cluster.submit(noop, {}, priority="low", lane="other", on_unserved="raise")
 
 
-async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_has_it(rig: Rig) -> None:
-    rig.document["thresholds"] = {"fallback_after": "600ms"}
-    agent = await rig.start_agent()
-    async with await open_cluster(rig.settings, other_jobs) as cluster:
+async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_has_it(deployment: Deployment) -> None:
+    deployment.document["thresholds"] = {"fallback_after": "600ms"}
+    agent = await deployment.start_agent()
+    async with await open_cluster(deployment.settings, other_jobs) as cluster:
         receipt = await cluster.submit(rare, {}, durability="master")
 
         async def put_off() -> bool:
             return bool(
-                await rig.fetch("SELECT FROM job WHERE state = 'HELD' AND due_at > now() + interval '50 minutes'")
+                await deployment.fetch(
+                    "SELECT FROM job WHERE state = 'HELD' AND due_at > now() + interval '50 minutes'"
+                )
             )
 
         await eventually(put_off, 20, lambda: f"the job to be put off: {agent.log.read_text()}")
@@ -106,5 +108,5 @@ async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_
         assert due_us < time.time() * 1e6, "its own due time is shown"
         with pytest.raises(WaitTimeout, match="no living agent has the handler 'rare'"):
             await receipt.wait(timeout=0.1)
-        await rig.start_agent("--handlers", "tests.system.other_jobs")
+        await deployment.start_agent("--handlers", "tests.system.other_jobs")
         assert await receipt.result(timeout=PATIENCE_SECONDS) == "found"

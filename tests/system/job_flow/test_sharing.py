@@ -9,8 +9,8 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
+from tests.support.deployment import Deployment
 from tests.support.waiting import eventually
-from tests.system.conftest import Rig
 from tests.system.jobs import until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -18,30 +18,34 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 JOBS, AGENTS, SLOTS = 150, 3, 5
 
 
-async def test_each_of_three_agents_gets_a_share_before_anything_has_ended(rig: Rig, cluster: Cluster) -> None:
-    rig.document["agents"]["default"] |= {
+async def test_each_of_three_agents_gets_a_share_before_anything_has_ended(
+    deployment: Deployment, cluster: Cluster
+) -> None:
+    deployment.document["agents"]["default"] |= {
         "buckets": {"critical": 0, "high": 0, "medium": 1, "low": 0, "very_low": 0},
         "slots": SLOTS,
         "processes": AGENTS,
     }
-    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     await cluster.submit_many([{"path": path, "gate": gate}] * JOBS, until_file, after=1.0, durability="master")
-    await rig.start_agent(processes=AGENTS)
+    await deployment.start_agent(processes=AGENTS)
 
     async def shares() -> Counter[str]:
-        rows = await rig.fetch("SELECT bucket_id::text FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
+        rows = await deployment.fetch("SELECT bucket_id::text FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
         return Counter(row["bucket_id"] for row in rows)
 
     async def all_busy() -> bool:
         found = await shares()
-        return len(found) == AGENTS and min(found.values()) >= SLOTS and len(rig.witnessed("w")) >= AGENTS * SLOTS
+        return (
+            len(found) == AGENTS and min(found.values()) >= SLOTS and len(deployment.witnessed("w")) >= AGENTS * SLOTS
+        )
 
     await eventually(all_busy, 120, "every slot of every agent to be busy, though no job has ended")
     Path(gate).touch()
 
     async def over() -> bool:
-        return (await rig.states()).get(JobState.SUCCEEDED, 0) == JOBS
+        return (await deployment.states()).get(JobState.SUCCEEDED, 0) == JOBS
 
     await eventually(over, 120, "the end of all jobs")
-    ran_by = Counter(line[3] for line in rig.witnessed("w") if line[4] == "ended")
+    ran_by = Counter(line[3] for line in deployment.witnessed("w") if line[4] == "ended")
     assert len(ran_by) == AGENTS

@@ -13,8 +13,8 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
+from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import noop
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -28,15 +28,15 @@ def statements(log: Path, agent_id: str) -> Counter[str]:
 
 
 async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
-    rig: Rig, new_postgres: Callable[..., PostgresServer]
+    deployment: Deployment, new_postgres: Callable[..., PostgresServer]
 ) -> None:
     """Counted where they arrive: the server writes a line for each statement, with the name of who asked."""
     server = new_postgres(log_statement="all", log_line_prefix="%a ")
-    rig.document["leases"] = {}
-    rig.document["master"]["dsn"] = rig.dsn = server.dsn
-    assert rig.run("db", "migrate").returncode == 0
-    await rig.start_agent()
-    [[agent_id]] = await rig.fetch("SELECT id::text FROM agent WHERE state = 'ACTIVE'")
+    deployment.document["leases"] = {}
+    deployment.document["master"]["dsn"] = deployment.dsn = server.dsn
+    assert deployment.run("db", "migrate").returncode == 0
+    await deployment.start_agent()
+    [[agent_id]] = await deployment.fetch("SELECT id::text FROM agent WHERE state = 'ACTIVE'")
     await asyncio.sleep(8)  # what an agent does once, at its start and in its first seconds as leader
     before, began = statements(server.directory.log, agent_id), time.monotonic()
     await asyncio.sleep(20)
@@ -46,7 +46,9 @@ async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
     assert per_second < 2.0, found
 
 
-async def test_a_job_after_a_quiet_minute_starts_at_once(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
+async def test_a_job_after_a_quiet_minute_starts_at_once(
+    deployment: Deployment, agent: AgentProcess, cluster: Cluster
+) -> None:
     waits = []
     for _ in range(10):
         await asyncio.sleep(0.7)

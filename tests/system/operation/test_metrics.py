@@ -19,9 +19,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
+from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import fails, noop, third_time, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -55,16 +55,16 @@ async def port_of(agent: AgentProcess, process: int = 1) -> int:
 
 
 @pytest.fixture
-async def served(rig: Rig) -> tuple[AgentProcess, int]:
+async def served(deployment: Deployment) -> tuple[AgentProcess, int]:
     """An agent and the port of its metrics."""
-    rig.document["observability"]["metrics_port"] = 0
-    rig.document["leases"]["grace"] = "600s"
-    agent = await rig.start_agent()
+    deployment.document["observability"]["metrics_port"] = 0
+    deployment.document["leases"]["grace"] = "600s"
+    agent = await deployment.start_agent()
     return agent, await port_of(agent)
 
 
 async def test_a_scrape_adds_up_to_what_the_master_says(
-    rig: Rig, cluster: Cluster, served: tuple[AgentProcess, int]
+    deployment: Deployment, cluster: Cluster, served: tuple[AgentProcess, int]
 ) -> None:
     _, port = served
     before = await scrape(port)
@@ -74,14 +74,14 @@ async def test_a_scrape_adds_up_to_what_the_master_says(
 
     receipts: list[JobReceipt[Any]] = [await cluster.submit(noop) for _ in range(150)]
     receipts += [await cluster.submit(noop, durability="master") for _ in range(40)]
-    receipts += [await cluster.submit(fails, {"path": str(rig.path("w"))}) for _ in range(12)]
+    receipts += [await cluster.submit(fails, {"path": str(deployment.path("w"))}) for _ in range(12)]
     receipts += [await cluster.submit(third_time) for _ in range(8)]
     await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
 
-    rows = await rig.fetch("SELECT state::text, count(*), sum(attempt)::int FROM job GROUP BY 1")
+    rows = await deployment.fetch("SELECT state::text, count(*), sum(attempt)::int FROM job GROUP BY 1")
     ended = {row[0]: row[1] for row in rows}
     attempts = sum(row[2] for row in rows)
-    again = (await rig.fetch("SELECT count(*) FROM attempt WHERE outcome = 'failed'"))[0][0]
+    again = (await deployment.fetch("SELECT count(*) FROM attempt WHERE outcome = 'failed'"))[0][0]
     assert ended == {"SUCCEEDED": 198, "FAILED": 12}
     assert (attempts, again) == (150 + 40 + 24 + 24, 12 + 16)
 
@@ -99,17 +99,17 @@ async def test_a_scrape_adds_up_to_what_the_master_says(
     assert after["jobmaster_jobs_claimed_total"] == attempts
     assert after["jobmaster_outcome_write_seconds_count"] >= 2
     assert after["jobmaster_jobs_queued"] == after["jobmaster_jobs_running"] == after["jobmaster_outcomes_waiting"] == 0
-    ran_us = (await rig.fetch("SELECT (SELECT sum(ran_us) FROM job) + (SELECT sum(ran_us) FROM attempt)"))[0][0]
+    ran_us = (await deployment.fetch("SELECT (SELECT sum(ran_us) FROM job) + (SELECT sum(ran_us) FROM attempt)"))[0][0]
     assert after["jobmaster_job_run_seconds_sum"] == pytest.approx(float(ran_us) / 1e6)
     assert dict(cluster.telemetry.jobs_submitted) == {"store": 170, "master": 40}
 
 
-async def test_jobs_given_back_are_counted(rig: Rig, cluster: Cluster) -> None:
-    rig.document["agents"]["default"] = {"slots": 1, "bucket_buffer": 0, "buckets": {"medium": 1}}
-    rig.document["observability"]["metrics_port"] = 0
-    agent = await rig.start_agent()
+async def test_jobs_given_back_are_counted(deployment: Deployment, cluster: Cluster) -> None:
+    deployment.document["agents"]["default"] = {"slots": 1, "bucket_buffer": 0, "buckets": {"medium": 1}}
+    deployment.document["observability"]["metrics_port"] = 0
+    agent = await deployment.start_agent()
     port = await port_of(agent)
-    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(50)]
 
     async def runs() -> bool:
@@ -123,23 +123,23 @@ async def test_jobs_given_back_are_counted(rig: Rig, cluster: Cluster) -> None:
         return (await scrape(port))["jobmaster_jobs_held_total"] == len(receipts) - 1
 
     await eventually(flushed, 15, "what waits to be given back")
-    assert (await rig.states())["HELD"] == len(receipts) - 1
+    assert (await deployment.states())["HELD"] == len(receipts) - 1
     Path(gate).touch()
     assert await agent.wait_exit() == 0
-    assert await rig.states() == {"HELD": len(receipts) - 1, "SUCCEEDED": 1}
+    assert await deployment.states() == {"HELD": len(receipts) - 1, "SUCCEEDED": 1}
 
 
 async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
-    rig: Rig, cluster: Cluster, served: tuple[AgentProcess, int]
+    deployment: Deployment, cluster: Cluster, served: tuple[AgentProcess, int]
 ) -> None:
     agent, port = served
-    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     assert json.loads((await get(port, "/drain"))[1])["draining"] is False
     assert await get(port, "/ready") == (200, '{"ready": true}\n')
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
 
     async def runs() -> bool:
-        return bool(rig.witnessed("w"))
+        return bool(deployment.witnessed("w"))
 
     await eventually(runs, 15, "the job to run")
     agent.process.send_signal(signal.SIGTERM)
@@ -160,7 +160,7 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
     assert 0.0 <= drain.pop("seconds_left") <= 600.0
     assert drain == {"draining": True, "in_flight": 1, "running": 1, "outcomes_waiting": 0, "buckets": 1}
     assert (await scrape(port))["jobmaster_jobs_running"] == 1
-    assert [line[-1] for line in rig.witnessed("w")] == ["began"]
+    assert [line[-1] for line in deployment.witnessed("w")] == ["began"]
     Path(gate).touch()
     assert await agent.wait_exit() == 0
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
@@ -172,11 +172,11 @@ async def test_live_answers_while_postgresql_is_stopped(
     tmp_path: Path, store_url: str, cluster_name: str, new_postgres: Callable[[], PostgresServer]
 ) -> None:
     server = new_postgres()
-    rig = Rig(tmp_path, server.dsn, store_url, cluster_name)
-    rig.document["leases"] |= {"lease": "8s", "renew": "1s"}
-    rig.document["observability"]["metrics_port"] = 0
-    assert rig.run("db", "migrate").returncode == 0
-    agent = await rig.start_agent()
+    deployment = Deployment(tmp_path, server.dsn, store_url, cluster_name)
+    deployment.document["leases"] |= {"lease": "8s", "renew": "1s"}
+    deployment.document["observability"]["metrics_port"] = 0
+    assert deployment.run("db", "migrate").returncode == 0
+    agent = await deployment.start_agent()
     try:
         port = await port_of(agent)
         assert (await get(port, "/ready"))[0] == 200
@@ -197,7 +197,7 @@ async def test_live_answers_while_postgresql_is_stopped(
 
 
 async def test_a_death_and_its_certificate_are_shown_by_the_successor(
-    rig: Rig, served: tuple[AgentProcess, int]
+    deployment: Deployment, served: tuple[AgentProcess, int]
 ) -> None:
     agent, _ = served
     os.kill(agent.children()[0], signal.SIGKILL)
@@ -216,15 +216,15 @@ async def test_a_death_and_its_certificate_are_shown_by_the_successor(
     assert found["process_resident_memory_bytes"] > 1e6
 
 
-async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(rig: Rig) -> None:
+async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(deployment: Deployment) -> None:
     first = two_free_ports()
-    rig.document["observability"]["metrics_port"] = first
-    rig.document["agents"]["default"]["processes"] = 2
-    agent = await rig.start_agent(processes=2)
+    deployment.document["observability"]["metrics_port"] = first
+    deployment.document["agents"]["default"]["processes"] = 2
+    agent = await deployment.start_agent(processes=2)
     assert {await port_of(agent, 1), await port_of(agent, 2)} == {first, first + 1}
     for port in (first, first + 1):
         assert (await get(port, "/ready"))[0] == 200
-    second = rig.run("agent", "run")
+    second = deployment.run("agent", "run")
     assert second.returncode == 78
     (line,) = second.stderr.splitlines()
     assert line.startswith(

@@ -16,8 +16,8 @@ from jobmaster.master.schema.migrations import migration_of, migrations
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -34,61 +34,61 @@ BREAKING = "CREATE TABLE later (id uuid PRIMARY KEY);"
 """It breaks nothing that is there; it only does not say so. So the cluster can still be looked at."""
 
 
-async def upgrade(rig: Rig, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+async def upgrade(deployment: Deployment, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
     """``jobmaster db migrate`` by a newer program."""
-    ours, settings = migrations(), rig.settings
+    ours, settings = migrations(), deployment.settings
     newer = migration_of(len(ours) + 1, "later", content.format(last=len(ours)).encode())
     with monkeypatch.context() as patched:
         patched.setattr(migrate_module, "migrations", lambda: (*ours, newer))
         applied = await migrate_module.migrate(
-            dsn=rig.dsn, schema=settings.schema_name(), cluster=settings.cluster, settings=settings.master
+            dsn=deployment.dsn, schema=settings.schema_name(), cluster=settings.cluster, settings=settings.master
         )
     assert applied == [newer]
 
 
-async def some_jobs(rig: Rig, cluster: Cluster) -> None:
+async def some_jobs(deployment: Deployment, cluster: Cluster) -> None:
     """Through stores and master, at once and later: all of them end."""
-    path = str(rig.path("n"))
+    path = str(deployment.path("n"))
     receipts = [await cluster.submit(note, {"path": path}) for _ in range(JOBS)]
     receipts += [await cluster.submit(note, {"path": path}, durability="master", after=0.01) for _ in range(JOBS)]
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
 
 
 async def test_an_additive_migration_lets_older_agents_and_producers_start_and_work(
-    rig: Rig, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = await rig.start_agent("--processes", "2", processes=2)
-    await some_jobs(rig, cluster)
-    await upgrade(rig, monkeypatch, ADDITIVE)
-    await some_jobs(rig, cluster)
+    agent = await deployment.start_agent("--processes", "2", processes=2)
+    await some_jobs(deployment, cluster)
+    await upgrade(deployment, monkeypatch, ADDITIVE)
+    await some_jobs(deployment, cluster)
     os.kill(agent.children()[0], signal.SIGKILL)
     await agent.wait_event("agent_started", 3, PATIENCE_SECONDS)
-    async with await open_cluster(rig.settings, handlers) as late:
-        await some_jobs(rig, late)
-    status = rig.run("db", "status")
+    async with await open_cluster(deployment.settings, handlers) as late:
+        await some_jobs(deployment, late)
+    status = deployment.run("db", "status")
     assert status.returncode == 0, status.stderr
     assert "newer" in status.stdout
-    another = await rig.start_agent()
+    another = await deployment.start_agent()
     assert await agent.terminate(PATIENCE_SECONDS) == 0
-    await some_jobs(rig, cluster)
+    await some_jobs(deployment, cluster)
     assert await another.terminate(PATIENCE_SECONDS) == 0
     assert agent.count("child_refused") == 0
 
 
 async def test_a_migration_that_does_not_say_so_refuses_older_starts_and_stops_nobody(
-    rig: Rig, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = await rig.start_agent("--processes", "2", processes=2)
+    agent = await deployment.start_agent("--processes", "2", processes=2)
     first, second = agent.children()
-    await upgrade(rig, monkeypatch, BREAKING)
+    await upgrade(deployment, monkeypatch, BREAKING)
     os.kill(first, signal.SIGKILL)
     await agent.wait_event("child_refused", 2, PATIENCE_SECONDS)
     assert "was made by a newer program (migration" in agent.log.read_text()
-    await some_jobs(rig, cluster)
+    await some_jobs(deployment, cluster)
     assert second in agent.children(), "the sibling is the one that ran them"
     with pytest.raises(SchemaMismatch, match="newer program"):
-        await open_cluster(rig.settings, handlers)
-    refused = rig.run("agent", "run")
+        await open_cluster(deployment.settings, handlers)
+    refused = deployment.run("agent", "run")
     assert refused.returncode == 77
     assert refused.stderr.count("newer program") == 1, refused.stderr
     assert await agent.terminate(PATIENCE_SECONDS) in (0, 1), "1 if the other one had just been refused again"

@@ -10,9 +10,9 @@ import redis
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import Rig
 from tests.system.jobs import handlers, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -21,33 +21,33 @@ JOBS = 12
 
 
 async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
-    rig: Rig, new_valkey: Callable[..., ValkeyServer]
+    deployment: Deployment, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
     server = new_valkey()
-    rig.document["stores"]["default"] = {"url": server.url}
-    rig.document["agents"]["default"] |= {"slots": 1, "bucket_buffer": 1, "max_running": 2}
-    gate, path = str(rig.path("gate")), str(rig.path("w"))
-    first = await rig.start_agent()
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    deployment.document["stores"]["default"] = {"url": server.url}
+    deployment.document["agents"]["default"] |= {"slots": 1, "bucket_buffer": 1, "max_running": 2}
+    gate, path = str(deployment.path("gate")), str(deployment.path("w"))
+    first = await deployment.start_agent()
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(JOBS)]
 
         async def began() -> bool:
-            return bool(rig.witnessed("w"))
+            return bool(deployment.witnessed("w"))
 
         await eventually(began, PATIENCE_SECONDS, "a job to run")
         with redis.Redis.from_url(server.url) as raw:
             raw.config_set("maxmemory", 1)
-            before = (await rig.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
+            before = (await deployment.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
 
             async def outlived() -> bool:
                 """Renewed for three leases and more, each time because the store had heard it."""
-                beats = (await rig.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
+                beats = (await deployment.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
                 return bool(beats >= before + 12 or first.count("agent_fenced"))
 
             await eventually(outlived, PATIENCE_SECONDS, "three leases to pass")
             assert (first.count("agent_fenced"), first.count("store_beat_failed")) == (0, 0), first.log.read_text()
             first.kill_all()
-            second = await rig.start_agent()
+            second = await deployment.start_agent()
 
             async def drained() -> bool:
                 return second.count("bucket_drained") >= 6
@@ -57,6 +57,6 @@ async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
             )
             assert (second.count("agent_fenced"), second.count("crash_loop")) == (0, 0), second.log.read_text()
             raw.config_set("maxmemory", 0)
-        rig.path("gate").touch()
+        deployment.path("gate").touch()
         for receipt in receipts:
             assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED

@@ -22,10 +22,10 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster, open_reader, open_stores
+from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy.tcp_proxy import HEALTHY, TcpProxy, WireProtocol, socket_of
 from tests.support.waiting import eventually
-from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import handlers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -71,11 +71,11 @@ def frozen(server: PostgresServer) -> Callable[[], object]:
 class Load:
     """A producer that goes on submitting while the master is away."""
 
-    def __init__(self, cluster: Cluster, rig: Rig) -> None:
+    def __init__(self, cluster: Cluster, deployment: Deployment) -> None:
         self._cluster = cluster
-        self._rig = rig
-        self._path = str(rig.path("w"))
-        self._fenced = str(rig.path("fenced"))
+        self._deployment = deployment
+        self._path = str(deployment.path("w"))
+        self._fenced = str(deployment.path("fenced"))
         self.receipts: list[JobReceipt[object]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -87,7 +87,7 @@ class Load:
         self.start()
 
         async def runs() -> bool:
-            return len(self._rig.witnessed("w")) > 50
+            return len(self._deployment.witnessed("w")) > 50
 
         await eventually(runs, 20, "jobs to run")
 
@@ -117,28 +117,28 @@ def postgres(new_postgres: Callable[..., PostgresServer]) -> PostgresServer:
 
 
 @pytest.fixture
-async def own(tmp_path: Path, postgres: PostgresServer, store_url: str, cluster_name: str) -> AsyncIterator[Rig]:
+async def own(tmp_path: Path, postgres: PostgresServer, store_url: str, cluster_name: str) -> AsyncIterator[Deployment]:
     """A rig whose master is the test's own."""
-    rig = Rig(tmp_path, postgres.dsn, store_url, cluster_name)
-    rig.document["leases"] = dict(LEASES)
-    migrated = rig.run("db", "migrate")
+    deployment = Deployment(tmp_path, postgres.dsn, store_url, cluster_name)
+    deployment.document["leases"] = dict(LEASES)
+    migrated = deployment.run("db", "migrate")
     assert migrated.returncode == 0, migrated.stdout + migrated.stderr
-    yield rig
-    for agent in rig.agents:
+    yield deployment
+    for agent in deployment.agents:
         if agent.process.poll() is None:
             agent.kill_all()
         agent.close()
 
 
 @pytest.fixture
-async def client(own: Rig) -> AsyncIterator[Cluster]:
+async def client(own: Deployment) -> AsyncIterator[Cluster]:
     async with await open_cluster(own.settings, handlers) as cluster:
         yield cluster
 
 
-async def assert_whole(rig: Rig, receipts: list[JobReceipt[object]]) -> None:
+async def assert_whole(deployment: Deployment, receipts: list[JobReceipt[object]]) -> None:
     """Every acknowledged job has one outcome, and no promise is broken."""
-    reader, stores = await open_reader(rig.settings), await open_stores(rig.settings)
+    reader, stores = await open_reader(deployment.settings), await open_stores(deployment.settings)
     try:
         scope = AuditScope(quiet_seconds=0.0, acknowledged=[receipt.id for receipt in receipts])
         report = await audit(reader, stores, scope)
@@ -154,26 +154,28 @@ async def all_ended(cluster: Cluster, receipts: list[JobReceipt[object]]) -> Non
     assert set(states.values()) == {JobState.SUCCEEDED}
 
 
-async def submit_held(rig: Rig, client: Cluster) -> JobReceipt[object]:
+async def submit_held(deployment: Deployment, client: Cluster) -> JobReceipt[object]:
     """A job that runs until its gate is there."""
-    return await client.submit("until_file", {"path": str(rig.path("held")), "gate": str(rig.path("gate"))})
+    return await client.submit(
+        "until_file", {"path": str(deployment.path("held")), "gate": str(deployment.path("gate"))}
+    )
 
 
-async def running(rig: Rig, count: int) -> bool:
-    return len(rig.witnessed("held")) >= count
+async def running(deployment: Deployment, count: int) -> bool:
+    return len(deployment.witnessed("held")) >= count
 
 
-def ran_between(rig: Rig, begin: float, end: float) -> list[str]:
-    return [line[0] for line in rig.witnessed("w") if begin < float(line[4]) < end]
+def ran_between(deployment: Deployment, begin: float, end: float) -> list[str]:
+    return [line[0] for line in deployment.witnessed("w") if begin < float(line[4]) < end]
 
 
-def fenced_between(rig: Rig, begin: float, end: float) -> int:
-    return sum(1 for line in rig.witnessed("fenced") if begin < float(line[4]) < end)
+def fenced_between(deployment: Deployment, begin: float, end: float) -> int:
+    return sum(1 for line in deployment.witnessed("fenced") if begin < float(line[4]) < end)
 
 
 @pytest.mark.parametrize("away", [stopped, frozen], ids=["stopped", "frozen"])
 async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
-    own: Rig, client: Cluster, postgres: PostgresServer, away: Outage
+    own: Deployment, client: Cluster, postgres: PostgresServer, away: Outage
 ) -> None:
     own.document["agents"]["default"]["processes"] = 2
     agent = await own.start_agent(processes=2)
@@ -211,7 +213,7 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
 
 
 async def test_an_agent_killed_during_the_outage_loses_nothing(
-    own: Rig, client: Cluster, postgres: PostgresServer
+    own: Deployment, client: Cluster, postgres: PostgresServer
 ) -> None:
     agent = await own.start_agent()
     load = Load(client, own)
@@ -243,7 +245,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
 
 
 async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_store(
-    own: Rig, client: Cluster, postgres: PostgresServer
+    own: Deployment, client: Cluster, postgres: PostgresServer
 ) -> None:
     """Its store would go on standing for it; a rescuer fences the store first, and waits until that word is over."""
     own.document["agents"]["default"]["isolated_processes"] = 4
@@ -290,7 +292,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
 
 
 async def test_a_process_that_is_stopped_while_suspended_is_killed_when_the_stores_word_is_over(
-    own: Rig, client: Cluster, postgres: PostgresServer
+    own: Deployment, client: Cluster, postgres: PostgresServer
 ) -> None:
     """SIGSTOP: its supervisor ends it; the kernel's timer would, too, before its next instruction."""
     agent = await own.start_agent()
@@ -309,7 +311,7 @@ async def test_a_process_that_is_stopped_while_suspended_is_killed_when_the_stor
     await assert_whole(own, load.receipts)
 
 
-async def test_the_operator_may_forbid_it(own: Rig, client: Cluster, postgres: PostgresServer) -> None:
+async def test_the_operator_may_forbid_it(own: Deployment, client: Cluster, postgres: PostgresServer) -> None:
     own.document["leases"]["master_down"] = "fence"
     agent = await own.start_agent()
     load = Load(client, own)
@@ -326,7 +328,7 @@ async def test_the_operator_may_forbid_it(own: Rig, client: Cluster, postgres: P
     await assert_whole(own, load.receipts)
 
 
-async def test_an_agent_waits_for_a_master_that_is_not_there_yet(own: Rig, postgres: PostgresServer) -> None:
+async def test_an_agent_waits_for_a_master_that_is_not_there_yet(own: Deployment, postgres: PostgresServer) -> None:
     _ = own.settings
     back = stopped(postgres)
     agent = AgentProcess(own.config, own.path("agent-early.log"))
@@ -339,7 +341,9 @@ async def test_an_agent_waits_for_a_master_that_is_not_there_yet(own: Rig, postg
     assert await agent.terminate() == 0
 
 
-async def test_an_agent_that_waits_for_its_master_leaves_when_it_is_told_to(own: Rig, postgres: PostgresServer) -> None:
+async def test_an_agent_that_waits_for_its_master_leaves_when_it_is_told_to(
+    own: Deployment, postgres: PostgresServer
+) -> None:
     _ = own.settings
     stopped(postgres)
     agent = AgentProcess(own.config, own.path("agent-early.log"))

@@ -18,8 +18,8 @@ from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.chaos.cluster.servers import free_port
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -62,16 +62,16 @@ async def account(server_root: Path) -> AsyncIterator[Account]:
 
 
 @pytest.fixture
-async def guarded(rig: Rig, account: Account) -> Rig:
+async def guarded(deployment: Deployment, account: Account) -> Deployment:
     """The rig's cluster, with its master behind a password."""
-    rig.dsn = rig.document["master"]["dsn"] = account.dsn
-    settings = rig.settings
+    deployment.dsn = deployment.document["master"]["dsn"] = account.dsn
+    settings = deployment.settings
     await migrate(dsn=account.dsn, schema=settings.schema_name(), cluster=settings.cluster, settings=settings.master)
-    return rig
+    return deployment
 
 
 async def test_a_password_that_is_wrong_for_a_while_stops_no_supervisor_for_good(
-    guarded: Rig, account: Account
+    guarded: Deployment, account: Account
 ) -> None:
     agent = await guarded.start_agent("--processes", "2", processes=2)
     first, second = agent.children()
@@ -94,7 +94,7 @@ async def test_a_password_that_is_wrong_for_a_while_stops_no_supervisor_for_good
     assert await agent.terminate(PATIENCE_SECONDS) == 0
 
 
-async def test_a_first_start_with_a_wrong_password_ends_with_one_error(guarded: Rig, account: Account) -> None:
+async def test_a_first_start_with_a_wrong_password_ends_with_one_error(guarded: Deployment, account: Account) -> None:
     await account.password("other")
     answer = guarded.run("agent", "run")
     assert answer.returncode == 77, answer.stderr
@@ -102,7 +102,7 @@ async def test_a_first_start_with_a_wrong_password_ends_with_one_error(guarded: 
 
 
 @pytest.mark.parametrize("table", ["agent", "bucket"])
-async def test_so_does_one_without_a_right(guarded: Rig, account: Account, table: str) -> None:
+async def test_so_does_one_without_a_right(guarded: Deployment, account: Account, table: str) -> None:
     """Refused when it registers, or when it makes its buckets."""
     await account.say(f'REVOKE INSERT ON "{guarded.settings.schema_name()}".{table} FROM app')
     answer = guarded.run("agent", "run")

@@ -17,9 +17,9 @@ from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import Durability
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -43,11 +43,14 @@ class Stoppable:
 
 
 @pytest.fixture
-def second(rig: Rig, new_valkey: Callable[..., ValkeyServer]) -> Iterator[Stoppable]:
+def second(deployment: Deployment, new_valkey: Callable[..., ValkeyServer]) -> Iterator[Stoppable]:
     """A second store, and a kind of agent that lives on it."""
     server = new_valkey()
-    rig.document["stores"]["second"] = {"url": server.url, **_SLOW}
-    rig.document["agents"]["second"] = {**copy.deepcopy(rig.document["agents"]["default"]), "store": "second"}
+    deployment.document["stores"]["second"] = {"url": server.url, **_SLOW}
+    deployment.document["agents"]["second"] = {
+        **copy.deepcopy(deployment.document["agents"]["default"]),
+        "store": "second",
+    }
     stoppable = Stoppable(server)
     yield stoppable
     stoppable.go_on()
@@ -62,17 +65,21 @@ def usual(settings: ClusterSettings) -> ClusterSettings:
     return msgspec.structs.replace(settings, stores=stores)
 
 
-async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig: Rig, second: Stoppable) -> None:
-    victim = await rig.start_agent("--name", "default")
-    there = await rig.start_agent("--name", "second")
-    helper = await rig.start_agent("--name", "default")
-    buckets = {row["owner"]: row["n"] for row in await rig.fetch("SELECT owner, count(*) AS n FROM bucket GROUP BY 1")}
+async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(
+    deployment: Deployment, second: Stoppable
+) -> None:
+    victim = await deployment.start_agent("--name", "default")
+    there = await deployment.start_agent("--name", "second")
+    helper = await deployment.start_agent("--name", "default")
+    buckets = {
+        row["owner"]: row["n"] for row in await deployment.fetch("SELECT owner, count(*) AS n FROM bucket GROUP BY 1")
+    }
     assert len(buckets) == 3
     second.stop()
     there.kill_all()
 
     async def given_up() -> bool:
-        return await rig.bucket_events("LOST") >= 1
+        return await deployment.bucket_events("LOST") >= 1
 
     await eventually(given_up, PATIENCE_SECONDS, "the buckets of the silent store to be lost")
 
@@ -80,15 +87,15 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
         return victim.count("bucket_taken") + helper.count("bucket_taken") >= 1
 
     await eventually(tried, PATIENCE_SECONDS, "somebody to try to drain them")
-    async with await open_cluster(usual(rig.settings), handlers) as cluster:
-        path = str(rig.path("ran"))
+    async with await open_cluster(usual(deployment.settings), handlers) as cluster:
+        path = str(deployment.path("ran"))
         held = [await cluster.submit(note, {"path": path}, durability="master", after=0.3 * n) for n in range(1, 11)]
         assert {receipt.level for receipt in held} == {Durability.MASTER}
 
         async def all_ran() -> bool:
-            return len(rig.witnessed("ran")) >= len(held)
+            return len(deployment.witnessed("ran")) >= len(held)
 
-        await eventually(all_ran, PATIENCE_SECONDS, lambda: f"jobs of the healthy store: {rig.witnessed('ran')}")
+        await eventually(all_ran, PATIENCE_SECONDS, lambda: f"jobs of the healthy store: {deployment.witnessed('ran')}")
 
         victim.kill_all()
 
@@ -102,17 +109,19 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
     assert helper.count("child_killed") == 0
 
 
-async def test_an_agent_whose_own_store_is_silent_leaves_within_its_lease(rig: Rig, second: Stoppable) -> None:
+async def test_an_agent_whose_own_store_is_silent_leaves_within_its_lease(
+    deployment: Deployment, second: Stoppable
+) -> None:
     """Its buckets cannot be completed; they are rescued when the store is back, and nothing is lost."""
-    there = await rig.start_agent("--name", "second")
-    path = str(rig.path("ran"))
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    there = await deployment.start_agent("--name", "second")
+    path = str(deployment.path("ran"))
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipt = await cluster.submit(note, {"path": path}, durability="master")
         await receipt.result(timeout=PATIENCE_SECONDS)
     second.stop()
     assert await there.terminate(PATIENCE_SECONDS) == 1
     assert there.count("agent_fenced") + there.count("child_killed") == 1, there.log.read_text()
-    helper = await rig.start_agent("--name", "default")
+    helper = await deployment.start_agent("--name", "default")
     second.go_on()
 
     async def drained() -> bool:

@@ -10,9 +10,9 @@ import pytest
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
+from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.conftest import Rig
 from tests.system.jobs import add, handlers, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -20,18 +20,23 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 NewValkey = Callable[..., ValkeyServer]
 
 
-async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(rig: Rig, new_valkey: NewValkey) -> None:
+async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(
+    deployment: Deployment, new_valkey: NewValkey
+) -> None:
     second = new_valkey()
-    rig.document["stores"]["second"] = {"url": second.url}
-    rig.document["agents"]["second"] = {**copy.deepcopy(rig.document["agents"]["default"]), "store": "second"}
+    deployment.document["stores"]["second"] = {"url": second.url}
+    deployment.document["agents"]["second"] = {
+        **copy.deepcopy(deployment.document["agents"]["default"]),
+        "store": "second",
+    }
     second.kill()
-    agent = await rig.start_agent("--name", "default")
+    agent = await deployment.start_agent("--name", "default")
     assert agent.count("store_unreachable") == 1
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipt = await cluster.submit(add, {"one": 1, "other": 2})
         assert await receipt.result(timeout=PATIENCE_SECONDS) == 3
         second.start()
-        late = await rig.start_agent("--name", "second")
+        late = await deployment.start_agent("--name", "second")
         assert late.count("store_unreachable") == 0
 
         async def joined() -> bool:
@@ -40,37 +45,37 @@ async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(rig: Ri
         await eventually(joined, 20, "the agent that came first to use the second store too")
 
 
-async def test_with_every_store_dead_jobs_go_to_the_master(rig: Rig, new_valkey: NewValkey) -> None:
+async def test_with_every_store_dead_jobs_go_to_the_master(deployment: Deployment, new_valkey: NewValkey) -> None:
     only = new_valkey()
-    rig.document["stores"]["default"] = {"url": only.url}
+    deployment.document["stores"]["default"] = {"url": only.url}
     only.kill()
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipt = await cluster.submit(add, {"one": 1, "other": 2})
         assert receipt.level is Durability.MASTER
         only.start()
-        await rig.start_agent()
+        await deployment.start_agent()
         assert await receipt.result(timeout=PATIENCE_SECONDS) == 3
 
 
 async def test_an_emptied_store_is_noticed_and_what_the_master_knows_runs_again(
-    rig: Rig, new_valkey: NewValkey
+    deployment: Deployment, new_valkey: NewValkey
 ) -> None:
     only = new_valkey()
-    rig.document["stores"]["default"] = {"url": only.url}
-    agent = await rig.start_agent()
-    path, gate = str(rig.path("w")), str(rig.path("gate"))
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    deployment.document["stores"]["default"] = {"url": only.url}
+    agent = await deployment.start_agent()
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
+    async with await open_cluster(deployment.settings, handlers) as cluster:
         receipt = await cluster.submit(until_file, {"path": path, "gate": gate}, durability="master")
 
         async def began() -> bool:
-            return bool(rig.witnessed("w"))
+            return bool(deployment.witnessed("w"))
 
         await eventually(began, 15, "the job to run")
         import redis
 
         with redis.Redis.from_url(only.url) as connection:
             connection.flushall()
-        rig.path("gate").touch()
+        deployment.path("gate").touch()
         assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
         assert await (await cluster.submit(add, {"one": 1, "other": 2})).result(timeout=PATIENCE_SECONDS) == 3
     assert agent.process.poll() is None

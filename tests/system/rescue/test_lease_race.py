@@ -18,8 +18,8 @@ from jobmaster.demo.lease_race.event_trace import EventTrace
 from jobmaster.demo.lease_race.lease_race import LeaseRace, RaceOptions, RaceResult
 from jobmaster.master.driver.statements import sql
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
+from tests.support.deployment import ENVIRONMENT, REPOSITORY
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.conftest import ENVIRONMENT, REPOSITORY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

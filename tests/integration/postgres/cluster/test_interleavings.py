@@ -22,7 +22,7 @@ from tests.integration.postgres.fixture import (
     DUE,
     LANE,
     PRIORITY,
-    World,
+    MasterFixture,
     entry,
     final_row,
     hold_row,
@@ -32,169 +32,171 @@ from tests.integration.postgres.fixture import (
 )
 
 
-async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(world: World, rescuer: bytes) -> None:
+async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(
+    db: MasterFixture, rescuer: bytes
+) -> None:
     job_id = new_id()
-    (uuid,), fence = uuids([job_id]), uuids(world.fence[:1] + world.fence[2:])
+    (uuid,), fence = uuids([job_id]), uuids(db.fence[:1] + db.fence[2:])
     args = (fence[0], 1, fence[1], [uuid], ["PROCESSING"], [3], ["default"], ["h"], [1], [0], [0], [0], [b"{}"], [b""])
-    async with world.open_transaction("outcomes/persist", *args) as commit:
-        await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", fence[1])
+    async with db.open_transaction("outcomes/persist", *args) as commit:
+        await db.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", fence[1])
         lose = statement("buckets/lose").text
-        task = asyncio.ensure_future(world.sql.fetch(lose, "test"))
-        await world.waiting("buckets/lose")
+        task = asyncio.ensure_future(db.sql.fetch(lose, "test"))
+        await db.waiting("buckets/lose")
         await commit()
         await task
-    taken = await world.take(rescuer)
-    assert await world.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
-    view = await world.view(job_id)
+    taken = await db.take(rescuer)
+    assert await db.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
+    view = await db.view(job_id)
     assert (view.state, view.token, view.rescues) == ("HELD", 2, 1)
 
 
-async def test_an_outcome_that_waits_for_the_rescue_is_refused(world: World, rescuer: bytes) -> None:
-    (job_id,) = await world.processing()
-    await world.lost()
-    taken = await world.take(rescuer)
+async def test_an_outcome_that_waits_for_the_rescue_is_refused(db: MasterFixture, rescuer: bytes) -> None:
+    (job_id,) = await db.processing()
+    await db.lost()
+    taken = await db.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
-    async with world.open_transaction("rescue/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
-        task = world.master.outcomes.record_final([final_row(job_id, world.fence)])
-        written = await world.after_lock("outcomes/record_final", task, commit)
+    async with db.open_transaction("rescue/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
+        task = db.master.outcomes.record_final([final_row(job_id, db.fence)])
+        written = await db.after_lock("outcomes/record_final", task, commit)
     assert written.refused == {job_id}
-    assert await world.state(job_id) == "HELD"
+    assert await db.state(job_id) == "HELD"
 
 
-async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, rescuer: bytes) -> None:
-    (job_id,) = await world.processing()
-    await world.lost()
-    taken = await world.take(rescuer)
-    holder = await world.connect()
+async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(db: MasterFixture, rescuer: bytes) -> None:
+    (job_id,) = await db.processing()
+    await db.lost()
+    taken = await db.take(rescuer)
+    holder = await db.connect()
     transaction = holder.transaction()
     await transaction.start()
     await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", uuids([job_id])[0])
-    sweep = world.master.rescue.sweep(taken, 10, max_rescues=3)
-    assert await world.after_lock("rescue/sweep", sweep, transaction.commit) == (0, 0, 0)
-    page = await world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
+    sweep = db.master.rescue.sweep(taken, 10, max_rescues=3)
+    assert await db.after_lock("rescue/sweep", sweep, transaction.commit) == (0, 0, 0)
+    page = await db.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     await holder.close()
     assert page.refused == {job_id}
-    assert await world.state(job_id) == "SUCCEEDED"
+    assert await db.state(job_id) == "SUCCEEDED"
 
 
-async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(world: World) -> None:
+async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(db: MasterFixture) -> None:
     """The outcome of a job nobody knew comes first: the tombstone must not bury it."""
     job_id = new_id()
-    other = await world.connect()
+    other = await db.connect()
     transaction = other.transaction()
     await transaction.start()
     await other.execute(
         "INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, args)"
         " VALUES ($1, 'SUCCEEDED', 3, 'default', 'handler', 1, $2, 1, '{}')",
-        *uuids([job_id, world.fence.bucket_id]),
+        *uuids([job_id, db.fence.bucket_id]),
     )
-    cancel = world.master.requests.cancel(job_id, tombstone=new_job(job_id), actor="test")
-    assert await world.after_lock("requests/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
+    cancel = db.master.requests.cancel(job_id, tombstone=new_job(job_id), actor="test")
+    assert await db.after_lock("requests/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
     await other.close()
-    assert await world.state(job_id) == "SUCCEEDED"
+    assert await db.state(job_id) == "SUCCEEDED"
 
 
-async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -> None:
+async def test_two_claimers_share_the_due_jobs_and_neither_waits(db: MasterFixture) -> None:
     ids = [new_id() for _ in range(20)]
-    await world.master.intake.insert_held([new_job(id_) for id_ in ids])
-    second = await world.bucket()
-    bucket, owner = uuids([world.fence.bucket_id, world.fence.owner])
-    async with world.open_transaction(
+    await db.master.intake.insert_held([new_job(id_) for id_ in ids])
+    second = await db.bucket()
+    bucket, owner = uuids([db.fence.bucket_id, db.fence.owner])
+    async with db.open_transaction(
         "onboarding/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6
     ) as commit:
-        answer = await world.master.onboarding.onboard(second, LANE, PRIORITY, 60.0, 12)
+        answer = await db.master.onboarding.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"
         await commit()
-    rows = await world.sql.fetch("SELECT bucket_id, count(*), min(token), max(token) FROM job GROUP BY 1")
+    rows = await db.sql.fetch("SELECT bucket_id, count(*), min(token), max(token) FROM job GROUP BY 1")
     assert sorted((row["count"], row["min"], row["max"]) for row in rows) == [(8, 2, 2), (12, 2, 2)]
 
 
-async def _expire(world: World, agent_id: bytes) -> None:
+async def _expire(db: MasterFixture, agent_id: bytes) -> None:
     """The lease of one agent is over; everybody has been alive for long."""
-    await world.sql.execute("UPDATE agent SET held_since = held_since - interval '1 hour'")
-    await world.sql.execute(
+    await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 hour'")
+    await db.sql.execute(
         "UPDATE agent SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1", uuids([agent_id])[0]
     )
 
 
-async def _server_is_old(world: World) -> None:
+async def _server_is_old(db: MasterFixture) -> None:
     """The rule about the server's age is tested elsewhere: here promises are shorter than this server has been up."""
-    await world.sql.execute("UPDATE agent SET lease_seconds = 0.001")
+    await db.sql.execute("UPDATE agent SET lease_seconds = 0.001")
 
 
-async def test_an_agent_that_just_renewed_gets_no_certificate(world: World, rescuer: bytes) -> None:
-    await _expire(world, world.owner)
-    await _server_is_old(world)
-    (owner,) = uuids([world.owner])
-    async with world.open_transaction("members/renew", owner, 10.0) as commit:
-        assert await world.master.members.certify_dead(rescuer, 10) == [], "its row is being renewed right now"
+async def test_an_agent_that_just_renewed_gets_no_certificate(db: MasterFixture, rescuer: bytes) -> None:
+    await _expire(db, db.owner)
+    await _server_is_old(db)
+    (owner,) = uuids([db.owner])
+    async with db.open_transaction("members/renew", owner, 10.0) as commit:
+        assert await db.master.members.certify_dead(rescuer, 10) == [], "its row is being renewed right now"
         await commit()
-    assert await world.master.members.certify_dead(rescuer, 10) == []
-    assert (await world.bucket_row(world.fence.bucket_id)).state is BucketState.ACTIVE
+    assert await db.master.members.certify_dead(rescuer, 10) == []
+    assert (await db.bucket_row(db.fence.bucket_id)).state is BucketState.ACTIVE
 
 
-async def test_the_certificate_itself_reads_the_lease_again_after_a_wait(world: World, rescuer: bytes) -> None:
+async def test_the_certificate_itself_reads_the_lease_again_after_a_wait(db: MasterFixture, rescuer: bytes) -> None:
     """The same without SKIP LOCKED: what the compare-and-set is worth when it has to wait."""
-    await _expire(world, world.owner)
-    await _server_is_old(world)
-    owner, judge = uuids([world.owner, rescuer])
+    await _expire(db, db.owner)
+    await _server_is_old(db)
+    owner, judge = uuids([db.owner, rescuer])
     patient = statement("members/certify_dead").text.replace("SKIP LOCKED", "")
-    async with world.open_transaction("members/renew", owner, 10.0) as commit:
-        court = await world.connect()
+    async with db.open_transaction("members/renew", owner, 10.0) as commit:
+        court = await db.connect()
         task = court.fetch(patient, judge, 10)
-        assert await world.after_lock("members/certify_dead", task, commit) == []
+        assert await db.after_lock("members/certify_dead", task, commit) == []
         await court.close()
 
 
-async def test_a_renewal_that_waits_for_the_certificate_learns_of_it(world: World, rescuer: bytes) -> None:
-    await _expire(world, world.owner)
-    await _server_is_old(world)
+async def test_a_renewal_that_waits_for_the_certificate_learns_of_it(db: MasterFixture, rescuer: bytes) -> None:
+    await _expire(db, db.owner)
+    await _server_is_old(db)
     (judge,) = uuids([rescuer])
-    async with world.open_transaction("members/certify_dead", judge, 10) as commit:
-        renewal = await world.after_lock("members/renew", world.master.members.renew(world.owner, 10.0), commit)
+    async with db.open_transaction("members/certify_dead", judge, 10) as commit:
+        renewal = await db.after_lock("members/renew", db.master.members.renew(db.owner, 10.0), commit)
     assert not renewal.alive
 
 
-async def test_a_bucket_made_just_before_the_certificate_is_lost_with_it(world: World) -> None:
+async def test_a_bucket_made_just_before_the_certificate_is_lost_with_it(db: MasterFixture) -> None:
     made = new_id()
-    owner, bucket = uuids([world.owner, made])
-    async with world.open_transaction("buckets/create", owner, [bucket], ["store"], [LANE], [PRIORITY]) as commit:
-        ended = world.master.members.end_agent(world.owner, dead=True, reason="test")
-        assert await world.after_lock("members/lock", ended, commit)
-    assert (await world.bucket_row(made)).state is BucketState.LOST
+    owner, bucket = uuids([db.owner, made])
+    async with db.open_transaction("buckets/create", owner, [bucket], ["store"], [LANE], [PRIORITY]) as commit:
+        ended = db.master.members.end_agent(db.owner, dead=True, reason="test")
+        assert await db.after_lock("members/lock", ended, commit)
+    assert (await db.bucket_row(made)).state is BucketState.LOST
 
 
-async def test_a_bucket_cannot_be_made_after_the_certificate(world: World) -> None:
-    fence = Fence(world.fence.bucket_id, 1, AgentId(world.owner))
-    await world.lost(fence)
-    (bucket,) = await world.master.queries.list_buckets()
-    assert not await world.master.buckets.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
-    assert len(await world.master.queries.list_buckets()) == 1
+async def test_a_bucket_cannot_be_made_after_the_certificate(db: MasterFixture) -> None:
+    fence = Fence(db.fence.bucket_id, 1, AgentId(db.owner))
+    await db.lost(fence)
+    (bucket,) = await db.master.queries.list_buckets()
+    assert not await db.master.buckets.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
+    assert len(await db.master.queries.list_buckets()) == 1
 
 
-async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: bytes) -> None:
-    second = await world.agent(new_id())
-    await world.bucket()
-    await world.lost()
+async def test_two_rescuers_never_get_the_same_bucket(db: MasterFixture, rescuer: bytes) -> None:
+    second = await db.agent(new_id())
+    await db.bucket()
+    await db.lost()
     (first,) = uuids([rescuer])
-    async with world.open_transaction("buckets/take_lost", first, ["store"], [], []) as commit:
-        other = await world.master.rescue.take_lost(second, ["store"], {})
+    async with db.open_transaction("buckets/take_lost", first, ["store"], [], []) as commit:
+        other = await db.master.rescue.take_lost(second, ["store"], {})
         assert other is not None
-        assert await world.master.rescue.take_lost(second, ["store"], {}) is None
+        assert await db.master.rescue.take_lost(second, ["store"], {}) is None
         await commit()
-    owners = {bucket.id: bucket.owner for bucket in await world.master.queries.list_buckets()}
+    owners = {bucket.id: bucket.owner for bucket in await db.master.queries.list_buckets()}
     assert sorted(owners.values()) == sorted([rescuer, second])
 
 
 @pytest.mark.parametrize("name", ["record_final", "hold", "release", "persist", "retry_here"])
-async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(world: World, name: str) -> None:
+async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(db: MasterFixture, name: str) -> None:
     """So two batches that overlap wait for each other in one direction only, and cannot deadlock.
 
     The highest id is locked by somebody; the batch comes with the highest first. When it waits, it must hold the lowest.
     """
-    ids = await world.assigned(5)
+    ids = await db.assigned(5)
     backwards = sorted(ids, reverse=True)
-    master, fence = world.master, world.fence
+    master, fence = db.master, db.fence
     writes: dict[str, Callable[[], Awaitable[Written]]] = {
         "record_final": lambda: master.outcomes.record_final([final_row(id_, fence, 2) for id_ in backwards]),
         "hold": lambda: master.outcomes.hold(fence, [hold_row(id_, 2) for id_ in backwards]),
@@ -203,34 +205,34 @@ async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(world: World
         "retry_here": lambda: master.outcomes.retry_here(fence, [hold_row(id_, 2, due_us=DUE) for id_ in backwards]),
     }
     lock = "SELECT id FROM job WHERE id = $1 FOR UPDATE"
-    holder = await world.connect()
+    holder = await db.connect()
     transaction = holder.transaction()
     await transaction.start()
     await holder.fetch(lock, *uuids(backwards[:1]))
     task = asyncio.ensure_future(writes[name]())
-    await world.waiting(f"/{name} ")
+    await db.waiting(f"/{name} ")
     for id_ in backwards[1:]:
         with pytest.raises(asyncpg.LockNotAvailableError):
-            await world.sql.fetch(f"{lock} NOWAIT", *uuids([id_]))
+            await db.sql.fetch(f"{lock} NOWAIT", *uuids([id_]))
     await transaction.commit()
     assert (await task).accepted == set(ids)
     await holder.close()
 
 
 async def test_a_frozen_session_of_a_dead_owner_is_ended_before_its_bucket_is_taken(
-    world: World, rescuer: bytes
+    db: MasterFixture, rescuer: bytes
 ) -> None:
     """A client that freezes inside a transaction holds its locks, and no statement time-out ends it."""
-    (job_id,) = await world.processing()
-    frozen = await world.connect(application_name=str(uuids([world.owner])[0]))
+    (job_id,) = await db.processing()
+    frozen = await db.connect(application_name=str(uuids([db.owner])[0]))
     await frozen.execute("BEGIN")
     await frozen.execute("UPDATE job SET ran_us = 1 WHERE id = $1", uuids([job_id])[0])
-    alive = await world.connect(application_name=str(uuids([rescuer])[0]))
-    await world.lost()
-    taken = await world.take(rescuer)
+    alive = await db.connect(application_name=str(uuids([rescuer])[0]))
+    await db.lost()
+    taken = await db.take(rescuer)
     assert frozen.is_closed() or await _dead(frozen)
     assert await alive.fetchval("SELECT 1") == 1
-    assert await world.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
+    assert await db.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     await alive.close()
 
 

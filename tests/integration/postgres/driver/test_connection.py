@@ -19,7 +19,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA, World, final_row, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row, in_flight_row, new_job, uuids
 from tests.support.patience import PATIENCE_SECONDS
 
 _DEFAULTS = MasterSettings()
@@ -35,9 +35,9 @@ async def _master(dsn: str, settings: MasterSettings = _DEFAULTS) -> AsyncIterat
 
 
 @asynccontextmanager
-async def _bucket_locked(world: World) -> AsyncIterator[None]:
+async def _bucket_locked(db: MasterFixture) -> AsyncIterator[None]:
     """Somebody holds the bucket's row."""
-    other = await world.connect()
+    other = await db.connect()
     async with other.transaction():
         await other.execute("UPDATE bucket SET changed_at = clock_timestamp()")
         yield
@@ -64,90 +64,88 @@ def test_no_message_names_the_password() -> None:
     assert place_of("postgresql://someone@/jobs?host=/run/pg") == "/run/pg:5432/jobs"
 
 
-async def test_an_unknown_user_or_database_is_refused_with_a_hint(world: World) -> None:
+async def test_an_unknown_user_or_database_is_refused_with_a_hint(db: MasterFixture) -> None:
     with pytest.raises(Refused, match=r"does not exist \(create it"):
-        async with _master(_with(world.dsn, database="nowhere")):
+        async with _master(_with(db.dsn, database="nowhere")):
             pass
     with pytest.raises(Refused, match=r"does not accept this user or password.*\(mend the user and password"):
-        async with _master(_with(world.dsn, user="nobody_of_ours")):
+        async with _master(_with(db.dsn, user="nobody_of_ours")):
             pass
 
 
-async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(world: World) -> None:
+async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(db: MasterFixture) -> None:
     """A program that works must not end for a password that somebody is about to mend."""
     role = f"role_{new_id().hex()}"
-    await world.sql.execute(f"CREATE ROLE {role} LOGIN")
-    opener = ConnectionFactory(_with(world.dsn, user=role), "public", MasterSettings(), "test")
+    await db.sql.execute(f"CREATE ROLE {role} LOGIN")
+    opener = ConnectionFactory(_with(db.dsn, user=role), "public", MasterSettings(), "test")
     (await opener.open(plan_once=False)).terminate()
-    await world.sql.execute(f"ALTER ROLE {role} NOLOGIN")
+    await db.sql.execute(f"ALTER ROLE {role} NOLOGIN")
     with pytest.raises(Unavailable, match=r"does not accept this user or password any more.*\(mend the user"):
         await opener.open(plan_once=False)
-    await world.sql.execute(f"ALTER ROLE {role} LOGIN")
+    await db.sql.execute(f"ALTER ROLE {role} LOGIN")
     (await opener.open(plan_once=False)).terminate()
     with pytest.raises(Refused, match="does not accept this user or password"):
-        await ConnectionFactory(_with(world.dsn, user="nobody_of_ours"), "public", MasterSettings(), "test").open(
+        await ConnectionFactory(_with(db.dsn, user="nobody_of_ours"), "public", MasterSettings(), "test").open(
             plan_once=False
         )
 
 
-async def test_a_lock_that_is_not_had_in_time_means_nothing_happened(world: World) -> None:
+async def test_a_lock_that_is_not_had_in_time_means_nothing_happened(db: MasterFixture) -> None:
     job_id = new_id()
-    async with _master(world.dsn, MasterSettings(lock_timeout_seconds=0.05)) as impatient, _bucket_locked(world):
+    async with _master(db.dsn, MasterSettings(lock_timeout_seconds=0.05)) as impatient, _bucket_locked(db):
         with pytest.raises(Unavailable, match="nothing was changed") as raised:
-            await impatient.outcomes.persist(world.fence, [in_flight_row(job_id)])
+            await impatient.outcomes.persist(db.fence, [in_flight_row(job_id)])
     assert not isinstance(raised.value, OutcomeUnknown)
-    assert await world.master.queries.get(job_id) is None
+    assert await db.master.queries.get(job_id) is None
 
 
-async def test_a_statement_that_runs_too_long_means_nothing_happened(world: World) -> None:
-    async with _master(world.dsn, MasterSettings(statement_timeout_seconds=0.1)) as impatient, _bucket_locked(world):
+async def test_a_statement_that_runs_too_long_means_nothing_happened(db: MasterFixture) -> None:
+    async with _master(db.dsn, MasterSettings(statement_timeout_seconds=0.1)) as impatient, _bucket_locked(db):
         with pytest.raises(Unavailable, match="nothing was changed"):
-            await impatient.outcomes.persist(world.fence, [in_flight_row(new_id())])
+            await impatient.outcomes.persist(db.fence, [in_flight_row(new_id())])
 
 
-async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(world: World) -> None:
+async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(db: MasterFixture) -> None:
     job_id = new_id()
-    async with _bucket_locked(world):
-        task = asyncio.ensure_future(world.master.outcomes.persist(world.fence, [in_flight_row(job_id)]))
-        await world.waiting("outcomes/persist")
+    async with _bucket_locked(db):
+        task = asyncio.ensure_future(db.master.outcomes.persist(db.fence, [in_flight_row(job_id)]))
+        await db.waiting("outcomes/persist")
         waiting = "wait_event_type = 'Lock' AND query LIKE '%outcomes/persist%'"
-        await world.sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waiting}")
+        await db.sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waiting}")
         with pytest.raises(OutcomeUnknown, match="send the same id again") as raised:
             await task
     assert raised.value.job_ids == (job_id,)
-    assert (await world.master.outcomes.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
+    assert (await db.master.outcomes.persist(db.fence, [in_flight_row(job_id)])).accepted == {job_id}
 
 
-async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
-    first, second = sorted(await world.assigned(2))
-    other = await world.connect(
-        deadlock_timeout="20s", lock_timeout="20s"
-    )  # so that the master's statement is the victim
+async def test_the_victim_of_a_deadlock_is_sent_again(db: MasterFixture) -> None:
+    first, second = sorted(await db.assigned(2))
+    other = await db.connect(deadlock_timeout="20s", lock_timeout="20s")  # so that the master's statement is the victim
     touch = "UPDATE job SET waited_us = 1 WHERE id = $1"
     transaction = other.transaction()
     await transaction.start()
     await other.execute(touch, *uuids([second]))
     task = asyncio.ensure_future(
-        world.master.outcomes.record_final([final_row(id_, world.fence, 2) for id_ in (first, second)])
+        db.master.outcomes.record_final([final_row(id_, db.fence, 2) for id_ in (first, second)])
     )
-    await world.waiting("outcomes/record_final")
+    await db.waiting("outcomes/record_final")
     await other.execute(touch, *uuids([first]))  # closes the circle; goes on when the victim has let go
     await transaction.commit()
     assert (await task).accepted == {first, second}
     await other.close()
 
 
-async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> None:
-    async with _master(world.dsn, MasterSettings(statement_timeout_seconds=1.0, pool_size=1)) as impatient:
+async def test_a_frozen_server_process_holds_nobody_for_ever(db: MasterFixture) -> None:
+    async with _master(db.dsn, MasterSettings(statement_timeout_seconds=1.0, pool_size=1)) as impatient:
         await impatient.queries.get(new_id())  # opens the one data connection
         find = "SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'"
-        pids = [row["pid"] for row in await world.sql.fetch(find)]
+        pids = [row["pid"] for row in await db.sql.fetch(find)]
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(OutcomeUnknown, match="answer did not come"):
-                    await impatient.outcomes.record_final([final_row(new_id(), world.fence)])
+                    await impatient.outcomes.record_final([final_row(new_id(), db.fence)])
                 # The next call gets a connection of its own and does not wait behind the frozen one.
                 assert await impatient.queries.get(new_id()) is None
         finally:
@@ -155,10 +153,10 @@ async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> No
                 os.kill(pid, signal.SIGCONT)
 
 
-async def test_closing_does_not_wait_for_a_frozen_server_process(world: World) -> None:
-    async with _master(world.dsn, MasterSettings(pool_size=1)) as closing:
+async def test_closing_does_not_wait_for_a_frozen_server_process(db: MasterFixture) -> None:
+    async with _master(db.dsn, MasterSettings(pool_size=1)) as closing:
         await closing.queries.get(new_id())
-        pid = await world.sql.fetchval("SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'")
+        pid = await db.sql.fetchval("SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'")
         os.kill(pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -169,24 +167,24 @@ async def test_closing_does_not_wait_for_a_frozen_server_process(world: World) -
             await closing.queries.get(new_id())
 
 
-async def test_a_cancelled_call_spoils_no_later_answer(world: World) -> None:
+async def test_a_cancelled_call_spoils_no_later_answer(db: MasterFixture) -> None:
     """One connection: what the cancelled statement would have answered must not be taken for the next one's answer."""
-    async with _master(world.dsn, MasterSettings(pool_size=1)) as single:
-        async with _bucket_locked(world):
-            task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
-            await world.waiting("outcomes/persist")
+    async with _master(db.dsn, MasterSettings(pool_size=1)) as single:
+        async with _bucket_locked(db):
+            task = asyncio.ensure_future(single.outcomes.persist(db.fence, [in_flight_row(new_id())]))
+            await db.waiting("outcomes/persist")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         job_id = new_id()
-        assert (await single.outcomes.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
+        assert (await single.outcomes.persist(db.fence, [in_flight_row(job_id)])).accepted == {job_id}
         assert await single.queries.states([job_id]) == {job_id: "PROCESSING"}
 
 
-async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None:
+async def test_a_call_that_gets_no_connection_was_not_sent(db: MasterFixture) -> None:
     async with (
-        _master(world.dsn, MasterSettings(pool_size=1, statement_timeout_seconds=0.5)) as single,
-        _bucket_locked(world),
+        _master(db.dsn, MasterSettings(pool_size=1, statement_timeout_seconds=0.5)) as single,
+        _bucket_locked(db),
     ):
         await single.queries.get(new_id())
         holder = single._data._connections.acquire()
@@ -197,29 +195,29 @@ async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None
         await holder.__aexit__(None, None, None)
 
 
-async def test_heartbeats_do_not_wait_behind_data(world: World) -> None:
-    async with _master(world.dsn, MasterSettings(pool_size=1)) as single, _bucket_locked(world):
-        task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
-        await world.waiting("outcomes/persist")
-        assert (await single.members.renew(world.owner, 10.0)).alive
+async def test_heartbeats_do_not_wait_behind_data(db: MasterFixture) -> None:
+    async with _master(db.dsn, MasterSettings(pool_size=1)) as single, _bucket_locked(db):
+        task = asyncio.ensure_future(single.outcomes.persist(db.fence, [in_flight_row(new_id())]))
+        await db.waiting("outcomes/persist")
+        assert (await single.members.renew(db.owner, 10.0)).alive
         task.cancel()
 
 
-async def test_a_value_the_server_cannot_store_is_the_callers_fault(world: World) -> None:
+async def test_a_value_the_server_cannot_store_is_the_callers_fault(db: MasterFixture) -> None:
     job = new_job(new_id())._replace(handler="nul\x00")
     with pytest.raises(InputError, match="does not take a value"):
-        await world.master.intake.insert_held([job])
+        await db.master.intake.insert_held([job])
     with pytest.raises(InputError, match="does not take a value"):
-        await world.master.intake.insert_held([new_job(new_id())._replace(priority=10**6)])
-    assert (await world.master.intake.insert_held([new_job(job.id)])).accepted == {job.id}, "the connection still works"
+        await db.master.intake.insert_held([new_job(new_id())._replace(priority=10**6)])
+    assert (await db.master.intake.insert_held([new_job(job.id)])).accepted == {job.id}, "the connection still works"
 
 
-async def test_a_poisoned_entry_of_a_page_is_refused_so_that_the_page_can_be_split(world: World) -> None:
-    row = final_row(new_id(), world.fence)._replace(handler="nul\x00")
+async def test_a_poisoned_entry_of_a_page_is_refused_so_that_the_page_can_be_split(db: MasterFixture) -> None:
+    row = final_row(new_id(), db.fence)._replace(handler="nul\x00")
     with pytest.raises(ValueRefused, match="does not take a value"):
-        await world.master.outcomes.record_final([row])
+        await db.master.outcomes.record_final([row])
     with pytest.raises(ValueRefused, match="does not take a value"):
-        await world.master.outcomes.record_final([final_row(new_id(), world.fence)._replace(priority=10**6)])
+        await db.master.outcomes.record_final([final_row(new_id(), db.fence)._replace(priority=10**6)])
 
 
 async def test_a_right_that_was_taken_away_is_no_fault_of_a_row() -> None:
@@ -256,8 +254,8 @@ async def test_a_schema_that_lost_a_table_is_a_mismatch(own: str) -> None:
     await admin.close()
 
 
-async def test_the_sessions_settings_are_ours(world: World) -> None:
-    async with world.master._data._connections.acquire() as connection:
+async def test_the_sessions_settings_are_ours(db: MasterFixture) -> None:
+    async with db.master._data._connections.acquire() as connection:
         names = ["jit", "search_path", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
         settings = {name: await connection.fetchval(f"SHOW {name}") for name in names}
     assert settings == {

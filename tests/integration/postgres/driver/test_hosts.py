@@ -19,7 +19,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA, World, final_row
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row
 from tests.support.patience import PATIENCE_SECONDS
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -72,15 +72,15 @@ def refusing(code: str, text: str) -> Answer:
     return answer
 
 
-def behind(world: World, *directories: str) -> str:
+def behind(db: MasterFixture, *directories: str) -> str:
     """The DSN of the world's server with other hosts before it."""
-    parts = urlsplit(world.dsn)
+    parts = urlsplit(db.dsn)
     own = parse_qs(parts.query)["host"][0]
     return parts._replace(query=f"host={','.join([*directories, own])}").geturl()
 
 
-async def test_a_host_that_is_gone_is_passed_over(world: World, server_root: Path) -> None:
-    dsn = behind(world, str(server_root / "no-such-host"))
+async def test_a_host_that_is_gone_is_passed_over(db: MasterFixture, server_root: Path) -> None:
+    dsn = behind(db, str(server_root / "no-such-host"))
     master = await Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="several")
     assert await master.queries.list_buckets()
     await master.close()
@@ -89,7 +89,9 @@ async def test_a_host_that_is_gone_is_passed_over(world: World, server_root: Pat
     await reader.close()
 
 
-async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(world: World, server_root: Path) -> None:
+async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(
+    db: MasterFixture, server_root: Path
+) -> None:
     came = 0
 
     async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,26 +99,26 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(w
         came += 1
         await silence(reader, writer)
 
-    async with listener(server_root / f"silent-{id(world)}", counted) as silent:
-        connector = Connector(behind(world, silent))
+    async with listener(server_root / f"silent-{id(db)}", counted) as silent:
+        connector = Connector(behind(db, silent))
         for _ in range(3):
             connection = await connector.connect(PATIENCE_SECONDS / 10, server_settings={})
             await connection.close()
     assert came == 1
 
 
-async def test_all_hosts_together_have_the_time_of_one(world: World, server_root: Path) -> None:
-    async with listener(server_root / f"mute-{id(world)}", silence) as silent:
+async def test_all_hosts_together_have_the_time_of_one(db: MasterFixture, server_root: Path) -> None:
+    async with listener(server_root / f"mute-{id(db)}", silence) as silent:
         connector = Connector(f"postgresql://app@/d?host={silent},{silent}")
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(TimeoutError):
                 await connector.connect(0.2, server_settings={})
 
 
-async def test_a_standby_is_passed_over_unless_it_is_wanted(world: World, server_root: Path) -> None:
+async def test_a_standby_is_passed_over_unless_it_is_wanted(db: MasterFixture, server_root: Path) -> None:
     """``primary`` is what several hosts mean; the only one here is a primary, so another wish finds no host."""
     gone = str(server_root / "no-such-host")
-    dsn = behind(world, gone)
+    dsn = behind(db, gone)
     with pytest.raises(Unavailable, match=r"no host of the master database .* is of the kind that is wanted"):
         await Reader.connect(dsn=f"{dsn}&target_session_attrs=standby", schema=SCHEMA)
     # A session that is read-only by its own settings still is one on the primary.
@@ -130,17 +132,17 @@ async def test_a_missing_file_of_a_dsn_is_named(name: str) -> None:
         await Reader.connect(dsn=f"postgresql://app@h/d?sslmode=verify-full&{name}=/no/such.pem", schema=SCHEMA)
 
 
-async def test_a_parameter_that_the_server_does_not_know_is_refused(world: World) -> None:
+async def test_a_parameter_that_the_server_does_not_know_is_refused(db: MasterFixture) -> None:
     with pytest.raises(Refused, match=r'unrecognized configuration parameter "sslmod".*after the \?'):
-        await Reader.connect(dsn=f"{world.dsn}&sslmod=require", schema=SCHEMA)
+        await Reader.connect(dsn=f"{db.dsn}&sslmod=require", schema=SCHEMA)
 
 
 @pytest.mark.parametrize(
     "name", ["search_path", "jit", "enable_hashjoin", "statement_timeout", "default_transaction_read_only"]
 )
-async def test_a_pooler_in_the_way_is_told_in_one_sentence(world: World, server_root: Path, name: str) -> None:
+async def test_a_pooler_in_the_way_is_told_in_one_sentence(db: MasterFixture, server_root: Path, name: str) -> None:
     said = f"unsupported startup parameter: {name}"  # as PgBouncer words it
-    async with listener(server_root / f"pooler-{id(world)}-{name}", refusing("08P01", said)) as pooler:
+    async with listener(server_root / f"pooler-{id(db)}-{name}", refusing("08P01", said)) as pooler:
         dsn = f"postgresql://app@/d?host={pooler}"
         for connect in (
             lambda: Reader.connect(dsn=dsn, schema=SCHEMA),
@@ -168,15 +170,15 @@ def test_nor_do_statements_get_through_one(error: asyncpg.PostgresError) -> None
         assert "\n" not in str(answer)
 
 
-async def test_a_schema_that_is_dropped_in_mid_work_is_a_schema_that_does_not_fit(world: World) -> None:
+async def test_a_schema_that_is_dropped_in_mid_work_is_a_schema_that_does_not_fit(db: MasterFixture) -> None:
     """And never a value of one row: whoever writes waits for the schema instead of putting its jobs aside."""
-    row = final_row(new_id(), world.fence)
-    assert (await world.master.outcomes.record_final([row])).accepted
-    await world.sql.execute(f"ALTER SCHEMA {SCHEMA} RENAME TO elsewhere")
+    row = final_row(new_id(), db.fence)
+    assert (await db.master.outcomes.record_final([row])).accepted
+    await db.sql.execute(f"ALTER SCHEMA {SCHEMA} RENAME TO elsewhere")
     try:
         for _ in range(2):
             with pytest.raises(SchemaMismatch):
-                await world.master.outcomes.record_final([final_row(new_id(), world.fence)])
+                await db.master.outcomes.record_final([final_row(new_id(), db.fence)])
     finally:
-        await world.sql.execute(f"ALTER SCHEMA elsewhere RENAME TO {SCHEMA}")
-    assert (await world.master.outcomes.record_final([final_row(new_id(), world.fence)])).accepted
+        await db.sql.execute(f"ALTER SCHEMA elsewhere RENAME TO {SCHEMA}")
+    assert (await db.master.outcomes.record_final([final_row(new_id(), db.fence)])).accepted

@@ -18,36 +18,36 @@ from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job
+from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job
 from tests.support.patience import PATIENCE_SECONDS
 
 FILES = (LakeFile("jobs", "jobs/part.parquet", 1, 100, "ab"),)
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[World]:
+async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own, because partitions are changed."""
     settings = MasterSettings()
     await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
     sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
     master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    world = World(master_dsn, master, sql)
-    await world.agent(world.owner)
-    world.fence = await world.bucket()
-    yield world
+    db = MasterFixture(master_dsn, master, sql)
+    await db.agent(db.owner)
+    db.fence = await db.bucket()
+    yield db
     await master.close()
     await sql.close()
 
 
 @pytest.fixture
-async def archive(fresh: World) -> AsyncIterator[Archive]:
+async def archive(fresh: MasterFixture) -> AsyncIterator[Archive]:
     archive = await Archive.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings())
     yield archive
     await archive.close()
 
 
 @pytest.fixture
-async def yesterday(fresh: World) -> int:
+async def yesterday(fresh: MasterFixture) -> int:
     """Milliseconds since 1970."""
     return int(await fresh.sql.fetchval("SELECT to_us(clock_timestamp()) / 1000")) - 86_400_000
 
@@ -60,7 +60,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def _detached(fresh: World, archive: Archive, *ids: bytes) -> ArchiveRange:
+async def _detached(fresh: MasterFixture, archive: Archive, *ids: bytes) -> ArchiveRange:
     """A detached range that holds finished jobs of these ids."""
     await fresh.master.outcomes.record_final([final_row(id_, fresh.fence) for id_ in ids])
     name = await archive.seal(_now())
@@ -76,7 +76,7 @@ async def _published(archive: Archive, found: ArchiveRange) -> ArchiveRange:
     return await archive.published(await archive.verified(found, FILES))
 
 
-async def _seen(fresh: World, job_id: bytes) -> list[int]:
+async def _seen(fresh: MasterFixture, job_id: bytes) -> list[int]:
     """How often each view shows a job."""
     return [
         await fresh.sql.fetchval(f"SELECT count(*) FROM {view} WHERE {key} = $1", UUID(bytes=job_id))
@@ -85,7 +85,7 @@ async def _seen(fresh: World, job_id: bytes) -> list[int]:
 
 
 async def test_a_range_goes_all_the_way_and_every_view_shows_its_jobs_once_until_it_is_dropped(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     job_id = _id_at(yesterday)
     await fresh.master.outcomes.record_final([final_row(job_id, fresh.fence)])
@@ -115,7 +115,7 @@ async def test_a_range_goes_all_the_way_and_every_view_shows_its_jobs_once_until
 
 
 async def test_a_reader_sees_a_job_once_while_its_range_is_detached(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """It looks all the time, and the detaching commits between two looks."""
     job_id = _id_at(yesterday)
@@ -142,7 +142,7 @@ async def test_a_reader_sees_a_job_once_while_its_range_is_detached(
 
 @pytest.mark.parametrize("state", [state for state in ArchiveState if state is not ArchiveState.PUBLISHED])
 async def test_only_what_is_published_is_dropped(
-    fresh: World, archive: Archive, yesterday: int, state: ArchiveState
+    fresh: MasterFixture, archive: Archive, yesterday: int, state: ArchiveState
 ) -> None:
     found = await _detached(fresh, archive, _id_at(yesterday))
     await fresh.sql.execute(
@@ -158,7 +158,7 @@ async def test_only_what_is_published_is_dropped(
 
 
 async def test_the_manifest_itself_refuses_a_drop_that_nobody_verified(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """The second guard, behind the function's."""
     found = await _detached(fresh, archive, _id_at(yesterday))
@@ -169,7 +169,7 @@ async def test_the_manifest_itself_refuses_a_drop_that_nobody_verified(
 
 
 async def test_what_changed_since_it_was_verified_is_not_dropped(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     found = await _published(archive, await _detached(fresh, archive, _id_at(yesterday), _id_at(yesterday)))
     await fresh.sql.execute(f"DELETE FROM {found.name} WHERE ctid = '(0,1)'")
@@ -177,14 +177,18 @@ async def test_what_changed_since_it_was_verified_is_not_dropped(
         await archive.drop(found.name)
 
 
-async def test_another_table_of_the_same_name_is_not_dropped(fresh: World, archive: Archive, yesterday: int) -> None:
+async def test_another_table_of_the_same_name_is_not_dropped(
+    fresh: MasterFixture, archive: Archive, yesterday: int
+) -> None:
     found = await _published(archive, await _detached(fresh, archive, _id_at(yesterday)))
     await fresh.sql.execute(f"ALTER TABLE {found.name} RENAME TO precious; CREATE TABLE {found.name} (LIKE job)")
     with pytest.raises(Refused, match="are not those that were detached"):
         await archive.drop(found.name)
 
 
-async def test_the_checksum_notices_any_change_of_any_column(fresh: World, archive: Archive, yesterday: int) -> None:
+async def test_the_checksum_notices_any_change_of_any_column(
+    fresh: MasterFixture, archive: Archive, yesterday: int
+) -> None:
     job_id = _id_at(yesterday)
     await fresh.master.outcomes.hold(fresh.fence, [hold_row(job_id, error=ERROR)])
     await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 1)
@@ -212,7 +216,7 @@ async def test_the_checksum_notices_any_change_of_any_column(fresh: World, archi
             first = changed
 
 
-async def test_steps_out_of_order_are_refused(fresh: World, archive: Archive, yesterday: int) -> None:
+async def test_steps_out_of_order_are_refused(fresh: MasterFixture, archive: Archive, yesterday: int) -> None:
     found = await _detached(fresh, archive, _id_at(yesterday))
     with pytest.raises(Conflict, match="another state"):
         await archive.verified(found, FILES)
@@ -227,7 +231,7 @@ async def test_steps_out_of_order_are_refused(fresh: World, archive: Archive, ye
         await archive.verified(exported, FILES)
 
 
-async def test_two_archivers_never_hold_one_range(fresh: World, archive: Archive) -> None:
+async def test_two_archivers_never_hold_one_range(fresh: MasterFixture, archive: Archive) -> None:
     second = await Archive.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings())
     assert await archive.take("job_day_1")
     assert not await second.take("job_day_1")
@@ -240,7 +244,7 @@ async def test_two_archivers_never_hold_one_range(fresh: World, archive: Archive
 
 
 async def test_jobs_that_end_late_leave_the_attic_as_a_range_of_their_own(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     late, never = _id_at(yesterday), _id_at(yesterday)
     await fresh.master.intake.insert_held([new_job(late), new_job(never, due_us=2_000_000_000_000_000)])
@@ -268,7 +272,7 @@ async def test_jobs_that_end_late_leave_the_attic_as_a_range_of_their_own(
     assert (await fresh.master.outcomes.record_final([final_row(late, fresh.fence, 3)])).quarantined == {late}
 
 
-async def _ended_late(fresh: World, archive: Archive, yesterday: int) -> bytes:
+async def _ended_late(fresh: MasterFixture, archive: Archive, yesterday: int) -> bytes:
     """A job that went to the attic unfinished and has ended there."""
     late = _id_at(yesterday)
     await fresh.master.intake.insert_held([new_job(late)])
@@ -282,7 +286,7 @@ _SWEEP = "SELECT sweep_pages(sweep_begin($1), $1, 0, 100)"
 
 
 async def test_a_late_copy_that_waits_for_the_sweep_of_the_attic_does_not_bring_its_job_back(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """Without the lock on the row it would pass the guard of the attic, wait for the row, and be inserted anew."""
     late = await _ended_late(fresh, archive, yesterday)
@@ -300,7 +304,7 @@ async def test_a_late_copy_that_waits_for_the_sweep_of_the_attic_does_not_bring_
 
 
 async def test_a_job_that_a_writer_has_passed_the_guard_for_stays_in_the_attic(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     late = await _ended_late(fresh, archive, yesterday)
     writer = await fresh.connect()
@@ -316,7 +320,7 @@ async def test_a_job_that_a_writer_has_passed_the_guard_for_stays_in_the_attic(
     await writer.close()
 
 
-async def test_a_sweep_that_was_killed_is_gone_on_with(fresh: World, archive: Archive, yesterday: int) -> None:
+async def test_a_sweep_that_was_killed_is_gone_on_with(fresh: MasterFixture, archive: Archive, yesterday: int) -> None:
     first = await _ended_late(fresh, archive, yesterday)
     name = await fresh.sql.fetchval("SELECT sweep_begin($1)", _now() + timedelta(seconds=1))
     assert await _seen(fresh, first) == [1, 1]
@@ -331,7 +335,7 @@ async def test_a_sweep_that_was_killed_is_gone_on_with(fresh: World, archive: Ar
 
 
 async def test_a_long_transaction_holds_up_the_archiver_and_not_the_cluster(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """While it waits it asks for no lock, so nobody queues behind it."""
     await archive.seal(_now())
@@ -352,7 +356,7 @@ async def test_a_long_transaction_holds_up_the_archiver_and_not_the_cluster(
 
 
 async def test_a_range_is_counted_before_its_readers_are_locked_out(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """One who reads the views keeps the tables; the drop asks for its lock when the reader has gone."""
     found = await _published(archive, await _detached(fresh, archive, _id_at(yesterday)))
@@ -370,7 +374,7 @@ async def test_a_range_is_counted_before_its_readers_are_locked_out(
 
 
 async def test_the_key_of_a_job_lives_until_its_range_is_dropped(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """People still see the job, so a second one with its key would be seen beside it."""
     job_id = _id_at(yesterday)
@@ -383,7 +387,7 @@ async def test_the_key_of_a_job_lives_until_its_range_is_dropped(
 
 
 async def test_what_streams_go_by_is_kept_when_a_range_is_dropped(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     before = await fresh.sql.fetchval("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
     found = await _published(archive, await _detached(fresh, archive, _id_at(yesterday)))
@@ -396,7 +400,7 @@ async def test_what_streams_go_by_is_kept_when_a_range_is_dropped(
 
 
 async def test_a_discarded_range_needs_no_copy_and_a_verified_one_is_never_called_discarded(
-    fresh: World, archive: Archive, yesterday: int
+    fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     found = await _detached(fresh, archive, _id_at(yesterday))
     assert await archive.drop(found.name, discard=True)

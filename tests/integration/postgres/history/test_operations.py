@@ -8,15 +8,15 @@ from jobmaster.cli.operator_log import NOTE, note_values, operator_name
 from jobmaster.clock import new_id
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import JobState
-from tests.integration.postgres.fixture import SCHEMA, World, new_job
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture, new_job
 
 
-async def test_acts_are_read_back_by_subject_actor_and_age(world: World) -> None:
+async def test_acts_are_read_back_by_subject_actor_and_age(db: MasterFixture) -> None:
     job_id = new_id()
-    await world.master.intake.insert_held([new_job(job_id)])
-    assert await world.master.requests.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
-    await world.master.statements.write(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
-    reader = await Reader.connect(dsn=world.dsn, schema=SCHEMA)
+    await db.master.intake.insert_held([new_job(job_id)])
+    assert await db.master.requests.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
+    await db.master.statements.write(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
+    reader = await Reader.connect(dsn=db.dsn, schema=SCHEMA)
 
     async def found(*filters: object) -> list[tuple[str, str]]:
         return [(row["action"], row["subject"]) for row in await reader.report("operations", *filters)]

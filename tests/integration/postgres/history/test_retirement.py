@@ -25,7 +25,7 @@ from jobmaster.master.reports import Reader
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job
+from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job
 
 UNFINISHED, FINISHED = 700, 300
 FAR = 2_000_000_000_000_000
@@ -44,22 +44,22 @@ _HARMLESS = {"AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdate
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[World]:
+async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own with an old range of 1000 jobs, of which 700 are unfinished."""
     settings = MasterSettings()
     await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
     sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
     master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    world = World(master_dsn, master, sql)
-    await world.agent(world.owner)
-    world.fence = await world.bucket()
+    db = MasterFixture(master_dsn, master, sql)
+    await db.agent(db.owner)
+    db.fence = await db.bucket()
     await sql.execute(_FILL, True, UNFINISHED, FAR, 0, 1)
     await sql.execute(_FILL, False, FINISHED, FAR, UNFINISHED, 1)
     await sql.execute(
         "INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome) "
         "SELECT id, 1, gen_random_uuid(), 1, 'failed' FROM job WHERE state = 'HELD'"
     )
-    yield world
+    yield db
     await master.close()
     await sql.close()
 
@@ -71,7 +71,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(archive_module, name, value)
 
 
-async def _archive(fresh: World) -> Archive:
+async def _archive(fresh: MasterFixture) -> Archive:
     return await Archive.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings())
 
 
@@ -79,11 +79,11 @@ def _safe() -> datetime:
     return datetime.now(UTC) + timedelta(days=1)
 
 
-async def _call(fresh: World, name: str, *values: object) -> Any:
+async def _call(fresh: MasterFixture, name: str, *values: object) -> Any:
     return await fresh.sql.fetchval(statement_text(f"archive/{name}"), *values)
 
 
-async def _copied(fresh: World) -> str:
+async def _copied(fresh: MasterFixture) -> str:
     """The oldest range as it is just before the switch."""
     name: str = await _call(fresh, "retire_begin", _safe())
     await _call(fresh, "retire_bound")
@@ -93,24 +93,24 @@ async def _copied(fresh: World) -> str:
     return name
 
 
-async def _complete(fresh: World) -> None:
+async def _complete(fresh: MasterFixture) -> None:
     """What comes after the switch."""
     while await _call(fresh, "retire_clean", 150):
         pass
 
 
-async def _held(fresh: World, limit: int = 1) -> list[bytes]:
+async def _held(fresh: MasterFixture, limit: int = 1) -> list[bytes]:
     rows = await fresh.sql.fetch("SELECT id FROM job WHERE state = 'HELD' ORDER BY id LIMIT $1", limit)
     return [row["id"].bytes for row in rows]
 
 
-async def _cancel(fresh: World, job_id: bytes) -> None:
+async def _cancel(fresh: MasterFixture, job_id: bytes) -> None:
     await fresh.sql.execute(
         "UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", UUID(bytes=job_id)
     )
 
 
-async def _sound(fresh: World, *, jobs: int = UNFINISHED + FINISHED, unfinished: int = UNFINISHED) -> None:
+async def _sound(fresh: MasterFixture, *, jobs: int = UNFINISHED + FINISHED, unfinished: int = UNFINISHED) -> None:
     """Every job is there once, those that are unfinished in ``job``, with their attempts."""
     seen = await fresh.sql.fetchrow("SELECT count(*) AS rows, count(DISTINCT id) AS ids FROM jobs")
     assert seen is not None
@@ -121,7 +121,7 @@ async def _sound(fresh: World, *, jobs: int = UNFINISHED + FINISHED, unfinished:
     assert tuple(lines) == (UNFINISHED, UNFINISHED)
 
 
-async def test_under_the_lock_only_rows_that_have_changed_are_touched(fresh: World) -> None:
+async def test_under_the_lock_only_rows_that_have_changed_are_touched(fresh: MasterFixture) -> None:
     async with fresh.sql.transaction():
         await fresh.sql.execute("SET LOCAL jobmaster.attic_mover = 'on'")
         await fresh.sql.execute(_FILL, True, 50, FAR, 5000, 5)
@@ -148,7 +148,7 @@ async def test_under_the_lock_only_rows_that_have_changed_are_touched(fresh: Wor
     assert await fresh.sql.fetchval("SELECT count(*) FROM job_attic") == UNFINISHED + 50
 
 
-async def test_everything_beside_the_switch_takes_no_lock_that_others_feel(fresh: World) -> None:
+async def test_everything_beside_the_switch_takes_no_lock_that_others_feel(fresh: MasterFixture) -> None:
     """The two short ones are on the attics and the range alone, never on ``job``: for a change of the catalogue."""
     locks = """SELECT relation::regclass::text AS name, mode FROM pg_locks
                WHERE pid = pg_backend_pid() AND locktype = 'relation' AND relation::regclass::text ~ '^(job|attempt)'"""
@@ -182,7 +182,7 @@ async def test_everything_beside_the_switch_takes_no_lock_that_others_feel(fresh
     await _sound(fresh, unfinished=UNFINISHED - 1)
 
 
-async def test_it_may_be_killed_after_every_statement(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_may_be_killed_after_every_statement(fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """One statement more with each call, until one comes to its end; no job is ever out of sight."""
     await fresh.master.intake.insert_held([new_job(new_id())])
     real = Archive._run
@@ -220,7 +220,7 @@ async def test_it_may_be_killed_after_every_statement(fresh: World, monkeypatch:
     assert [row["state"] for row in states] == ["DETACHED"]
 
 
-async def test_rows_that_change_between_the_copy_and_the_switch_are_as_they_were_last(fresh: World) -> None:
+async def test_rows_that_change_between_the_copy_and_the_switch_are_as_they_were_last(fresh: MasterFixture) -> None:
     await _copied(fresh)
     cancelled, ended, failed = await _held(fresh, 3)
     await fresh.sql.execute(
@@ -243,7 +243,9 @@ async def test_rows_that_change_between_the_copy_and_the_switch_are_as_they_were
     assert await fresh.sql.fetchval("SELECT count(*) FROM job_attic") == UNFINISHED - 2
 
 
-async def test_a_change_that_is_not_committed_when_others_are_copied_again_is_not_forgotten(fresh: World) -> None:
+async def test_a_change_that_is_not_committed_when_others_are_copied_again_is_not_forgotten(
+    fresh: MasterFixture,
+) -> None:
     await _copied(fresh)
     first, second = await _held(fresh, 2)
     writer = await fresh.connect()
@@ -263,7 +265,7 @@ async def test_a_change_that_is_not_committed_when_others_are_copied_again_is_no
     await writer.close()
 
 
-async def test_a_first_row_that_comes_while_the_range_is_leaving_leaves_with_it(fresh: World) -> None:
+async def test_a_first_row_that_comes_while_the_range_is_leaving_leaves_with_it(fresh: MasterFixture) -> None:
     """Late but lawful: the range was still attached. Unfinished it goes to the attic, finished it stays in the range."""
     await _copied(fresh)
     low = (await _held(fresh))[0]
@@ -280,7 +282,7 @@ async def test_a_first_row_that_comes_while_the_range_is_leaving_leaves_with_it(
     await _sound(fresh, jobs=UNFINISHED + FINISHED + 2, unfinished=UNFINISHED + 1)
 
 
-async def test_what_is_in_the_attic_already_comes_along_and_goes_on_living(fresh: World) -> None:
+async def test_what_is_in_the_attic_already_comes_along_and_goes_on_living(fresh: MasterFixture) -> None:
     await lower_floor(fresh.sql, 3)
     await fresh.sql.execute(_FILL, True, 50, FAR, 5000, 3)
     archive = await _archive(fresh)
@@ -305,7 +307,9 @@ async def test_what_is_in_the_attic_already_comes_along_and_goes_on_living(fresh
 
 
 @pytest.mark.parametrize("table", ["job_attic", "the range"])
-async def test_a_table_that_is_rewritten_meanwhile_is_copied_from_the_beginning(fresh: World, table: str) -> None:
+async def test_a_table_that_is_rewritten_meanwhile_is_copied_from_the_beginning(
+    fresh: MasterFixture, table: str
+) -> None:
     """VACUUM FULL puts rows into other pages, so that some would be passed over."""
     name = await _call(fresh, "retire_begin", _safe())
     await _call(fresh, "retire_copy", 20)
@@ -322,7 +326,7 @@ async def test_a_table_that_is_rewritten_meanwhile_is_copied_from_the_beginning(
     await archive.close()
 
 
-async def test_a_column_that_job_gets_meanwhile_is_copied_too(fresh: World) -> None:
+async def test_a_column_that_job_gets_meanwhile_is_copied_too(fresh: MasterFixture) -> None:
     await _copied(fresh)
     await fresh.sql.execute("ALTER TABLE job ADD COLUMN colour text; ALTER TABLE job_detached ADD COLUMN colour text")
     archive = await _archive(fresh)
@@ -331,7 +335,7 @@ async def test_a_column_that_job_gets_meanwhile_is_copied_too(fresh: World) -> N
     await archive.close()
 
 
-async def test_two_who_retire_at_once_take_turns(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_who_retire_at_once_take_turns(fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = await _archive(fresh), await _archive(fresh)
     assert await first.take("job_attic")
     monkeypatch.setattr(archive_module, "_PATIENCE_SECONDS", 0.0)
@@ -343,7 +347,7 @@ async def test_two_who_retire_at_once_take_turns(fresh: World, monkeypatch: pyte
     await second.close()
 
 
-async def test_one_who_keeps_job_busy_for_good_is_named(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_who_keeps_job_busy_for_good_is_named(fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     other = await fresh.connect()
     transaction = other.transaction()
     await transaction.start()
@@ -359,7 +363,7 @@ async def test_one_who_keeps_job_busy_for_good_is_named(fresh: World, monkeypatc
     await other.close()
 
 
-async def test_a_job_whose_copy_was_lost_stops_the_retirement(fresh: World) -> None:
+async def test_a_job_whose_copy_was_lost_stops_the_retirement(fresh: MasterFixture) -> None:
     """The last guard: what is unfinished in the range must be in the attic."""
     await _copied(fresh)
     await fresh.sql.execute("DELETE FROM job_attic_next WHERE id = (SELECT id FROM job_attic_next ORDER BY id LIMIT 1)")
@@ -370,7 +374,7 @@ async def test_a_job_whose_copy_was_lost_stops_the_retirement(fresh: World) -> N
     await archive.close()
 
 
-async def test_doctor_names_a_range_whose_archiver_has_died(fresh: World) -> None:
+async def test_doctor_names_a_range_whose_archiver_has_died(fresh: MasterFixture) -> None:
     settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))
     reader = await Reader.connect(dsn=fresh.dsn, schema=SCHEMA)
 
@@ -390,7 +394,7 @@ async def test_doctor_names_a_range_whose_archiver_has_died(fresh: World) -> Non
     await reader.close()
 
 
-async def test_a_role_that_only_writes_jobs_gets_no_rights_by_tables_of_its_own(fresh: World) -> None:
+async def test_a_role_that_only_writes_jobs_gets_no_rights_by_tables_of_its_own(fresh: MasterFixture) -> None:
     """The notes and the guards of the attic run with their maker's rights: a temporary table of their tables' names, which
     could have triggers, is none of theirs."""
     await _copied(fresh)
@@ -421,7 +425,7 @@ async def test_a_role_that_only_writes_jobs_gets_no_rights_by_tables_of_its_own(
     assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", late) == 0
 
 
-async def test_what_runs_with_its_makers_rights_looks_at_temporary_tables_last(fresh: World) -> None:
+async def test_what_runs_with_its_makers_rights_looks_at_temporary_tables_last(fresh: MasterFixture) -> None:
     paths = await fresh.sql.fetch(
         "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = current_schema()::regnamespace"
     )

@@ -11,7 +11,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, RecordKind
 from jobmaster.rules.unserved import Lack
-from tests.integration.postgres.fixture import LANE, PRIORITY, World
+from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture
 
 GROUP = DueGroup(LANE, PRIORITY)
 LATE = 90.0
@@ -26,10 +26,10 @@ def jobs(count: int, handler: str, due: int, *, lane: str = LANE) -> list[NewJob
     return [NewJob(new_id(), PRIORITY, lane, handler, b"{}", b"", due + place) for place in range(count)]
 
 
-async def agent_with(world: World, *names: str, helps: tuple[str, ...] = ()) -> bytes:
+async def agent_with(db: MasterFixture, *names: str, helps: tuple[str, ...] = ()) -> bytes:
     agent_id = new_id()
     specs = [HandlerSpec(name=name, digest="d", schema={}) for name in names]
-    await world.master.members.register(
+    await db.master.members.register(
         Agent(
             id=agent_id, name="agent", host="host", pid=1, version="0", mode="full", store="store", weight=1,
             state=AgentState.ACTIVE, lease_us=0, lease_seconds=60.0, started_us=0, helps=helps,
@@ -41,13 +41,13 @@ async def agent_with(world: World, *names: str, helps: tuple[str, ...] = ()) -> 
 
 
 @pytest.fixture
-async def serving(world: World) -> World:
+async def serving(db: MasterFixture) -> MasterFixture:
     """The lane and priority have a bucket whose owner has one handler."""
-    await world.bucket(await agent_with(world, "served"))
-    return world
+    await db.bucket(await agent_with(db, "served"))
+    return db
 
 
-async def test_what_nobody_can_run_is_named_and_counted(serving: World) -> None:
+async def test_what_nobody_can_run_is_named_and_counted(serving: MasterFixture) -> None:
     due = due_us()
     await serving.master.intake.insert_held(
         [*jobs(3, "lost", due), *jobs(2, "served", due), *jobs(1, "soon", due_us() * 2)]
@@ -58,7 +58,7 @@ async def test_what_nobody_can_run_is_named_and_counted(serving: World) -> None:
     assert found.lack.reason == "no living agent has the handler 'lost'"
 
 
-async def test_a_handler_that_an_agent_has_without_a_bucket_there_is_another_lack(serving: World) -> None:
+async def test_a_handler_that_an_agent_has_without_a_bucket_there_is_another_lack(serving: MasterFixture) -> None:
     elsewhere = await agent_with(serving, "lost")
     held = [*jobs(1, "lost", due_us()), *jobs(1, "served", due_us(), lane="payroll")]
     await serving.master.intake.insert_held(held)
@@ -76,7 +76,7 @@ async def test_a_handler_that_an_agent_has_without_a_bucket_there_is_another_lac
     assert lack.reason == "every bucket of payroll/medium is frozen"
 
 
-async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(serving: World) -> None:
+async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(serving: MasterFixture) -> None:
     lost = jobs(500, "lost", due := due_us())
     mine = jobs(1, "served", due + 1000)
     await serving.master.intake.insert_held([*lost, *mine])
@@ -93,7 +93,9 @@ async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(s
     assert (found.jobs, found.oldest_us, found.lack.handler) == (500, due, "lost")
 
 
-async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_can_run_it(serving: World) -> None:
+async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_can_run_it(
+    serving: MasterFixture,
+) -> None:
     lost = jobs(5, "lost", due := due_us())
     await serving.master.intake.insert_held(lost)
     assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, -70.0, 1000) == 5
@@ -111,7 +113,7 @@ async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_ca
     ]
 
 
-async def test_a_job_that_has_changed_meanwhile_only_loses_its_line(serving: World) -> None:
+async def test_a_job_that_has_changed_meanwhile_only_loses_its_line(serving: MasterFixture) -> None:
     cancelled, moved = jobs(2, "lost", due_us())
     await serving.master.intake.insert_held([cancelled, moved])
     await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000)
@@ -124,7 +126,7 @@ async def test_a_job_that_has_changed_meanwhile_only_loses_its_line(serving: Wor
     assert await serving.state(cancelled.id) == "CANCELLED"
 
 
-async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(serving: World) -> None:
+async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(serving: MasterFixture) -> None:
     cancelled, waits = jobs(2, "lost", due_us())
     await serving.master.intake.insert_held([cancelled, waits])
     await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, -61.0, 1000)
@@ -140,10 +142,12 @@ class TestHelp:
 
     LACK = Lack("payroll", PRIORITY, "lost", known=True, active=False, frozen=False)
 
-    async def helper(self, world: World, *handlers: str, lane: str = "payroll") -> bytes:
-        return await agent_with(world, *handlers, helps=(lane,))
+    async def helper(self, db: MasterFixture, *handlers: str, lane: str = "payroll") -> bytes:
+        return await agent_with(db, *handlers, helps=(lane,))
 
-    async def test_an_agent_that_has_the_handler_and_helps_out_in_the_lane_is_asked_once(self, serving: World) -> None:
+    async def test_an_agent_that_has_the_handler_and_helps_out_in_the_lane_is_asked_once(
+        self, serving: MasterFixture
+    ) -> None:
         await self.helper(serving, "other")
         await self.helper(serving, "lost", lane="elsewhere")
         assert await serving.master.unserved.request_help([self.LACK]) == []
@@ -155,7 +159,7 @@ class TestHelp:
         assert await serving.master.unserved.end_help() == [], "its own bucket is what was asked for"
 
     async def test_the_one_that_helps_there_already_is_asked_before_one_with_fewer_buckets(
-        self, serving: World
+        self, serving: MasterFixture
     ) -> None:
         busy, idle = await self.helper(serving, "lost", "too"), await self.helper(serving, "too")
         await serving.master.unserved.request_help([self.LACK])
@@ -165,7 +169,7 @@ class TestHelp:
         (asked,) = await serving.master.unserved.request_help([self.LACK._replace(handler="too", priority=1)])
         assert asked.helper == idle
 
-    async def test_it_ends_when_a_configured_owner_can_run_the_same_jobs(self, serving: World) -> None:
+    async def test_it_ends_when_a_configured_owner_can_run_the_same_jobs(self, serving: MasterFixture) -> None:
         chosen = await self.helper(serving, "lost")
         await serving.master.unserved.request_help([self.LACK])
         other = await agent_with(serving, "other")
@@ -175,7 +179,9 @@ class TestHelp:
         assert [each.helper for each in await serving.master.unserved.end_help()] == [chosen]
         assert (await serving.master.members.renew(chosen, 60.0)).helps == frozenset()
 
-    async def test_another_is_asked_when_the_helper_has_ended_or_has_nothing_to_do(self, serving: World) -> None:
+    async def test_another_is_asked_when_the_helper_has_ended_or_has_nothing_to_do(
+        self, serving: MasterFixture
+    ) -> None:
         first = await self.helper(serving, "lost")
         await serving.master.unserved.request_help([self.LACK])
         await serving.master.members.end_agent(first, dead=True, reason="test")

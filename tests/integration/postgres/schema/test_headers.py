@@ -13,7 +13,7 @@ from jobmaster.master.driver.statements import Statement, statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.specification import archive_transitions, bucket_transitions, job_transitions
-from tests.integration.postgres.fixture import World
+from tests.integration.postgres.fixture import MasterFixture
 
 _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
@@ -70,12 +70,12 @@ def test_every_statement_has_a_whole_header(name: str) -> None:
         assert ";" not in re.sub(r"--.*", "", found.body), "one statement a file"
 
 
-async def test_parameters_and_columns_are_those_of_the_server(world: World) -> None:
+async def test_parameters_and_columns_are_those_of_the_server(db: MasterFixture) -> None:
     for name in NAMES:
         found = statement(name)
         if name in ("schema/create_schema", "schema/drop_schema") or name in SCRIPTS:
             continue
-        prepared = await world.sql.prepare(found.text)
+        prepared = await db.sql.prepare(found.text)
         told = [_IN.match(text) for text in _of(found, "in") if text.startswith("$")]
         assert all(told), f"{name}: -- in: $n type meaning"
         expected = [_server_type(match[2]) for match in told if match]

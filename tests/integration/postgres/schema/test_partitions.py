@@ -19,37 +19,37 @@ from jobmaster.master.reports import Reader
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids
+from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job, uuids
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[World]:
+async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own, because partitions are changed."""
     settings = MasterSettings()
     await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
     sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
     master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    world = World(master_dsn, master, sql)
-    await world.agent(world.owner)
-    world.fence = await world.bucket()
-    yield world
+    db = MasterFixture(master_dsn, master, sql)
+    await db.agent(db.owner)
+    db.fence = await db.bucket()
+    yield db
     await master.close()
     await sql.close()
 
 
-async def _ranges(world: World, parent: str = "job") -> list[tuple[str, UUID | None, UUID]]:
-    return [tuple(row) for row in await world.sql.fetch("SELECT * FROM partitions_of($1)", parent)]
+async def _ranges(db: MasterFixture, parent: str = "job") -> list[tuple[str, UUID | None, UUID]]:
+    return [tuple(row) for row in await db.sql.fetch("SELECT * FROM partitions_of($1)", parent)]
 
 
 def _id_at(ms: int) -> bytes:
     return ms.to_bytes(6, "big") + new_id()[6:]
 
 
-async def _now_ms(world: World) -> int:
-    return int(await world.sql.fetchval("SELECT to_us(clock_timestamp()) / 1000"))
+async def _now_ms(db: MasterFixture) -> int:
+    return int(await db.sql.fetchval("SELECT to_us(clock_timestamp()) / 1000"))
 
 
-async def test_the_first_migration_leaves_no_gap_from_yesterday_to_a_week_ahead(fresh: World) -> None:
+async def test_the_first_migration_leaves_no_gap_from_yesterday_to_a_week_ahead(fresh: MasterFixture) -> None:
     for parent in ("job", "attempt"):
         ranges = await _ranges(fresh, parent)
         assert ranges[0][:2] == (f"{parent}_attic", None)
@@ -59,14 +59,14 @@ async def test_the_first_migration_leaves_no_gap_from_yesterday_to_a_week_ahead(
     assert ranges[-1][2].bytes[:6] > (now + 7 * 86_400_000).to_bytes(6, "big")
 
 
-async def test_partitions_are_made_ahead_once(fresh: World) -> None:
+async def test_partitions_are_made_ahead_once(fresh: MasterFixture) -> None:
     made = await fresh.master.maintenance.ensure_partitions("day", 9)
     assert len(made) == 2
     assert await fresh.master.maintenance.ensure_partitions("day", 9) == []
     assert [name for name, _, _ in await _ranges(fresh)][-2:] == made
 
 
-async def test_two_who_make_them_at_once_do_not_quarrel(fresh: World) -> None:
+async def test_two_who_make_them_at_once_do_not_quarrel(fresh: MasterFixture) -> None:
     second = await Master.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="second")
     answers = await asyncio.gather(
         fresh.master.maintenance.ensure_partitions("day", 12), second.maintenance.ensure_partitions("day", 12)
@@ -75,7 +75,7 @@ async def test_two_who_make_them_at_once_do_not_quarrel(fresh: World) -> None:
     assert sorted(map(len, answers)) == [0, 5]
 
 
-async def test_making_them_does_not_wait_for_open_transactions_on_job(fresh: World) -> None:
+async def test_making_them_does_not_wait_for_open_transactions_on_job(fresh: MasterFixture) -> None:
     """Created in place they would take an exclusive lock on job and wait for every reader."""
     async with fresh.sql.transaction():
         await fresh.sql.fetchval("SELECT count(*) FROM job")
@@ -83,7 +83,7 @@ async def test_making_them_does_not_wait_for_open_transactions_on_job(fresh: Wor
         assert len(await fresh.master.maintenance.ensure_partitions("day", 8)) == 1
 
 
-async def test_a_longer_span_begins_where_the_last_range_ended(fresh: World) -> None:
+async def test_a_longer_span_begins_where_the_last_range_ended(fresh: MasterFixture) -> None:
     made = await fresh.master.maintenance.ensure_partitions("month", 40)
     ranges = await _ranges(fresh)
     assert all(name.startswith("job_month_") for name in made)
@@ -94,7 +94,7 @@ async def test_a_longer_span_begins_where_the_last_range_ended(fresh: World) -> 
     assert first_of_month == 1
 
 
-async def test_spans_grow_before_the_limit_of_sixty_four_stops_the_cluster(fresh: World) -> None:
+async def test_spans_grow_before_the_limit_of_sixty_four_stops_the_cluster(fresh: MasterFixture) -> None:
     await fresh.master.maintenance.ensure_partitions("day", 60)
     names = [name for name, _, _ in await _ranges(fresh)]
     assert sum(name.startswith("job_week_") for name in names) > 0
@@ -104,12 +104,12 @@ async def test_spans_grow_before_the_limit_of_sixty_four_stops_the_cluster(fresh
     assert len(await _ranges(fresh)) == len(names), "all or nothing"
 
 
-async def test_an_unknown_span_is_refused(fresh: World) -> None:
+async def test_an_unknown_span_is_refused(fresh: MasterFixture) -> None:
     with pytest.raises(Refused, match="a day, a week or a month, not hour"):
         await fresh.master.maintenance.ensure_partitions("hour", 1)
 
 
-async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) -> None:
+async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: MasterFixture) -> None:
     """The leader was away for a week: the first write makes the range itself."""
     for name, _, _ in (await _ranges(fresh))[3:]:
         await fresh.sql.execute(f"DROP TABLE {name}")
@@ -121,16 +121,16 @@ async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) 
     assert await fresh.state(tomorrow) == "SUCCEEDED"
 
 
-async def _retire(world: World) -> tuple[str, int] | None:
+async def _retire(db: MasterFixture) -> tuple[str, int] | None:
     """Retire the oldest range, as if its time had come; its name and how many unfinished jobs moved."""
-    archive = await Archive.connect(dsn=world.dsn, schema=SCHEMA, settings=MasterSettings())
+    archive = await Archive.connect(dsn=db.dsn, schema=SCHEMA, settings=MasterSettings())
     try:
         return await archive.detach(datetime.now(UTC) + timedelta(days=1))
     finally:
         await archive.close()
 
 
-async def test_a_range_retires_whole_and_its_unfinished_jobs_move_to_the_attic(fresh: World) -> None:
+async def test_a_range_retires_whole_and_its_unfinished_jobs_move_to_the_attic(fresh: MasterFixture) -> None:
     yesterday = await _now_ms(fresh) - 86_400_000
     done, held, running, failed = (_id_at(yesterday) for _ in range(4))
     await fresh.master.outcomes.record_final(
@@ -153,12 +153,12 @@ async def test_a_range_retires_whole_and_its_unfinished_jobs_move_to_the_attic(f
     assert ranges[0][2] == ranges[1][1] == await fresh.sql.fetchval("SELECT floor FROM watermark")
 
 
-async def test_today_is_never_retired(fresh: World) -> None:
+async def test_today_is_never_retired(fresh: MasterFixture) -> None:
     await _retire(fresh)
     assert await _retire(fresh) is None
 
 
-async def test_a_late_copy_of_a_finished_and_retired_job_never_runs_again(fresh: World) -> None:
+async def test_a_late_copy_of_a_finished_and_retired_job_never_runs_again(fresh: MasterFixture) -> None:
     yesterday = await _now_ms(fresh) - 86_400_000
     done, neighbour = _id_at(yesterday), new_id()
     await fresh.master.outcomes.record_final([final_row(done, fresh.fence)])
@@ -173,7 +173,7 @@ async def test_a_late_copy_of_a_finished_and_retired_job_never_runs_again(fresh:
     assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", UUID(bytes=done)) == 0
 
 
-async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: World) -> None:
+async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: MasterFixture) -> None:
     job_id = _id_at(await _now_ms(fresh) - 86_400_000)
     await fresh.master.intake.insert_held([new_job(job_id)])
     await _retire(fresh)
@@ -188,7 +188,7 @@ async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: World) -> N
 
 @pytest.mark.parametrize("table", ["job", "attempt"])
 async def test_doctor_says_how_a_partition_that_was_detached_by_hand_is_attached_again(
-    fresh: World, table: str
+    fresh: MasterFixture, table: str
 ) -> None:
     settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))
     reader = await Reader.connect(dsn=fresh.dsn, schema=SCHEMA)

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import statement
-from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job
+from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture, new_job
 
 _Node = dict[str, Any]
 
@@ -18,9 +18,9 @@ def _nodes(plan: _Node) -> list[_Node]:
     return [plan, *(node for child in plan.get("Plans", ()) for node in _nodes(child))]
 
 
-async def _plan(world: World, name: str, *args: object, generic: bool = False) -> list[_Node]:
+async def _plan(db: MasterFixture, name: str, *args: object, generic: bool = False) -> list[_Node]:
     """The nodes that were really executed, on one of the master's own connections; rolled back."""
-    async with world.master._data._connections.acquire() as connection:
+    async with db.master._data._connections.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
         if generic:
@@ -41,15 +41,15 @@ def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-async def filled(world: World) -> World:
+async def filled(db: MasterFixture) -> MasterFixture:
     """Enough rows that a sequential scan would be a mistake, and statistics from when the table was empty."""
     for _ in range(10):
-        await world.master.intake.insert_held([new_job(new_id()) for _ in range(1000)])
-    return world
+        await db.master.intake.insert_held([new_job(new_id()) for _ in range(1000)])
+    return db
 
 
 @pytest.mark.parametrize("analysed", [False, True])
-async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, analysed: bool) -> None:
+async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: MasterFixture, analysed: bool) -> None:
     if analysed:
         await filled.sql.execute("ANALYZE job")
     nodes = await _plan(filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6)
@@ -62,7 +62,7 @@ async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, 
 
 
 @pytest.mark.parametrize("generic", [False, True])
-async def test_statements_by_id_touch_one_partition(filled: World, generic: bool) -> None:
+async def test_statements_by_id_touch_one_partition(filled: MasterFixture, generic: bool) -> None:
     ids = [new_id() for _ in range(1000)]
     bounds = (min(ids), max(ids))
     bucket, epoch, owner = filled.fence
@@ -81,7 +81,7 @@ async def test_statements_by_id_touch_one_partition(filled: World, generic: bool
     assert owner
 
 
-async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: World) -> None:
+async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: MasterFixture) -> None:
     await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 1000)
     nodes = await _plan(filled, "members/renew", filled.owner, 10.0, generic=True)
     scans = _scans(nodes)
@@ -89,7 +89,7 @@ async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: World
     assert sum(node.get("Actual Rows", 0) for node in nodes if "job_day" in str(node.get("Relation Name"))) == 0
 
 
-async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World, rescuer: bytes) -> None:
+async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: MasterFixture, rescuer: bytes) -> None:
     await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
     await filled.lost()
     taken = await filled.take(rescuer)
@@ -97,7 +97,7 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World,
     assert {index for _, index in _scans(nodes)} <= {"_bucket_id_idx", "_pkey"}
 
 
-async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> None:
+async def test_finding_due_groups_costs_two_probes_a_group(filled: MasterFixture) -> None:
     await filled.master.leadership.acquire(filled.owner, 1, 60.0)
     nodes = await _plan(filled, "leadership/tick", filled.owner, 1, 60.0, 60.0, generic=True)
     assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx"}
@@ -107,7 +107,7 @@ async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> Non
     assert read <= 4, "10,000 waiting jobs are not counted"
 
 
-async def test_many_buckets_cost_nothing_when_none_is_lost(filled: World, rescuer: bytes) -> None:
+async def test_many_buckets_cost_nothing_when_none_is_lost(filled: MasterFixture, rescuer: bytes) -> None:
     """Every renewal of every agent asks whether there is one, and every idle rescuer."""
     await filled.sql.execute(
         "INSERT INTO bucket (id, store, lane, priority, state, epoch, owner)"

@@ -1,7 +1,7 @@
-"""``python -m tests.crash_points.producer CONFIG LEDGER SCENE``: a producer whose ports have faults.
+"""``python -m tests.crash_points.faulty_producer CONFIG LEDGER SCENE``: a producer whose ports have faults.
 
-Ids are written to the ledger before they are sent, so that whoever comes after it can send the same jobs again; what was
-acknowledged is written down as well.
+Ids are written to the ledger before they are sent, so that its successor can submit the same jobs again;
+acknowledged ids are written as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from jobmaster.clock import new_id
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_master, open_stores
 from tests.crash_points import jobs
-from tests.crash_points.points import Scene
-from tests.crash_points.ports import VARIABLE, FaultyPort, Orders
+from tests.crash_points.crash_points import Situation
+from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 
 SINGLE_JOBS = 12
 BULK_JOBS = 120
@@ -41,12 +41,12 @@ class Ledger:
         return [bytes.fromhex(line.split()[1]) for line in lines if line.startswith(f"{word} ")]
 
 
-async def main(config: str, ledger: Ledger, scene: Scene) -> None:
+async def main(config: str, ledger: Ledger, situation: Situation) -> None:
     settings = load_settings(Path(config), {}, []).settings
-    orders = Orders(Path(os.environ[VARIABLE]))
+    faults = FaultDirectory(Path(os.environ[VARIABLE]))
     master = await open_master(settings, application_name="jobmaster-client")
     stores = await open_stores(settings)
-    faulty: Callable[[object, str], FaultyPort] = lambda port, name: FaultyPort(port, name, orders)  # noqa: E731
+    faulty: Callable[[object, str], FaultyPort] = lambda port, name: FaultyPort(port, name, faults)  # noqa: E731
     cluster = Cluster(
         settings,
         faulty(master, "master"),
@@ -54,9 +54,9 @@ async def main(config: str, ledger: Ledger, scene: Scene) -> None:
         handlers=jobs.handlers,
     )
     witness = {"path": str(ledger.path.with_name("witness"))}
-    if scene is Scene.SUBMIT:
+    if situation is Situation.SUBMIT:
         await submit(cluster, ledger, witness)
-    elif scene is Scene.BULK:
+    elif situation is Situation.BULK:
         summary = await cluster.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
         for job_id in summary.ids:
             ledger.add("acknowledged", job_id)
@@ -82,4 +82,4 @@ async def submit(cluster: Cluster, ledger: Ledger, witness: dict[str, str]) -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Ledger(Path(sys.argv[2])), Scene(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], Ledger(Path(sys.argv[2])), Situation(sys.argv[3])))

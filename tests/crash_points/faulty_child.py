@@ -19,21 +19,21 @@ from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents import agent_main, run_agent
 from jobmaster_agents.buckets import anti_entropy
 from jobmaster_agents.leader import leader, maintenance
-from tests.crash_points.ports import VARIABLE, FaultyPort, Orders
+from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 
 CHORE_SECONDS = 0.5
 
 
 def prepared() -> agent_main.RunAgent:
     """The agent's main function, its ports replaced."""
-    orders = Orders(Path(os.environ[VARIABLE]))
+    faults = FaultDirectory(Path(os.environ[VARIABLE]))
 
     async def faulty_master(settings: ClusterSettings, **words: Any) -> Master:
-        return cast("Master", FaultyPort(await open_master(settings, **words), "master", orders))
+        return cast("Master", FaultyPort(await open_master(settings, **words), "master", faults))
 
     async def faulty_stores(settings: ClusterSettings, **words: Any) -> dict[str, AgentStore]:
         stores = await open_stores(settings, **words)
-        return {name: cast("AgentStore", FaultyPort(store, "store", orders)) for name, store in stores.items()}
+        return {name: cast("AgentStore", FaultyPort(store, "store", faults)) for name, store in stores.items()}
 
     class FaultyTransactions:
         """Each transaction is a port of its own."""
@@ -44,7 +44,7 @@ def prepared() -> agent_main.RunAgent:
             self.close = inner.close
 
         async def begin(self, attempt: str) -> Transaction:
-            return cast("Transaction", FaultyPort(await self._inner.begin(attempt), "transaction", orders))
+            return cast("Transaction", FaultyPort(await self._inner.begin(attempt), "transaction", faults))
 
     def faulty_transactions(settings: ClusterSettings, **words: Any) -> FaultyTransactions:
         return FaultyTransactions(open_transactions(settings, **words))

@@ -1,4 +1,4 @@
-"""``python -m tests.crash_points.agent CONFIG NAME``: an agent under its supervisor, with a child whose ports have faults."""
+"""``python -m tests.crash_points.faulty_agent CONFIG NAME``: an agent whose child's ports have faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(config: str, name: str) -> int:
         name=name,
         processes=1,
         sys_path=tuple(sys.path),
-        child_command=(sys.executable, "-m", "tests.crash_points.child"),
+        child_command=(sys.executable, "-m", "tests.crash_points.faulty_child"),
     )
     return supervisor.Supervisor(plan).run()
 

@@ -1,0 +1,158 @@
+"""Every named crash point, in this protocol: before or after which call of a port it lies, or why there is none.
+
+The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
+R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
+deleting it. A is the start of an agent, which the list of steps passes over.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from tests.crash_points.faulty_ports import Action, FaultSpec
+
+BEFORE, AFTER = Action.KILL_BEFORE, Action.KILL_AFTER
+
+
+class Situation(StrEnum):
+    """What goes on when the process dies."""
+
+    WORK = "work"
+    """The agent works."""
+    START = "start"
+    """The agent has just been started."""
+    LEAVE = "leave"
+    """The agent leaves in order, with jobs running, claimed and waiting."""
+    RESCUE = "rescue"
+    """The agent drains the buckets of another one that was killed."""
+    JUDGE = "judge"
+    """The agent writes a certificate for another one, which is known to be dead by its lease alone."""
+    DOUBT = "doubt"
+    """The agent gets no answer from the master, and its lease is half over."""
+    SUBMIT = "submit"
+    """A producer sends single jobs, whose ids it has written down."""
+    BULK = "bulk"
+    """A producer sends many jobs in chunks."""
+    CANCEL = "cancel"
+    """A producer cancels jobs that wait in a bucket."""
+    APART = "apart"
+    """A test of its own."""
+
+
+class CrashPoint(NamedTuple):
+    """One crash point. ``later`` is the occurrence at which the later pass strikes."""
+
+    description: str
+    situation: Situation
+    call: str = ""
+    action: Action = BEFORE
+    match: str = ""
+    later: int = 3
+    first: int = 1
+
+    def fault(self, *, later: bool) -> FaultSpec:
+        return FaultSpec(self.call, self.action, self.later if later else self.first, self.match)
+
+
+_W, _G, _R = Situation.WORK, Situation.LEAVE, Situation.RESCUE
+
+POINTS: dict[str, CrashPoint] = {
+    # A start that is cut off is the only writer of what it made.
+    "A0": CrashPoint("agent row written, its number not seen", Situation.START, "master.register", AFTER, later=1),
+    "A1": CrashPoint(
+        "buckets in the master, not in the store", Situation.START, "master.create_buckets", AFTER, later=1
+    ),
+    "A2": CrashPoint(
+        "first (second) bucket open in the store, nobody serves it",
+        Situation.START,
+        "store.open_bucket",
+        AFTER,
+        later=2,
+    ),
+    "S0": CrashPoint("nothing sent", Situation.SUBMIT, "store.submit", BEFORE),
+    "S1": CrashPoint("executed, reply lost", Situation.SUBMIT, "store.submit", AFTER),
+    "S2": CrashPoint("between chunks", Situation.BULK, "store.submit", BEFORE, first=2, later=4),
+    "S3": CrashPoint("acknowledged, the store dies before its next fsync", Situation.APART),
+    # Flush: what is claimed and has not ended within `persist_within` gets its row.
+    "F0": CrashPoint("slow jobs chosen, nothing written", _W, "master.persist", BEFORE, "'slow'"),
+    "F2": CrashPoint("rows committed, reply lost", _W, "master.persist", AFTER, "'slow'"),
+    "F3": CrashPoint("rows committed, lists not deleted", _W, "store.settle", BEFORE, later=2),
+    "F4": CrashPoint("lists deleted", _W, "store.settle", AFTER, later=2),
+    "H0": CrashPoint("decided HELD, nothing written", _W, "master.hold", BEFORE),
+    "H1": CrashPoint("HELD committed, copy still in its list", _W, "master.hold", AFTER),
+    "O0": CrashPoint("nothing claimed from the master yet", _W, "master.onboard", BEFORE),
+    "O1": CrashPoint("ASSIGNED committed, no copy in the store", _W, "master.onboard", AFTER, "Entry("),
+    "O2": CrashPoint("this batch put, others not", _W, "store.assign", AFTER, "quick", later=2),
+    "M0": CrashPoint("claimed in the store, reply lost", _W, "store.claim", AFTER, "Entry("),
+    "M1": CrashPoint("jobs in memory that were not started", _W, "master.copy_final", BEFORE),
+    "B0": CrashPoint("fenced start asked for, nothing written", _W, "master.persist", BEFORE, "'fenced'"),
+    "B1": CrashPoint("PROCESSING committed, reply lost", _W, "master.persist", AFTER, "'fenced'"),
+    "L0": CrashPoint("renewal not sent", _W, "master.renew", BEFORE),
+    "L1": CrashPoint("renewed, reply lost", _W, "master.renew", AFTER),
+    "L2": CrashPoint("the reply comes after the deadline", Situation.APART),
+    "R0": CrashPoint("effect done, nothing recorded", _W, "master.copy_final", BEFORE),
+    "R1": CrashPoint("outcome committed, reply lost", _W, "master.copy_final", AFTER),
+    "R1 upsert": CrashPoint("outcome of a job that has a row committed, reply lost", _W, "master.record_final", AFTER),
+    "R0 transaction": CrashPoint(
+        "effect done in a transaction, its outcome not written", _W, "transaction.write", BEFORE, later=2
+    ),
+    "R1 written": CrashPoint(
+        "outcome written in the transaction, not committed", _W, "transaction.commit", BEFORE, later=2
+    ),
+    "R1 transaction": CrashPoint("transaction committed, reply lost", _W, "transaction.commit", AFTER, later=2),
+    "R2": CrashPoint("outcome committed, list not deleted", _W, "store.settle", BEFORE),
+    "R3": CrashPoint(
+        "outcome kept in the store while the master is away", Situation.DOUBT, "store.keep_outcomes", AFTER, later=2
+    ),
+    "T0": CrashPoint("attempt and next token committed, reply lost", _W, "master.retry_here", AFTER),
+    "T1": CrashPoint("attempt and next token committed, copy not put", _W, "store.assign", BEFORE, "retries_here"),
+    "C0": CrashPoint("row cancelled, reply lost", Situation.CANCEL, "master.cancel", AFTER, "CANCELLED"),
+    "C1": CrashPoint("row cancelled, copy waits in the bucket", Situation.CANCEL, "store.request_cancel", BEFORE),
+    "C2": CrashPoint("signal to a running handler lost", Situation.APART),
+    "G0": CrashPoint(
+        "COMPLETING in the master, open in the store", _G, "master.move_bucket", AFTER, "COMPLETING", later=2
+    ),
+    "G1": CrashPoint("closed to submits", _G, "store.close_intake", AFTER, later=2),
+    "G2": CrashPoint("waiting jobs HELD in the master, still in the store", _G, "master.hold", AFTER, later=2),
+    "G3": CrashPoint("found empty, not retired", _G, "store.close_if_empty", AFTER, "<ReplyStatus.OK", later=2),
+    "G4": CrashPoint("buckets retired, agent row ACTIVE", _G, "master.end_agent", BEFORE, later=1),
+    "K0": CrashPoint("lease over, no certificate", Situation.JUDGE, "master.certify_dead", BEFORE, later=1),
+    "D0": CrashPoint("epoch raised in the master, store not fenced", _R, "master.take_lost", AFTER, "Bucket(", later=2),
+    "D1": CrashPoint("store fenced, nothing moved", _R, "store.fence", AFTER, later=2),
+    "V0": CrashPoint("page committed, not removed from the store", _R, "store.remove_page", BEFORE, later=3),
+    "V1": CrashPoint("some pages moved", _R, "master.rescue_page", BEFORE, first=2, later=4),
+    "V2": CrashPoint("rows without copies given back, bucket not closed", _R, "master.sweep", AFTER, later=2),
+    "X0": CrashPoint(
+        "closed in the store, DRAINING in the master", _R, "store.close_if_empty", AFTER, "<ReplyStatus.OK", later=2
+    ),
+    "X1": CrashPoint("READY_TO_DELETE in the master, keys exist", _R, "store.delete_bucket", BEFORE, later=2),
+    "X2": CrashPoint("keys deleted, the master remembers the bucket", _R, "master.drop_bucket", BEFORE, later=2),
+    "X3": CrashPoint("keys come back after the bucket was forgotten", Situation.APART),
+}
+
+ABSENT: dict[str, str] = {
+    "F1": "A flush is one autocommitted statement: a process that dies inside it leaves the state of F0 or of F2.",
+    "B2": "The answer of B1 is what calls the handler, in the same process: dying on either side of it leaves the same.",
+    "K1": "The certificate and LOST for the buckets are one transaction.",
+}
+
+_LAST = {
+    "S": 3,
+    "F": 4,
+    "H": 1,
+    "O": 2,
+    "M": 1,
+    "B": 2,
+    "L": 2,
+    "R": 3,
+    "T": 1,
+    "C": 2,
+    "G": 4,
+    "K": 1,
+    "D": 1,
+    "V": 1,
+    "X": 3,
+}
+NAMED = frozenset(f"{step}{number}" for step, last in _LAST.items() for number in range(last + 1))
+"""The crash points that a protocol of this kind is known to have."""

@@ -1,0 +1,163 @@
+"""A deployment for a test: real servers, agents as real processes under their supervisors, and their configuration.
+
+Every wait has a condition and a limit; no test sleeps for a fixed time and hopes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import yaml
+
+from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+
+REPOSITORY = Path(__file__).parents[2]
+RUN_AGENT = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
+
+
+class AgentProcess:
+    """One ``jobmaster agent run`` with its children, in a process group of its own."""
+
+    def __init__(self, config: Path, log: Path, *arguments: str) -> None:
+        self.log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                # With our end of its standard input it notices when this process dies, however that happens.
+                [*RUN_AGENT, "--config", str(config), "--leave-with-stdin", *arguments],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.PIPE,
+                cwd=REPOSITORY,
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The log so far, line by line."""
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def count(self, event: str) -> int:
+        return sum(1 for line in self.events if line["event"] == event)
+
+    async def wait_event(self, event: str, times: int = 1, seconds: float = 20) -> dict[str, Any]:
+        async def seen() -> bool:
+            assert self.process.poll() is None or self.count(event) >= times, self.log.read_text()
+            return self.count(event) >= times
+
+        await eventually(seen, seconds, lambda: f"{event} in {self.log.read_text()}")
+        return [line for line in self.events if line["event"] == event][times - 1]
+
+    def children(self) -> list[int]:
+        """Pids of the agents under this supervisor."""
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in found]
+
+    def kill_all(self) -> None:
+        """SIGKILL to the supervisor and its children at once: none of them is left to report it."""
+        pids = (self.process.pid, *self.children())
+        # Stopped first: one that lives a moment longer than the other would write its certificate.
+        for signum in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                os.kill(pid, signum)
+        self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Our end of its standard input."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    async def terminate(self, seconds: float = 40) -> int:
+        """SIGTERM, and its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return await self.wait_exit(seconds)
+
+    async def wait_exit(self, seconds: float = 40) -> int:
+        async def ended() -> bool:
+            return self.process.poll() is not None
+
+        await eventually(ended, seconds, lambda: f"the end of the agent:\n{self.log.read_text()}")
+        return self.process.returncode
+
+
+class Deployment:
+    """Servers, configuration, agents and a client of one test."""
+
+    def __init__(self, directory: Path, dsn: str, url: str, cluster: str) -> None:
+        self.directory = directory
+        self.dsn = dsn
+        self.config = directory / "cluster.yaml"
+        self.agents: list[AgentProcess] = []
+        self.document: dict[str, Any] = {
+            "cluster": cluster,
+            "master": {"dsn": dsn},
+            "stores": {"default": {"url": url}},
+            "handlers": ["tests.system.jobs"],
+            "leases": {"lease": "3s", "renew": "0.8s", "grace": "10s"},
+            "observability": {"log_format": "json"},
+            "agents": {"default": {"buckets": {"critical": 1, "high": 1, "medium": 2, "low": 1, "very_low": 1}}},
+        }
+
+    @property
+    def settings(self) -> ClusterSettings:
+        self.config.write_text(yaml.safe_dump(self.document))
+        return load_settings(self.config, {}, []).settings
+
+    def path(self, name: str) -> Path:
+        return self.directory / name
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """One ``jobmaster`` command."""
+        _ = self.settings
+        return subprocess.run(
+            [sys.executable, "-m", "jobmaster.cli.main", *arguments, "--config", str(self.config)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=REPOSITORY,
+            env=ENVIRONMENT,
+            check=False,
+        )
+
+    async def start_agent(self, *arguments: str, processes: int = 1) -> AgentProcess:
+        _ = self.settings
+        log = self.path(f"agent-{len(self.agents)}.log")
+        agent = AgentProcess(self.config, log, *arguments)
+        self.agents.append(agent)
+        await agent.wait_event("agent_started", processes)
+        return agent
+
+    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
+        """Read the master through a connection of the test's own."""
+        connection = await asyncpg.connect(
+            self.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'}
+        )
+        try:
+            return await connection.fetch(query, *arguments)
+        finally:
+            await connection.close()
+
+    async def states(self) -> dict[str, int]:
+        rows = await self.fetch("SELECT state::text, count(*) FROM job GROUP BY 1")
+        return {row["state"]: row["count"] for row in rows}
+
+    async def bucket_events(self, state: str) -> int:
+        return int((await self.fetch("SELECT count(*) FROM bucket_event WHERE to_state = $1", state))[0][0])
+
+    def witnessed(self, name: str) -> list[list[str]]:
+        path = self.path(name)
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
