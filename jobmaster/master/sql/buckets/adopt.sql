@@ -1,5 +1,5 @@
--- adopt: keys of a bucket that the master has forgotten hold jobs: it is there again, and lost
--- in: $1 uuid owner, who serves it at no time
+-- adopt: keys of a bucket that has no row hold jobs: it gets a row again, as LOST
+-- in: $1 uuid owner, which never serves it
 -- in: $2 uuid bucket
 -- in: $3 text store
 -- in: $4 text lane
@@ -8,8 +8,8 @@
 -- out: adopted boolean (false: the bucket has a row, or the owner has ended)
 -- move: none -> LOST
 -- fence: the primary key; the owner's row, ACTIVE, locked FOR SHARE. LOST from the start: between an ACTIVE row and a second
---        statement the adopter may be interrupted, and a bucket of a living owner who does not serve it waits for ever. The
---        epoch is above all that its events tell of, so that no fencing number is given out twice.
+--        statement the adopter may be interrupted, and a bucket of a living owner that does not serve it waits for ever. The
+--        epoch is above all epochs in its events, so that no epoch is given out twice.
 -- index: agent_pkey, bucket_pkey, bucket_event_bucket
 WITH a AS MATERIALIZED (
     SELECT 1 FROM agent WHERE id = $1::uuid AND state = 'ACTIVE' FOR SHARE
@@ -20,7 +20,7 @@ WITH a AS MATERIALIZED (
     FROM a
     ON CONFLICT (id) DO NOTHING
     RETURNING id, epoch
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, to_state, epoch, actor, reason)
     SELECT id, 'LOST', epoch, $1, $6::text FROM made
 )

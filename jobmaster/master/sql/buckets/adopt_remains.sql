@@ -1,11 +1,11 @@
--- adopt_remains: the keys of a retired bucket hold jobs again (its store was put back): it is lost, and somebody rescues them
+-- adopt_remains: the keys of a retired bucket hold jobs again (its store was restored): it is LOST, and a rescuer moves them
 -- in: $1 uuid bucket
 -- in: $2 bigint epoch
 -- in: $3 text reason
 -- out: adopted boolean (also true when it is LOST already)
 -- move: READY_TO_DELETE -> LOST
 -- fence: compare-and-set on (id, epoch, state). A statement of its own, so that no owner takes its own retired bucket for a
---        lost one; the event names no actor, because no owner has done it (I14 goes by that).
+--        lost one; the event names no actor, because no owner has done it (I14 reads that).
 -- index: bucket_pkey
 WITH before AS MATERIALIZED (
     SELECT id, state FROM bucket WHERE id = $1::uuid AND epoch = $2::bigint FOR UPDATE
@@ -14,7 +14,7 @@ WITH before AS MATERIALIZED (
     FROM before
     WHERE b.id = before.id AND before.state = 'READY_TO_DELETE'
     RETURNING b.id
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, reason)
     SELECT id, 'READY_TO_DELETE', 'LOST', $2, $3::text FROM after
 )

@@ -1,4 +1,4 @@
--- close_drained: a drained bucket is done with
+-- close_drained: a drained bucket is READY_TO_DELETE
 -- in: $1 uuid bucket
 -- in: $2 bigint epoch
 -- in: $3 uuid rescuer
@@ -17,7 +17,7 @@ WITH before AS MATERIALIZED (
     WHERE b.id = before.id AND before.state = 'DRAINING'
       AND NOT EXISTS (SELECT FROM job j WHERE j.bucket_id = $1 AND j.state IN ('ASSIGNED', 'PROCESSING'))
     RETURNING b.id
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason, jobs_moved, jobs_rescued)
     SELECT id, 'DRAINING', 'READY_TO_DELETE', $2, $3, 'drained', $4::bigint, $5::bigint FROM after
 )

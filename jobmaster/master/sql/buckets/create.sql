@@ -17,7 +17,7 @@ WITH a AS MATERIALIZED (
     ORDER BY id
     ON CONFLICT (id) DO NOTHING
     RETURNING id, epoch
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, to_state, epoch, actor, reason)
     SELECT id, 'ACTIVE', epoch, $1, 'created' FROM made
 )

@@ -1,7 +1,7 @@
--- freeze: an operator stops buckets: their owners claim, start and bind nothing there until they are unfrozen
+-- freeze: an operator freezes buckets: their owners claim, start and assign nothing there until they are unfrozen
 -- in: $1 uuid[] buckets, NULL = whichever they are
 -- in: $2 text lane, NULL = every lane
--- in: $3 text who asks
+-- in: $3 text the actor
 -- in: $4 text reason
 -- out: id uuid, store text, lane text, priority smallint, state text, epoch bigint, owner uuid, changed_at timestamptz
 -- move: ACTIVE -> FROZEN
@@ -15,7 +15,7 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE
 ), frozen AS (
     UPDATE bucket b SET state = 'FROZEN', changed_at = clock_timestamp() FROM chosen WHERE b.id = chosen.id RETURNING b.*
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, reason)
     SELECT id, 'ACTIVE', 'FROZEN', epoch, 'frozen by ' || $3::text || ': ' || $4::text FROM frozen
 ), noted AS (

@@ -14,7 +14,7 @@ WITH ended AS MATERIALIZED (
     FOR UPDATE OF b
 ), lost AS (
     UPDATE bucket b SET state = 'LOST', changed_at = clock_timestamp() FROM ended WHERE b.id = ended.id RETURNING b.id
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason)
     SELECT id, state, 'LOST', epoch, owner, $1::text FROM ended
 )

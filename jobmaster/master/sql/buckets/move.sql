@@ -16,7 +16,7 @@ WITH before AS MATERIALIZED (
     FROM before
     WHERE b.id = before.id AND before.state = ANY ($4::text[]::bucket_state[])
     RETURNING b.id
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason)
     SELECT after.id, before.state, $5::text::bucket_state, $2, $3, $6::text FROM after, before
 )

@@ -1,4 +1,4 @@
--- owned: the buckets that the master ascribes to one agent, with those that it has retired and whose tombstone still stands
+-- owned: the buckets whose row names one agent as their owner, with its retired ones whose tombstone still stands
 -- in: $1 uuid agent
 -- out: id uuid, store text, lane text, priority smallint, state text, epoch bigint, owner uuid, changed_at timestamptz
 -- move: nothing

@@ -1,6 +1,6 @@
 -- take_lost: one lost bucket is taken to be drained, under a new epoch
 -- in: $1 uuid rescuer
--- in: $2 text[] stores it can speak to
+-- in: $2 text[] stores that it can reach
 -- in: $3 uuid[] buckets whose store was found at a higher epoch
 -- in: $4 bigint[] that epoch
 -- out: id uuid, store text, lane text, priority smallint, state text, epoch bigint, owner uuid, changed_at timestamptz
@@ -25,7 +25,7 @@ WITH me AS MATERIALIZED (
     FROM lost
     WHERE b.id = lost.id
     RETURNING b.*
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason)
     SELECT id, 'LOST', 'DRAINING', epoch, $1, 'taken from ' || (SELECT owner FROM lost) FROM taken
 )

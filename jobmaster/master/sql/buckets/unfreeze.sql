@@ -1,12 +1,12 @@
--- unfreeze: an operator lets frozen buckets go on, under a new epoch
+-- unfreeze: an operator unfreezes buckets, under a new epoch
 -- in: $1 uuid[] buckets, NULL = whichever they are
 -- in: $2 text lane, NULL = every lane
--- in: $3 text who asks
+-- in: $3 text the actor
 -- in: $4 text reason
 -- out: id uuid, store text, lane text, priority smallint, state text, epoch bigint, owner uuid, changed_at timestamptz
 -- move: FROZEN -> ACTIVE
--- fence: compare-and-set on the state, locked in id order; the epoch grows, so that whatever was bound or claimed before the
---        stop and was forgotten by its owner can be told from what comes now. The owner stays: it adopts the epoch, or dies
+-- fence: compare-and-set on the state, locked in id order; the epoch grows, so that what was assigned or claimed before the
+--        freeze and was lost by its owner differs from what comes now. The owner stays: it adopts the epoch, or dies
 --        and its bucket is lost as any other.
 -- index: bucket_pkey; the table is small
 WITH chosen AS MATERIALIZED (
@@ -18,7 +18,7 @@ WITH chosen AS MATERIALIZED (
     UPDATE bucket b SET state = 'ACTIVE', epoch = b.epoch + 1, changed_at = clock_timestamp()
     FROM chosen WHERE b.id = chosen.id
     RETURNING b.*
-), told AS (
+), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, reason)
     SELECT id, 'FROZEN', 'ACTIVE', epoch, 'unfrozen by ' || $3::text || ': ' || $4::text FROM thawed
 ), noted AS (

@@ -5,7 +5,7 @@
 -- in: $4 bytea[] digests of the payloads
 -- out: nothing
 -- move: nothing
--- fence: the primary key (scope, key); the holders are read by a second statement, whose snapshot sees who won
+-- fence: the primary key (scope, key); the holders are read by a second statement, whose snapshot shows the winner
 -- index: idempotency_pkey, as the arbiter
 INSERT INTO idempotency (scope, key, job_id, digest)
 SELECT $1::text, key, job_id, digest

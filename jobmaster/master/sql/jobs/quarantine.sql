@@ -1,4 +1,4 @@
--- quarantine: entries that no table takes, for their id or for a value, are kept for a person to look at
+-- quarantine: entries that no table takes, for their id or for a value, are kept for an operator
 -- in: $1 uuid[] ids
 -- in: $2 uuid bucket they came from, or NULL
 -- in: $3 text[] reasons

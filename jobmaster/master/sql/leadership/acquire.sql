@@ -4,7 +4,7 @@
 -- in: $3 double precision lease, seconds
 -- out: epoch bigint (no row: another holds it)
 -- move: nothing
--- fence: compare-and-set on the lease row: mine, given back, expired, or of an agent that has ended. Every change of hands
+-- fence: compare-and-set on the lease row: mine, given back, expired, or of an agent that has ended. Every change of the owner
 --        adds one to the epoch. While a heavier living agent could lead, a lighter one waits half a lease longer, so that
 --        the heavier finds it vacant.
 -- index: lease_pkey

@@ -1,4 +1,4 @@
--- tick: the leader keeps its lease and sees what is due and who is overdue
+-- tick: the leader renews its lease and reads which lanes are due and whether an agent is overdue
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 double precision lease, seconds
@@ -6,7 +6,7 @@
 -- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
 --      and has been there for longer than its lease), lanes text[], priorities smallint[]
 -- move: nothing
--- fence: compare-and-set on the lease row: mine; whoever took it has changed the owner
+-- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
 -- index: lease_pkey; job_due, two probes a group; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)

@@ -4,7 +4,7 @@
 -- in: $3 bigint epoch
 -- out: heir uuid (no row: no agent is heavier any more, or another agent leads already)
 -- move: nothing
--- fence: compare-and-set on owner and epoch; epoch + 1. The heir finds itself named by its next renewal, so it has the lease
+-- fence: compare-and-set on owner and epoch; epoch + 1. The heir reads its id in its next renewal, so it has the lease
 --        for as long as its own lease is: no vacancy in between that a third agent could fill. Should it end before, its
 --        lease is vacant at once.
 -- index: lease_pkey; the table of agents is small

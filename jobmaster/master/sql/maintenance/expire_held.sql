@@ -3,7 +3,7 @@
 -- in: $2 bytea error (JSON)
 -- out: expired bigint
 -- move: HELD -> EXPIRED
--- fence: FOR UPDATE SKIP LOCKED, oldest first: one that is being onboarded is its agent's to judge
+-- fence: FOR UPDATE SKIP LOCKED, oldest first: one that is being onboarded is left to its agent
 -- index: job_expiring, which holds only HELD jobs with an expiry; then job_pkey
 WITH late AS MATERIALIZED (
     SELECT id FROM job

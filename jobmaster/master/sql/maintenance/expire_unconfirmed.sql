@@ -1,4 +1,4 @@
--- expire_unconfirmed: jobs that nobody has confirmed in time run again, token + 1, or have failed
+-- expire_unconfirmed: jobs that were not confirmed in time run again, token + 1, or have failed
 -- in: $1 integer limit
 -- in: $2 bytea error (JSON) of an attempt that was not confirmed
 -- out: expired bigint

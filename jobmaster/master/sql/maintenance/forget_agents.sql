@@ -3,8 +3,8 @@
 -- in: $2 integer limit
 -- out: forgotten bigint
 -- move: nothing
--- fence: only of those that have ended, and own no bucket any more: while one waits for its rescue, the dead are needed. A
---        zombie whose row is gone is told by its next renewal, as by a certificate.
+-- fence: only of those that have ended, and own no bucket any more: while one waits for its rescue, the rows of the dead are needed. A
+--        frozen agent whose row is gone reads that with its next renewal, as it would read a certificate.
 -- index: agent_pkey, bucket_owner; the table is small
 -- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
 WITH old AS MATERIALIZED (

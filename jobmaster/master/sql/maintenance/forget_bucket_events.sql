@@ -3,7 +3,7 @@
 -- in: $2 integer limit
 -- out: forgotten bigint
 -- move: nothing
--- fence: of a bucket that is there every event stays: they tell of unfreezing, and of the epochs that were given out
+-- fence: of a bucket that has a row every event stays: they record unfreezing and the epochs that were given out
 -- index: bucket_event_pkey, in order; bucket_pkey
 -- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
 WITH old AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- forget_operator_log: acts of operators, long ago
+-- forget_operator_log: old acts of operators
 -- in: $1 double precision age, days
 -- in: $2 integer limit
 -- out: forgotten bigint

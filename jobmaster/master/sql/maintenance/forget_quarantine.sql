@@ -1,4 +1,4 @@
--- forget_quarantine: refused entries that nobody has looked at for long
+-- forget_quarantine: old entries of the quarantine
 -- in: $1 double precision age, days
 -- in: $2 integer limit
 -- out: forgotten bigint

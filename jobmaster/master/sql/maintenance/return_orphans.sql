@@ -8,7 +8,7 @@
 --      failed bigint (those of moved that became FAILED)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: compare-and-set on the row: locked in id order, its identity read under that lock. A bucket that is being drained
---        is its rescuer's; one that is LOST will be; a row from before an operator's stop is the owner's, who may run it. The
+--        belongs to its rescuer, and a LOST one will; a row from before a freeze belongs to the owner, which may run it. The
 --        bucket is read without a lock: a wrong guess costs a rerun, and the token refuses the other copy.
 -- index: job_in_flight, all of it (what is in flight is bounded by the buckets); then job_pkey; bucket_event_bucket
 WITH orphan AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- announce_stopping: an agent says that it is leaving; it keeps its lease and its buckets until they are empty
+-- announce_stopping: an agent leaves; it keeps its lease and its buckets until they are empty
 -- in: $1 uuid agent
 -- out: state text
 -- move: ACTIVE -> STOPPING

@@ -6,7 +6,7 @@
 -- fence: compare-and-set on the agent's own row. The condition on the lease stands on the row that is updated, so a renewal
 --        that commits first is seen; a join on the lease would not be read again. The judge's own standing is read from
 --        its row without a lock: it has held its lease without a gap for a full term of its own and of the accused, and
---        the server has been up as long, so after an outage everybody renews before anybody is judged.
+--        the server has been up as long, so after an outage every agent renews before any is judged.
 -- index: agent_pkey; the table is small
 WITH judge AS (
     SELECT held_since, lease_seconds FROM agent

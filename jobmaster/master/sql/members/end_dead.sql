@@ -1,4 +1,4 @@
--- end_dead: a death certificate by somebody who has proof, or by the agent itself
+-- end_dead: a death certificate on proof, or by the agent itself
 -- in: $1 uuid agent
 -- in: $2 text reason
 -- out: id uuid

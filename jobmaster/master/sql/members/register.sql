@@ -13,10 +13,10 @@
 -- in: $12 double precision share of the jobs
 -- in: $13 text[] lanes it helps out in
 -- in: $14 text settings, JSON
--- in: $15 bigint its wall clock, microseconds since 1970 (NULL: not said)
+-- in: $15 bigint its wall clock, microseconds since 1970 (NULL: unknown)
 -- out: id uuid
 -- move: none -> ACTIVE
--- fence: the primary key; sent again it only renews, and never raises the dead
+-- fence: the primary key; sent again it only renews; an agent that has ended stays ended
 -- index: agent_pkey
 INSERT INTO agent AS a (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers,
                         share, helps, settings, clock_ahead_seconds)

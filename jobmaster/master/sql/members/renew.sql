@@ -1,4 +1,4 @@
--- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
+-- renew: an agent's heartbeat; renews its lease and returns what changed for the agent
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
 -- out: drain_requested boolean, leader uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,

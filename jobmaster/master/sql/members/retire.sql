@@ -3,8 +3,8 @@
 -- in: $2 text reason
 -- out: id uuid
 -- move: ACTIVE|STOPPING -> RETIRED
--- fence: runs after members/lock in one transaction, so that its snapshot shows every bucket made before. A LOST bucket is
---        anybody's to take: an agent that gave one back need not wait until somebody has.
+-- fence: runs after members/lock in one transaction, so that its snapshot shows every bucket made before. Any agent may take
+--        a LOST bucket: an agent that gave one back need not wait for that.
 -- index: agent_pkey, bucket_owner
 UPDATE agent
 SET state = 'RETIRED', ended_at = clock_timestamp(), ended_reason = $2::text

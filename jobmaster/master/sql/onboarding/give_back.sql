@@ -10,7 +10,7 @@
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: identity (token, bucket, epoch) on the row and a state in flight, locked in id order. No bucket lock: a superseded
 --        owner finds another identity, or gives back what the rescue would give back. The token grows, because a copy that
---        turns up after all may bear the same token under another epoch. No rescue is counted: nobody has died of it.
+--        turns up after all may have the same token under another epoch. No rescue is counted: no agent has died of the job.
 -- index: job_pkey; the bounds prune partitions
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_epoch,

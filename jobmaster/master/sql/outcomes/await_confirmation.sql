@@ -6,7 +6,7 @@
 -- in: $5 integer attempts used up, this one included
 -- in: $6 double precision seconds from now until which it may be confirmed
 -- in: $7 double precision seconds after that until its next attempt
--- in: $8 bytea error (JSON) it ends with when nobody confirms; NULL when it has another attempt
+-- in: $8 bytea error (JSON) of the job when no confirmation comes; NULL when it has another attempt
 -- in: $9 bigint waited, microseconds
 -- in: $10 bigint ran, microseconds
 -- out: state text

@@ -7,7 +7,7 @@
 -- out: id uuid, bucket_id uuid, due_at timestamptz, ended boolean (by this call; otherwise it had been cancelled before)
 -- move: ASSIGNED -> CANCELLED
 -- fence: bucket and epoch on the row, still ASSIGNED, and the request; locked in id order. No token, because a job with a
---        request gets no other assignment; no bucket lock, because whoever has the bucket by now would write the same. The
+--        request gets no other assignment; no bucket lock, because the present owner of the bucket would write the same. The
 --        identity stays, so a copy that is claimed all the same is refused by the row. Final rows are only read: a caller
 --        whose first answer was lost finds what it has ended.
 -- index: job_pkey; the bounds prune partitions. The condition on the bucket is no join, or job_in_flight would be read whole

@@ -17,7 +17,7 @@
 -- move: none|ASSIGNED|PROCESSING -> ASSIGNED|PROCESSING
 -- fence: bucket lock (id, epoch, owner, ACTIVE or COMPLETING) FOR SHARE, and the identity on the row, and a state in
 --        flight, and no cancel request: a fenced start that is accepted here may run. The same rows again are accepted
---        again; PROCESSING never goes back to ASSIGNED. A job that must not be started twice says so in the headers of its
+--        again; PROCESSING never goes back to ASSIGNED. A job that must not be started twice has a mark in the headers of its
 --        start, and an older write that comes late does not take that away.
 -- index: bucket_pkey for the lock, job_pkey as the arbiter
 WITH b AS MATERIALIZED (

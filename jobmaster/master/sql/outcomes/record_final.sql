@@ -19,7 +19,7 @@
 -- out: accepted uuid[]
 -- move: none|ASSIGNED|PROCESSING -> SUCCEEDED|FAILED|CANCELLED|EXPIRED
 -- fence: identity (token, bucket, epoch) on the row and a state in flight; no bucket lock: a superseded owner may still
---        finish a job whose row nobody has moved. A cancel request does not undo an outcome that happened.
+--        finish a job whose row no other agent has moved. A cancel request does not undo an outcome that happened.
 -- index: job_pkey, as the arbiter; the new version is in no other index
 WITH written AS (
     INSERT INTO @schema.job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,

@@ -2,7 +2,7 @@
 -- in: $1 uuid[] ids
 -- in: $2 uuid lowest of them
 -- in: $3 uuid highest of them
--- in: $4 uuid[] buckets that the asker knows
+-- in: $4 uuid[] buckets that the caller has
 -- out: strangers boolean (the same in every row), id uuid (null in the only row: no job of these), state text, handler text, args bytea, bucket_id uuid
 -- move: nothing
 -- fence: none: both answers are of one snapshot, so what had left a bucket that the asker has looked into shows as a row

@@ -1,4 +1,4 @@
--- in_flight: jobs in flight per bucket, as the master knows them (short ones never show here)
+-- in_flight: jobs in flight per bucket, by their rows in the master (short ones never have one)
 -- in: nothing
 -- out: bucket_id uuid, assigned bigint, processing bigint
 -- move: nothing

@@ -1,4 +1,4 @@
--- rescues: buckets that were lost, the latest first: when and why, who took them, and what came of it
+-- rescues: buckets that were lost, the latest first: when and why, the rescuer, and the result
 -- in: $1 double precision seconds back from now, NULL = all
 -- in: $2 boolean only those that are not over
 -- in: $3 integer limit

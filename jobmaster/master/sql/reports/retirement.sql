@@ -1,6 +1,6 @@
--- retirement: the range that is on its way out of job
+-- retirement: the range that is leaving job
 -- in: nothing
--- out: name text, at_work boolean (whether an archiver goes on with it), noted_bytes bigint (of the ids of rows that changed)
+-- out: name text, at_work boolean (whether an archiver works on it), noted_bytes bigint (of the ids of rows that changed)
 -- move: nothing
 -- fence: none
 -- index: none; one row, and the lock table

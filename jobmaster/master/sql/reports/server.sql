@@ -1,4 +1,4 @@
--- server: what doctor and status want to know about the server and the cluster, one row
+-- server: what doctor and status show of the server and the cluster, one row
 -- in: nothing
 -- out: version_number integer, version text, now_us bigint, up_seconds double precision, fsync text, synchronous_commit
 --      text, full_page_writes text, in_recovery boolean, cluster_name text, cluster_uid uuid, leader uuid

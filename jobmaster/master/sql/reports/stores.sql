@@ -1,4 +1,4 @@
--- stores: agent stores as the master knows them
+-- stores: agent stores that have a row in the master
 -- in: nothing
 -- out: name text, generation uuid, state text, changed_us bigint
 -- move: nothing

@@ -5,7 +5,7 @@
 --      (some living agent has the handler), active boolean (the lane and priority have an ACTIVE bucket), frozen boolean (they
 --      have a FROZEN one)
 -- move: nothing
--- fence: none. An agent lives until its certificate: a lease that ran out while the master was away says nothing
+-- fence: none. An agent lives until its certificate: a lease that ran out while the master was away proves nothing
 -- index: job_due, one probe for each group and its oldest rows; put_off_kind, one probe for each kind; the tables of agents and
 --        buckets are small
 WITH RECURSIVE groups AS (

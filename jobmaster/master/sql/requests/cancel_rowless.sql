@@ -1,4 +1,4 @@
--- cancel_rowless: a job that the master has not seen yet is cancelled by a row that refuses it later
+-- cancel_rowless: a job without a row is cancelled by a row that refuses its later writes
 -- in: $1 uuid job
 -- in: $2 smallint priority
 -- in: $3 text lane
@@ -6,10 +6,10 @@
 -- in: $5 bytea args
 -- in: $6 bytea headers
 -- in: $7 bigint due time in microseconds since 1970, 0 = at once
--- in: $8 text who asks
+-- in: $8 text the actor
 -- out: state text
 -- move: none -> CANCELLED
--- fence: the primary key: when a row came first, nothing happens and the caller asks again. No bucket on the row, so every
+-- fence: the primary key: when a row came first, nothing happens and the caller cancels that row. No bucket on the row, so every
 --        identity that comes later is another one.
 -- index: job_pkey, as the arbiter
 WITH made AS (
@@ -18,7 +18,7 @@ WITH made AS (
             $6::bytea)
     ON CONFLICT (id) DO NOTHING
     RETURNING id, state
-), told AS (
+), logged AS (
     INSERT INTO operator_log (actor, action, subject) SELECT $8::text, 'job cancel', id::text FROM made
 )
 SELECT state::text AS state FROM made

@@ -4,7 +4,7 @@
 -- in: $3 uuid bucket
 -- in: $4 bigint bucket epoch
 -- in: $5 bytea result (JSON), NULL for none
--- in: $6 text who confirms
+-- in: $6 text the actor
 -- out: state text
 -- move: PROCESSING|WAITING -> SUCCEEDED
 -- fence: identity (token, bucket, epoch) on the row: a run that was given up, lost or superseded cannot be confirmed
@@ -16,7 +16,7 @@ WITH confirmed AS (
     WHERE id = $1::uuid AND token = $2::integer AND bucket_id = $3::uuid AND bucket_epoch = $4::bigint
       AND state IN ('PROCESSING', 'WAITING')
     RETURNING id, state
-), told AS (
+), logged AS (
     INSERT INTO operator_log (actor, action, subject) SELECT $6::text, 'job confirm', id::text FROM confirmed
 )
 SELECT state::text AS state FROM confirmed

@@ -1,4 +1,4 @@
--- complete_list: the list of migrations says which programs may run on each
+-- complete_list: the list of migrations gets the column of the programs that may run on each
 -- in: nothing
 -- out: nothing
 -- move: nothing

@@ -2,6 +2,6 @@
 -- in: nothing
 -- out: nothing
 -- move: nothing
--- fence: none that readers or writers feel
+-- fence: none that readers or writers wait for
 -- index: none
 DROP INDEX CONCURRENTLY job_example

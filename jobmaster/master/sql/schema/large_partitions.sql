@@ -1,4 +1,4 @@
--- large_partitions: partitions that are too long for an index to be built while nobody writes
+-- large_partitions: partitions that are too long for an index to be built while writers wait
 -- in: $1 text partitioned table
 -- in: $2 text suffix of the names of the indexes on its partitions
 -- in: $3 bigint bytes from which a partition counts

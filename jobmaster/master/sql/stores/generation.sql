@@ -1,9 +1,9 @@
--- generation: which generation of an agent store this cluster works with; the first to ask decides
+-- generation: the generation of an agent store that this cluster uses; the first caller sets it
 -- in: $1 text store
--- in: $2 uuid generation to remember when none is known
+-- in: $2 uuid generation to store when there is none
 -- out: generation uuid
 -- move: nothing
--- fence: primary key; DO UPDATE without a change, so that the row that stands is returned also to who lost the race
+-- fence: primary key; DO UPDATE without a change, so that the present row is returned to the loser of the race, too
 -- index: agent_store_pkey
 INSERT INTO agent_store AS s (name, generation)
 VALUES ($1::text, $2::uuid)

@@ -2,7 +2,7 @@
 -- in: nothing
 -- out: lane text, priority smallint, handler text, helper uuid
 -- move: nothing
--- fence: none: its bucket completes like any other. A wish whose agent has ended goes as well
+-- fence: none: its bucket completes like any other. A request whose agent has ended goes as well
 -- index: none, the table is nearly always empty; the tables of agents and buckets are small
 DELETE FROM bucket_request r
 WHERE NOT EXISTS (SELECT FROM agent a WHERE a.id = r.agent_id AND a.state = 'ACTIVE' AND NOT a.drain_requested)

@@ -1,4 +1,4 @@
--- put_off: overdue jobs of handlers that no owner of a matching bucket has make room at the front of what is due
+-- put_off: overdue jobs of handlers that no owner of a matching bucket has are due again later
 -- in: $1 text lane
 -- in: $2 smallint priority
 -- in: $3 text[] handlers
@@ -7,7 +7,7 @@
 -- in: $6 integer limit
 -- out: moved bigint
 -- move: nothing
--- fence: FOR UPDATE SKIP LOCKED, oldest first: one that is being onboarded has found its agent. Every onboarding reads over
+-- fence: FOR UPDATE SKIP LOCKED, oldest first: one that is being onboarded has an agent. Every onboarding reads over
 --        what it cannot take, so without this each of them would cost all owners of the lane and priority a look for ever.
 -- index: job_due in order; job_pkey; put_off_pkey
 WITH front AS MATERIALIZED (

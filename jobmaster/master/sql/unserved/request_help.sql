@@ -1,11 +1,11 @@
--- request_help: agents that could run what nobody serves are asked to open a bucket for it
+-- request_help: request that agents which have the handler open a bucket for unserved jobs
 -- in: $1 text[] lanes
 -- in: $2 smallint[] priorities
--- in: $3 text[] handlers, one of the jobs of each lane and priority that nobody serves
+-- in: $3 text[] handlers, one of the unserved jobs of each lane and priority
 -- out: lane text, priority smallint, handler text, helper uuid
 -- move: nothing
--- fence: insert-or-ignore by lane, priority and handler: one agent is asked, another only when that one has gone. Two
---        leaders ask the same agent, or the second one nobody.
+-- fence: insert-or-ignore by lane, priority and handler: one agent gets the request, another only when that one has ended. Of
+--        two leaders the second requests the same agent, or none.
 -- index: bucket_request_pkey; bucket_owner; the table of agents is small
 INSERT INTO bucket_request AS r (lane, priority, handler, agent_id)
 SELECT w.lane, w.priority, w.handler, helper.id
