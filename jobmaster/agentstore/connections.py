@@ -1,8 +1,8 @@
 """How one connection to a store is made: by redis-py (TLS, authentication, database number), bounded in time.
 
 No retries anywhere below the caller: the driver cannot know whether sending twice is safe, the protocol above does.
-``socket_timeout`` stays unset on purpose; the driver would start a task or a timer for every write and read. Whoever
-uses a connection bounds its waiting: one alarm for a whole line of calls, one time-out around a blocking one.
+``socket_timeout`` stays unset: the driver would start a task or a timer for every write and read. The
+user of a connection bounds its waiting: one alarm for a whole queue of calls, one time-out around a blocking one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Errors of redis-py and of the server, translated to JobMaster's errors in one place.
 
 Two things are decided. Could the call have had an effect? Error replies mean that the function did not run (Redis checks
-memory, permissions and flags before it starts one), so only a missing reply is uncertain. And whose fault is it: a
-store that will be back is ``Unavailable``, one that needs a person is ``StoreRefused``.
+memory, permissions and flags before it starts one), so only a missing reply is uncertain. And which side must act: a
+store that will be back is ``Unavailable``, one that an operator must change is ``StoreRefused``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def translate(error: Exception, *, where: str, mutating: bool) -> JobMasterError
 
     Args:
         error: ``NotSent``, ``NoReply`` or an error reply.
-        where: the store as a person knows it, without its password.
+        where: the store's name and address for messages, without its password.
         mutating: whether the call could have changed anything.
     """
     if isinstance(error, NotSent):

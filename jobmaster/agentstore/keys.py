@@ -9,7 +9,7 @@
 ``jm:{<cluster>:<hex>}:assigned``   ZSET     onboarded entries, score = due time in microseconds
 ``jm:{<cluster>:<hex>}:claimed:<n>`` LIST    one batch taken by the owner, until it is settled
 ``jm:{<cluster>:<hex>}:lists``      SET      the names ``<n>``
-``jm:{<cluster>:<hex>}:cancelled``  SET      ids somebody asked to cancel, until the next claim
+``jm:{<cluster>:<hex>}:cancelled``  SET      ids with a cancel request, until the owner has noted them
 ``jm:{<cluster>:<hex>}:kept``       LIST     outcomes kept while the master is down
 ``jm:{<cluster>:<hex>}:wake``       LIST     at most one token
 ==================================  =======  =======================================================================

@@ -1,4 +1,4 @@
-"""One pipelined connection: commands go out in order, replies come back in order, each to the call that asked.
+"""One pipelined connection: commands go out in order, replies come back in order, each to its call.
 
 Why not a pool with one connection per call in flight: a caller that is cancelled there leaves a connection with a reply
 still to come, which the driver once handed to the next caller, and therefore has to be thrown away; a storm of cancelled

@@ -145,17 +145,17 @@ class ProducerStore:
         return Submitted(status_of(answer), answer[1] if len(answer) > 1 else 0)
 
     async def hint(self, bucket_id: bytes) -> None:
-        """Tell the owner that HELD jobs of its lane and priority are due. A bucket that is gone needs no hint."""
+        """Notify the owner that HELD jobs of its lane and priority are due. A bucket that is gone needs no hint."""
         keys = self.keys.bucket(bucket_id)
         status_of(await self._calls.function(HINT, (keys.meta, keys.wake), mutating=False))
 
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
-        """Ask the owner to cancel a job; a wake token makes it read the request at once. OK, NO_BUCKET or CLOSED."""
+        """Request that the owner cancels a job; a wake token makes it read the request at once. OK, NO_BUCKET or CLOSED."""
         keys = self.keys.bucket(bucket_id)
         return status_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
 
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
-        """Put an operator's stop where producers and the owner see it at once. OK, NO_BUCKET, FENCED or CLOSED."""
+        """Write an operator's freeze where producers and the owner read it at once. OK, NO_BUCKET, FENCED or CLOSED."""
         keys = self.keys.bucket(bucket_id)
         return status_of(await self._calls.function(FREEZE, (keys.meta,), (epoch, owner)))
 
@@ -163,7 +163,7 @@ class ProducerStore:
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
     ) -> list[dict[bytes, Entry]]:
         """Entries of these jobs (at most ``FIND_IDS_MAX``) among the first ``scan_max`` of each bucket (``assigned``,
-        claimed, ``pending``), by id. All buckets are asked in one write, and the server runs no other command meanwhile."""
+        claimed, ``pending``), by id. All buckets are read in one write, and the server runs no other command meanwhile."""
         commands = [pack_function(FIND, *self._find_call(bucket_id, job_ids, scan_max)) for bucket_id in bucket_ids]
         return [found_in(answer) for answer in await self._calls.look(commands)]
 

@@ -126,13 +126,13 @@ class AgentStore(ProducerStore):
         """Every bucket that has keys here, found by a SCAN.
 
         There is no index of buckets on purpose: it would lie in another slot than the bucket, could only be written
-        before or after it, and anti-entropy wants to see what is there, not what was meant to be. Jobs are inside lists,
+        before or after it, and anti-entropy needs what is there, not what should be there. Jobs are inside lists,
         so the number of keys is small. ``Refused`` when the database holds more than ``SCAN_KEYS_MAX`` keys.
         """
         return sorted(set(filter(None, map(self.keys.bucket_of, await self._scan(self.keys.every_bucket)))))
 
     async def known_lists(self, bucket_id: bytes) -> list[str]:
-        """Names of the claimed lists of a bucket whose keys are here, found by a SCAN: also such as it does not name."""
+        """Names of the claimed lists of a bucket whose keys are here, found by a SCAN: also unnamed ones."""
         keys = await self._scan(self.keys.bucket(bucket_id).claimed_prefix + b"*")
         return sorted({name for key in keys if (name := self.keys.list_of(bucket_id, key)) is not None})
 
@@ -153,9 +153,9 @@ class AgentStore(ProducerStore):
         )
 
     async def store_only_jobs(self, bucket_id: bytes) -> StoreOnlyJobs:
-        """What of a bucket may be known to this store only. Looks, and needs no ownership.
+        """Jobs of a bucket that may have no row in the master. Reads only, and needs no ownership.
 
-        In the order in which jobs move, so that one that moves meanwhile is met again further on. The head of ``pending``
+        In the order in which jobs move, so that one that moves meanwhile is found further on. The head of ``pending``
         stands for all of it: entries arrive there in order, and none with an id further from this server's clock than
         the limit for skewed clocks.
         """

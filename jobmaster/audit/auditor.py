@@ -125,7 +125,7 @@ async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, Audi
             jobs = (depth.pending + depth.assigned + depth.claimed_lists + depth.kept) if depth else 0
             if jobs:
                 count += 1
-                detail = f"holds jobs in store {name}, but the master knows no such bucket"
+                detail = f"holds jobs in store {name}, but the master has no such bucket"
                 evidence.append(Evidence(subject=text(bucket_id), detail=detail))
     return count, evidence
 

@@ -24,7 +24,7 @@ from jobmaster.telemetry import Telemetry
 ATTEMPTS_MAX = 8
 """Buckets tried for one batch before it is given up."""
 FULL_SECONDS = 0.05
-"""A bucket that answered FULL is not asked again for this long."""
+"""A bucket that answered FULL is not tried again for this long."""
 
 
 class StoreLimits(NamedTuple):
@@ -60,7 +60,7 @@ class _Trial:
         self.renewed = False
         self.refusal: Refused | None = None
         self.again = False
-        """A store's answer was lost: its bucket is asked once more, however lately it failed."""
+        """A store's answer was lost: its bucket is tried once more, however recently it failed."""
         self.unknown: OutcomeUnknown | None = None
         """A call whose answer was lost. Whatever a later call answers, short of "stored", does not undo that."""
 
@@ -82,7 +82,7 @@ class BucketGroup:
     """The buckets of one lane and priority whose stores reach at least the durability ``need``.
 
     Args:
-        handler: what the jobs ask for, where owners differ: buckets whose owners have it come first.
+        handler: handler of the jobs, where owners differ: buckets whose owners have it come first.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class BucketGroup:
         """Put encoded entries, all together, into one bucket.
 
         Raises:
-            DurabilityRefused: there are buckets, but no store of them reaches the level that was asked for.
+            DurabilityRefused: there are buckets, but no store of them reaches the required level.
             StoreRefused: no bucket took them, and a store that holds one is unfit (functions missing, no access).
             ClockSkew: the time in one of the ids is too far from the store's clock.
             OutcomeUnknown: a store may have taken them, and no other did.

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class BucketHandle:
-    """One bucket as this producer sees it."""
+    """The state of one bucket in this producer."""
 
     __slots__ = (
         "active",
@@ -56,7 +56,7 @@ class BucketHandle:
     def __init__(self, bucket: Bucket, store_handle: StoreHandle) -> None:
         self.id = bucket.id
         self.active = True
-        """It takes jobs, as far as the master knows."""
+        """It takes jobs, by its row in the master."""
         self.epoch = bucket.epoch
         self.owner = bucket.owner
         self.share = 1.0

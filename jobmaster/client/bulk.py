@@ -213,7 +213,7 @@ class BulkSubmit:
         entry = encode_entry(Entry(new_id(), 1, resolved.name, data, checked.due_us, checked.headers))
         group = self._group_of.get(resolved.name)
         if group is None:
-            # Where agents differ in their handlers, each has chunks of its own, which go to those who have it.
+            # Where agents differ in their handlers, each has chunks of its own, which go to agents that have it.
             apart = resolved.name if self._router.buckets.mixed else ""
             group = self._group_of[resolved.name] = (
                 checked.lane or resolved.lane,

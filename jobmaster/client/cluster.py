@@ -32,7 +32,7 @@ from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
 JobRef = bytes | str | UUID | JobReceipt[Any]
-"""A job by its receipt, its 16 bytes, its text or its UUID. A receipt is the fastest: it knows the bucket."""
+"""A job by its receipt, its 16 bytes, its text or its UUID. A receipt is the fastest: it has the bucket."""
 
 
 class Cluster:
@@ -203,7 +203,7 @@ class Cluster:
         return {job_id: state for job_id, state in states.items() if state is not None}
 
     async def result(self, job: JobRef, *, timeout: float | None = None) -> Any:
-        """Wait for the job's result, decoded as the handler's return annotation says (plain JSON values when the handler
+        """Wait for the job's result, decoded by the handler's return annotation (plain JSON values when the handler
         is declared elsewhere).
 
         Raises:
@@ -222,7 +222,7 @@ class Cluster:
         return None if view.result is None else decode_json(view.result)
 
     async def cancel(self, job: JobRef, *, actor: str = "client") -> JobState:
-        """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state).
+        """Request the cancellation of a job; the state after it: CANCELLED, in flight with a flag, or its final state.
 
         A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it reads the request."""
         job_id, bucket_id = _ref(job)
@@ -230,7 +230,7 @@ class Cluster:
 
     async def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
         """Confirm a run of a handler declared with ``confirm="explicit"`` from outside, while it runs or within its
-        ``confirm_within`` after it has returned: the job has succeeded. Safe to be asked again.
+        ``confirm_within`` after it has returned: the job has succeeded. Safe to repeat.
 
         Args:
             confirmation: the value of ``ctx.confirmation`` in that run.
@@ -240,7 +240,7 @@ class Cluster:
             InputError, InvalidArguments: no confirmation, or a result that cannot be recorded; nothing was changed.
             Conflict: that run cannot be confirmed any more: too late, superseded, cancelled.
             NotFound: the master has no such job.
-            OutcomeUnknown: ask again.
+            OutcomeUnknown: call it again.
         """
         await confirm_run(self.master.requests, self.settings.limits, confirmation, result, actor=actor)
 

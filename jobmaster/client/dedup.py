@@ -1,14 +1,14 @@
-"""Jobs whose ids their callers chose, so that they can be sent again: is one of them there already, with which payload?
+"""Jobs whose ids their callers chose, so that they can be sent again: whether one is there already, with which payload.
 
 A store compares no payloads, so they are compared here, before a second copy is sent. Callers are batched: one lookup for
 all of them costs what one alone would cost, a scan of each bucket and one statement.
 
 The buckets are looked into first, then the master, once. A job without a row moves in one direction: its row is committed,
 then its copy is erased. So what had left a bucket before it was looked into shows as a row afterwards. The other way round
-it could slip through between the two looks, and the master would have to be asked a second time.
+it could be missed between the two reads, and the master would have to be read a second time.
 
 The bucket directory may be old: the statement also returns whether there is, at its moment, a bucket beyond those that
-were looked into. If so, the new ones are looked into and the master is asked again. The directory is not renewed otherwise.
+were looked into. If so, the new ones are read and the master is read again. The directory is not renewed otherwise.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Deduplicator:
         await self._coalescer.close()
 
     async def receipt(self, job: NewJob, need: Durability | None) -> Receipt | None:
-        """The receipt of a job that is there already, as safe as is asked for now; ``None``: send it (again).
+        """The receipt of a job that is there already, as safe as is required now; ``None``: send it (again).
 
         Args:
-            need: the level asked for; ``None``: a committed row.
+            need: the required level; ``None``: a committed row.
 
         Raises:
             Conflict: it is there with another payload.

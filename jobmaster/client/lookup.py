@@ -17,7 +17,7 @@ from jobmaster.settings.model import Limits
 SCAN_JOBS_MAX = 20_000
 """Jobs that one bucket looks through for one id."""
 FINDS_MAX = 8
-"""Buckets of one store asked in one write: their scans follow one another, and the store runs no other command meanwhile."""
+"""Buckets of one store read in one write: their scans follow one another, and the store runs no other command meanwhile."""
 
 
 class JobLookup:
@@ -52,8 +52,8 @@ class JobLookup:
         return _view(entry, handle, claimed)
 
     async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
-        """Ask to cancel; the state after the request. A job in flight has a flag then and ends as CANCELLED unless it
-        finishes first; one that waited is CANCELLED; a final one stays as it is.
+        """Request the cancellation; the state after the request. A job in flight has a flag then and ends as CANCELLED
+        unless it finishes first; one that waited is CANCELLED; a final one stays as it is.
 
         Raises:
             NotFound: neither the master nor a bucket has it.

@@ -34,12 +34,12 @@ class Follows(Protocol):
         ...
 
     async def cancel(self, job: JobReceipt[Any]) -> JobState:
-        """Ask to cancel it."""
+        """Request the cancellation."""
         ...
 
 
 class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
-    """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was asked for."""
+    """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was required."""
 
     cluster: Follows
     id: bytes
@@ -84,5 +84,5 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
         return await self.cluster.get(self)
 
     async def cancel(self) -> JobState:
-        """Ask to cancel it; the state after the request."""
+        """Request the cancellation; the state after the request."""
         return await self.cluster.cancel(self)

@@ -136,7 +136,7 @@ class SubmitRouter:
             )
 
     async def is_unserved(self, lane: str, priority: int, handler: str) -> bool:
-        """No agent has a bucket for such jobs, as far as the master's answer goes; false while it cannot be asked."""
+        """No agent has a bucket for such jobs, by the master's answer; False while the master does not answer."""
         await self.buckets.known()
         if not self.buckets.is_read or self.buckets.serving(lane, priority, handler):
             return False

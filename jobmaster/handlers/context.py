@@ -1,4 +1,4 @@
-"""What a handler may know about the run it is in, and the two words by which it steers its own outcome."""
+"""The context of a run for its handler, and the two exceptions by which a handler decides its own outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobmaster.model.job import Headers, Priority
 
 _CLOCK = SystemClock()
 RETRY_SECONDS_MAX = 3660 * 86_400.0
-"""Longest pause that a handler may ask for."""
+"""Longest pause that a handler may request."""
 
 
 class Retry(Exception):
@@ -92,12 +92,12 @@ class JobContext(msgspec.Struct, kw_only=True):
     """Number of this attempt, 1 for the first."""
     max_attempts: int
     rescues: int = 0
-    """How often the job was found in the hands of a dead agent."""
+    """Number of times that the agent that had the job died."""
     headers: Headers = Headers()
     deadline_boottime: float = float("inf")
     """When this attempt is cut off, in seconds of ``clock.boottime()``."""
     cancelled: bool = False
-    """Somebody asked to cancel the job, or its agent is giving it back. An async handler is also cancelled by the usual
+    """The job has a cancel request, or its agent is giving it back. An async handler is also cancelled by the usual
     ``CancelledError``; a threaded one must look here (or call ``check``) now and then."""
     clock: Clock = _CLOCK
     runtime: AttemptRuntime | None = None

@@ -39,7 +39,7 @@ class JobOptions(TypedDict, total=False):
     mode: RunMode | Literal["async", "thread", "process"]
     """Where it runs. Default: ``async`` for ``async def``, ``thread`` for ``def``."""
     start: StartRule | Literal["lease", "fenced"]
-    """Who authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
+    """What authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
     transactional: bool
     """It uses ``ctx.transaction()``: what it writes there is committed together with its outcome, or not at all."""
     confirm: Confirm | Literal["return", "explicit"]
@@ -210,7 +210,7 @@ def check_lane(lane: object) -> str:
 
 
 def check_name(value: object, what: str, chars_max: int = NAME_CHARS_MAX) -> str:
-    """A name that people will read in lists: printable (no NUL, no line break, no surrogate), not empty, bounded.
+    """A name that is shown in lists: printable (no NUL, no line break, no surrogate), not empty, bounded.
 
     Raises:
         InputError: with ``what`` and the offending character.

@@ -1,4 +1,4 @@
-"""Buckets: made, moved through their life, taken over, forgotten."""
+"""Buckets: created, moved between states, frozen, declared lost, dropped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Buckets:
         return bool(answer[0]["owner_ok"])
 
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
-        """A bucket the master has forgotten -> LOST, above every epoch it ever had (that of ``bucket`` does not count).
+        """A bucket that has no row any more -> LOST, above every epoch it ever had (that of ``bucket`` does not count).
         False: it has a row, or the owner has ended."""
         args = (bucket.owner, bucket.id, bucket.store, bucket.lane, bucket.priority, reason)
         return bool((await self._control.write("buckets/adopt", *args))[0]["adopted"])
@@ -71,7 +71,7 @@ class Buckets:
         return bool((await self._control.write("buckets/adopt_remains", bucket.id, bucket.epoch, reason))[0]["adopted"])
 
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
-        """A bucket that its store has lost; a line for people. Sent again, nothing is added.
+        """Record a bucket that its store has lost, for operators. Sent again, nothing is added.
 
         Args:
             at_risk: jobs without a row, and outcomes kept for the master, that its owner last saw in it and had no copy of.
@@ -86,7 +86,7 @@ class Buckets:
         """ACTIVE -> FROZEN: the buckets that were frozen by this call, each with a line in the operator's log.
 
         Args:
-            bucket_ids: ``None``: whichever they are (of the lane).
+            bucket_ids: ``None``: all of them (of the lane).
             lane: ``None``: every lane.
         """
         ids = None if bucket_ids is None else list(bucket_ids)

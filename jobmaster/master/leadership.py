@@ -13,7 +13,7 @@ class Leadership:
         self._control = control
 
     async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
-        """Take the leader's lease when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
+        """Take the leader's lease when it is vacant, or renew it; its epoch, ``None`` when another agent holds it."""
         rows = await self._control.write("leadership/acquire", agent_id, weight, lease_seconds)
         return rows[0]["epoch"] if rows else None
 
@@ -27,7 +27,7 @@ class Leadership:
         await self._control.write("leadership/resign", agent_id, epoch)
 
     async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
-        """Keep the leader's lease that this agent holds, and see what is due and who is overdue, in one statement."""
+        """Renew the leader's lease of this agent, list the due lanes and look for overdue agents, in one statement."""
         rows = await self._control.write("leadership/tick", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
             return LeaderTick(None, [], overdue=False, heavier=False)

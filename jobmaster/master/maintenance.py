@@ -1,4 +1,4 @@
-"""The leader's house-keeping."""
+"""Maintenance tasks of the leader."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Maintenance:
         return Swept(*(await self._data.write("maintenance/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
 
     async def forget(self, what: RecordKind, days: float, limit: int) -> int:
-        """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
+        """Delete older records that are not needed any more, at most ``limit`` rows; number of them."""
         return int((await self._control.write(_FORGET[what], days, limit))[0]["forgotten"])
 
     async def expire_held(self, limit: int) -> int:
-        """HELD rows past their expiry -> EXPIRED; how many."""
+        """HELD rows past their expiry -> EXPIRED; number of them."""
         return int((await self._data.write("maintenance/expire_held", limit, EXPIRED))[0]["expired"])
 
     async def expire_unconfirmed(self, limit: int) -> int:
-        """Jobs whose confirmation has not come in time -> HELD or FAILED; how many."""
+        """Jobs whose confirmation has not come in time -> HELD or FAILED; number of them."""
         return int((await self._data.write("maintenance/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:

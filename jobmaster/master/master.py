@@ -1,4 +1,4 @@
-"""The master: PostgreSQL, in parts that answer one port each."""
+"""The master: PostgreSQL, in parts that implement one port each."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Master:
 
     @property
     def statements(self) -> StatementRunner:
-        """Any statement by its name, on the data connections: for rooms that have statements of their own here."""
+        """Any statement by its name, on the data connections: for packages that have statements of their own here."""
         return self._data
 
     async def close(self) -> None:

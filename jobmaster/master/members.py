@@ -55,11 +55,11 @@ class Members:
             )
 
     async def announce_stopping(self, agent_id: bytes) -> None:
-        """ACTIVE -> STOPPING: what people see of an agent that leaves. Nothing depends on it."""
+        """ACTIVE -> STOPPING, for display: nothing depends on it."""
         await self._control.write("members/announce_stopping", agent_id)
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
-        """Heartbeat, on a connection of its own; locks no row but the agent's."""
+        """Heartbeat, on a connection of its own; locks only the agent's row."""
         rows = await self._heartbeat.write("members/renew", agent_id, lease_seconds)
         if not rows:
             return Renewal(False, False, None, [], [])
@@ -107,5 +107,5 @@ class Members:
         return [row["id"] for row in await self._control.in_transaction("members/certify_dead", certify)]
 
     async def request_drain(self, agent_id: bytes, actor: str) -> bool:
-        """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""
+        """Request a graceful exit; the agent reads it with its next renewal. False when it has ended."""
         return bool(await self._control.write("members/request_drain", agent_id, actor))

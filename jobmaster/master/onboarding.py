@@ -24,7 +24,7 @@ _REST_SECONDS_MAX = 5.0
 
 
 class ScanPosition(NamedTuple):
-    """Where the next claim of its kind begins to read."""
+    """Where the next onboarding of its kind begins to read."""
 
     due_us: int
     leaps: int
@@ -44,10 +44,10 @@ class Onboarding:
     While a backlog is drained batch after batch, each begins at the due time where the last one ended instead of reading
     over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Claims that overlap
     share that place, or every second one would read them all. Older rows that come back meanwhile, or were locked by
-    somebody who left them, wait for the next batch that begins at the start: after 16 batches (while such a look is slow,
-    ten times as long as the last one took, at most 5 s), or as soon as one is not full. Such a look also counts what it finds
-    before the place that the others began at. The place is not kept in the master: a process that has none begins at the
-    oldest job, which is always right, and pays for the dead entries once.
+    a transaction that left them, wait for the next batch that begins at the start: after 16 batches (while such a look is
+    slow, ten times as long as the last one took, at most 5 s), or as soon as one is not full. Such a look also counts what
+    it finds before the place that the others began at. The place is not kept in the master: a process that has none begins
+    at the oldest job, which is always right, and pays for the dead entries once.
     """
 
     def __init__(self, data: StatementRunner) -> None:
@@ -84,7 +84,7 @@ class Onboarding:
             self._positions[key] = position
         else:
             self._positions.pop(key, None)
-        # A batch that began further on and was not full says nothing about what lies before it.
+        # A batch that began further on and was not full does not show what lies before it.
         behind = 0 if began_us else sum(entry.due_us < passed_us for entry in entries)
         return Onboarded(rows[0]["bucket_ok"], entries, full or began_us > 0, behind)
 
@@ -114,7 +114,7 @@ class Onboarding:
 
         def classify(row: tuple[bytes, int], found: reread.CurrentRow) -> reread.RowResult:
             if found.state == JobState.PROCESSING:
-                return reread.RowResult.REFUSED  # it runs: somebody has the copy after all
+                return reread.RowResult.REFUSED  # it runs: an agent has the copy after all
             return reread.held(row[1], fence.bucket_id, fence.epoch, found)
 
         return await Batch(
@@ -122,7 +122,7 @@ class Onboarding:
         ).write(identities)
 
     async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
-        """In-flight rows that the owner of their bucket knows nothing of -> HELD, by identity; how many were moved."""
+        """In-flight rows of which the bucket's owner has no copy -> HELD, by identity; number of them."""
         ids = [row.id for row in rows]
         answer = await self._data.write(
             "onboarding/give_back",

@@ -1,4 +1,4 @@
-"""What owners write about jobs they claimed. The hot path of the whole system is ``copy_final``."""
+"""Writes of owners about jobs that they claimed. The hot path of the whole system is ``copy_final``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHY_CHARS = 400
 _TIMED_OUT = b'"reason":"timeout"'
 _by_id = itemgetter(0)
 _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
-"""What an attempt that waits to be confirmed, or has been, finds on its row when it is asked again."""
+"""States of the row of an attempt that waits for its confirmation or has it, when the write is sent again."""
 
 
 class Outcomes:
@@ -34,7 +34,7 @@ class Outcomes:
         """COPY of outcomes that expect no row, sorted by id.
 
         False: some id has a row already or no partition (then nothing was written), or lies below the floor (then its
-        row vanished and its neighbours were written). Either way ``record_final`` with the same rows tells each apart.
+        row vanished and its neighbours were written). Then ``record_final`` with the same rows returns the result of each.
         """
         if not rows:
             return True
@@ -73,8 +73,8 @@ class Outcomes:
         return written
 
     async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
-        """Outcomes that were refused by their rows leave a trace on the lines of their identities; one that is there twice (a
-        spill whose answer was lost) leaves one, because a statement touches no line twice."""
+        """Outcomes that their rows refused are noted on the ``attempt`` rows of their identities; one that is there twice
+        (kept twice, because an answer was lost) is noted once, because a statement writes no row twice."""
         identities = list(dict.fromkeys((row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows))
         await self._data.write("outcomes/mark_refused", *columns(identities))
 
@@ -85,9 +85,9 @@ class Outcomes:
 
         Args:
             pause_seconds: after that, until its next attempt.
-            error: what it ends with when nobody confirms, ``None`` when it has another attempt.
+            error: error of the job when no confirmation comes, ``None`` when it has another attempt.
 
-        Returns: False when its row says otherwise: superseded (also by a confirmation that came first).
+        Returns: False when its row refuses: superseded (also by a confirmation that came first).
         """
         identity = (row.id, row.token, row.bucket_id, row.bucket_epoch)
         values = (row.attempt, within_seconds, pause_seconds, error, row.waited_us, row.ran_us)
@@ -97,7 +97,7 @@ class Outcomes:
         return any(reread.CurrentRow(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
 
     async def is_recorded(self, row: FinalRow) -> bool:
-        """Whether the job's row says this very outcome, under this identity: what the lost answer to a commit was."""
+        """Whether the job's row has this outcome under this identity: the answer to a commit that was lost."""
         found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
         return any(reread.final(row, reread.CurrentRow(*each)) is reread.RowResult.ACCEPTED for each in found)
 
@@ -149,7 +149,7 @@ class Outcomes:
         ).write(rows)
 
     async def still_assigned(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> frozenset[bytes]:
-        """Which of ``(id, token)`` still wait in their bucket, as far as their rows say."""
+        """Ids of those ``(id, token)`` whose rows are still ASSIGNED to this bucket."""
         tokens = dict(identities)
         found = [
             reread.CurrentRow(*row)
@@ -169,7 +169,7 @@ class Outcomes:
         return [CancelledRow(row["id"], row["bucket_id"], to_us(row["due_at"]), row["ended"]) for row in rows]
 
     async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
-        """Keep what no table takes, byte for byte, for a person to look at; sent again, nothing more is kept."""
+        """Keep entries that no table takes, byte for byte, for an operator; sent again, nothing more is kept."""
         ids = [each.id for each in entries]
         reasons = [_reason(each) for each in entries]
         await self._data.write("jobs/quarantine", ids, bucket_id, reasons, [each.raw for each in entries], ids=ids)

@@ -1,4 +1,4 @@
-"""What clients and agents read."""
+"""Reads of clients and agents."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class Queries:
         }
 
     async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
-        """Those of the jobs that wait in the master for a handler nobody brings, and what is missing."""
+        """Those of the jobs that wait in the master for a handler that no owner has, and what is missing."""
         if not job_ids:
             return {}
         rows = await self._data.read("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
         return {id_: Lack(*lack) for id_, *lack in rows}
 
     async def handlers(self) -> dict[str, HandlerSpec]:
-        """What agents have published, by name."""
+        """Handlers that agents have published, by name."""
         specs = [_SPEC.decode(row["spec"]) for row in await self._data.read("queries/handlers")]
         return {spec.name: spec for spec in specs}
 

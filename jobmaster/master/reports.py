@@ -1,7 +1,7 @@
-"""Reading for people: lists, counts and the auditor's statements, on a connection that cannot change anything.
+"""Reports for operators: lists, counts and the auditor's statements, on a read-only connection.
 
-Apart from the ``Master`` of agents and producers on purpose: what an operator looks at may be slow, and must neither wait
-behind the work nor hold it up.
+Separate from the ``Master`` of agents and producers: a report may be slow, and must neither wait behind the work nor delay
+it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Reader:
         """Connect.
 
         Raises:
-            Unavailable: the server cannot be reached. Refused: it will not have us (password, database).
+            Unavailable: the server cannot be reached. Refused: it does not accept the user or the database.
         """
         connector = Connector(dsn)
         try:
@@ -63,7 +63,7 @@ class Reader:
 
         Raises:
             Unavailable: the connection broke, or the statement took too long.
-            SchemaMismatch: the schema is not there, or not as this program knows it.
+            SchemaMismatch: the schema is not there, or is not that of this program.
         """
         try:
             return [dict(row) for row in await self._connection.fetch(statement, *values)]

@@ -1,4 +1,4 @@
-"""What clients and people request of a job: cancel it, confirm it."""
+"""Requests of clients and operators about one job: cancel, confirm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Requests:
     async def confirm(
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
     ) -> tuple[bool, JobState | None]:
-        """Confirm a run from outside. Returns: whether it is (also when it was before), and the job's state now."""
+        """Confirm a run from outside. Returns: whether it is confirmed (also when it was before), and the job's state now."""
         rows = await self._data.write("requests/confirm", job_id, *identity, result, actor, ids=[job_id])
         if rows:
             return True, JobState(rows[0]["state"])

@@ -1,4 +1,4 @@
-"""What a rescuer writes, each page under its own epoch."""
+"""Writes of a rescuer, each under its own epoch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Rescue:
         max_rescues: int,
     ) -> Written:
         """Entries found in the store -> HELD with token + 1 (no row: token 2); rows that are final, HELD or of another
-        bucket are left alone (*refused*)."""
+        bucket stay as they are (*refused*)."""
 
         async def send(some: Sequence[_Copy]) -> BatchAnswer:
             ids = ids_of(some)
@@ -78,7 +78,7 @@ class Rescue:
 
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
         """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is
-        nothing to sweep, it is not this rescuer's any more."""
+        nothing to sweep, another rescuer has the bucket."""
         rows = await self._data.write("buckets/close_drained", *fence, moved, rescued)
         return bool(rows[0]["closed"])
 

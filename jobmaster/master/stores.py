@@ -1,4 +1,4 @@
-"""Which agent stores the cluster knows, and which generation of each: how a swapped or emptied store is noticed."""
+"""Generations of agent stores: how a swapped or emptied store is noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stores:
         self._control = control
 
     async def store_generation(self, name: str, proposed: bytes) -> bytes:
-        """The generation the master remembers for a store; ``proposed`` is remembered when it knew none.
+        """The generation of a store in the master; ``proposed`` is written when there is none.
 
         The same value lies in the store. A store that answers with another one was swapped, or belongs to a master that
         was restored from a backup.

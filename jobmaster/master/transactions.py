@@ -1,13 +1,13 @@
 """Transactions of handlers on the master: what a handler writes is committed together with its job's outcome, or not at all.
 
-The connections are the application's to use and therefore as its own would be: usual codecs, usual search path, usual plans.
+The application uses these connections, so they are like its own: usual codecs, usual search path, usual plans.
 Each attempt finds one as it was opened, whatever the attempt before has done to its session: temporary tables, roles,
 settings, prepared statements, codecs, locks. Only their limits in time are set, and their application name is the agent's id,
-so that whoever rescues a dead agent's jobs ends its open transactions, too.
+so that the rescuer of a dead agent's jobs ends its open transactions, too.
 
-Order of an attempt: begin -> whatever the handler does -> the outcome, as the last statement, by the same guarded upsert as
+Order of an attempt: begin -> statements of the handler -> the outcome, as the last statement, by the same guarded upsert as
 every outcome -> commit. No lock of ours is held before that last statement. A commit whose answer is lost is *unknown*; the
-row tells, because the outcome on it stands there if and only if the rest stands.
+row decides, because it has the outcome if and only if the rest was committed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNKNOWN = (
 
 
 class _OurStatements(NamedTuple):
-    """Prepared while nobody has touched the connection: with the usual codecs, and plans that stay."""
+    """Prepared before the attempt uses the connection: with the usual codecs, and plans that stay."""
 
     begin: PreparedStatement[asyncpg.Record]
     still_open: PreparedStatement[asyncpg.Record]
@@ -65,7 +65,7 @@ else:
 
 
 class AttemptConnection(_Connection):
-    """A connection that can be made as new for the next attempt, or knows that it cannot."""
+    """A connection that can be reset for the next attempt, or is marked as one that cannot."""
 
     is_soiled = False
     """The attempt has left something that cannot be taken back."""
@@ -79,7 +79,7 @@ class AttemptConnection(_Connection):
         return sql("transactions/forget")
 
     async def renew(self) -> None:
-        """As it was when it was opened: the session in the server, and what the driver remembers of it."""
+        """As it was when it was opened: the session in the server, and its state in the driver."""
         codecs, self._set_codecs = self._set_codecs, ()
         for name, schema in set(codecs):
             try:
@@ -127,7 +127,7 @@ class AttemptConnection(_Connection):
 
 
 class MasterAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process needs to know to open transactions on the master."""
+    """Settings with which a process opens transactions on the master."""
 
     dsn: str
     schema: str
@@ -153,7 +153,7 @@ class Transactions:
             attempt: identity of the attempt, as text.
 
         Raises:
-            Unavailable: the master cannot be reached. Refused: it does not accept us.
+            Unavailable: the master cannot be reached. Refused: it does not accept the user.
         """
         await self._free.acquire()
         try:
@@ -196,7 +196,7 @@ class Transactions:
                 **{name: f"{seconds * 1000:.0f}" for name, seconds in limits.items()},
             },
         )
-        assert isinstance(connection, AttemptConnection), "as the dialler was told"
+        assert isinstance(connection, AttemptConnection), "the class that the connector was given"
         return connection
 
     async def _begin(self, connection: AttemptConnection, attempt: str) -> Transaction:

@@ -1,4 +1,4 @@
-"""Overdue jobs that no owner of a bucket serves: which there are, until when they are put off, which agent helps."""
+"""Overdue jobs that no owner of a bucket serves: find them, put them off, request help."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class UnservedJobs:
     async def put_off(
         self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
     ) -> int:
-        """The oldest of such jobs are due again later; how many were moved."""
+        """The oldest of such jobs are due again later; number of them."""
         rows = await self._data.write("unserved/put_off", *group, list(handlers), overdue_seconds, again_seconds, limit)
         return int(rows[0]["moved"])
 
     async def put_back(self, limit: int) -> int:
-        """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
+        """Jobs that were put off and can be served now have their own due time again; number of settled lines."""
         return int((await self._data.write("unserved/put_back", limit))[0]["moved"])
 
     async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
-        """Ask an agent that could run them to open a bucket for jobs that nobody serves; who was newly asked."""
+        """Request that agents which have the handler open a bucket for unserved jobs; the new requests."""
         columns = [each.lane for each in lacks], [each.priority for each in lacks], [each.handler for each in lacks]
         return [HelpRequest(*row) for row in await self._control.write("unserved/request_help", *columns)]
 
     async def end_help(self) -> list[HelpRequest]:
-        """Ask no more where a configured owner can run the same jobs, or where that agent has ended."""
+        """End requests where a configured owner can run the same jobs, or where the helper has ended."""
         return [HelpRequest(*row) for row in await self._control.write("unserved/end_help")]
 
     async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
-        """The agent does not help there any more; the next renewal says so."""
+        """The agent does not help there any more; its next renewal returns that."""
         await self._control.write("unserved/stop_helping", agent_id, lane, priority)

@@ -1,4 +1,4 @@
-"""What the runtime and the client need of the two stores, as narrow Protocols by need.
+"""Ports of the master and of the agent stores: narrow Protocols, one for each consumer.
 
 Every method is one statement or one function call (a bounded number for the paged ones), each bounded in time by the
 implementation. Errors of drivers are mapped once, at the border: ``Unavailable`` when nothing can have happened,
@@ -7,7 +7,7 @@ implementation. Errors of drivers are mapped once, at the border: ``Unavailable`
 Two refusals must never be confused (they are different fields of every answer):
 *by the row* (another identity, or final) settles the entry; *by the bucket lock* settles nothing.
 
-Ids are 16 bytes, times are microseconds since 1970 by the answering server's clock, durations say their unit.
+Ids are 16 bytes, times are microseconds since 1970 by the answering server's clock, names of durations end in their unit.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class LookupStore(FindStore, Protocol):
         ...
 
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
-        """Ask the bucket's owner to cancel a job; a wake token makes it read the request at once."""
+        """Request that the bucket's owner cancels a job; a wake token makes it read the request at once."""
         ...
 
 

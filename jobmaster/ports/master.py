@@ -383,7 +383,7 @@ class FallbackUnserved(Protocol):
     """For an agent that has a fallback bucket."""
 
     async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
-        """The agent had no work there: it is no longer asked."""
+        """The agent had no work there: its request ends."""
         ...
 
 
@@ -411,7 +411,7 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         ...
 
     async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
-        """Ask an agent that has the handler to open a bucket for unserved jobs; the agents newly asked."""
+        """Request that an agent which has the handler opens a bucket for unserved jobs; the new requests."""
         ...
 
     async def end_help(self) -> list[HelpRequest]:

@@ -58,7 +58,7 @@ class Renewal(NamedTuple):
     agents: int = 1
     """Living agents of the cluster: with many of them each renews less often."""
     helps: frozenset[tuple[str, int]] = frozenset()
-    """Lanes and priorities without an owner, in which this agent is asked to have a bucket."""
+    """Lanes and priorities without an owner, in which this agent is requested to have a bucket."""
     now_us: int | None = None
     """Clock of the master; ``None``: not in the answer."""
 
@@ -71,7 +71,7 @@ class LeaderTick(NamedTuple):
     due: list[DueGroup]
     """Lanes and priorities that have HELD rows within the horizon; empty without the lease."""
     overdue: bool
-    """Some agent's lease is over and it has no certificate yet: an agent should judge it."""
+    """Some agent's lease is over and it has no certificate yet: a failure detector should run."""
     heavier: bool = False
     """An agent of greater weight could lead: it should take over."""
 
@@ -169,7 +169,7 @@ class UnservedHandler(NamedTuple):
 
 
 class HelpRequest(NamedTuple):
-    """An agent that is asked, or no longer asked, to have a bucket for jobs without an owner."""
+    """A request that an agent has a bucket for jobs without an owner, begun or ended."""
 
     lane: str
     priority: int
@@ -195,7 +195,7 @@ class SentBefore(NamedTuple):
     rows: dict[bytes, SentRow]
     """By id; only ids that have a row."""
     strangers: bool
-    """Some bucket that may hold jobs was not among the named ones."""
+    """Some bucket that may hold jobs was not among the given ones."""
 
 
 class OwnerTraits(NamedTuple):

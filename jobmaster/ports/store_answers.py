@@ -51,7 +51,7 @@ class Claimed(NamedTuple):
     remaining: int
     """Jobs left in ``pending``."""
     cancelled: frozenset[bytes] = frozenset()
-    """Ids somebody asked to cancel in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
+    """Ids with a cancel request in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
 
 
 class Page(NamedTuple):
@@ -87,4 +87,4 @@ class StoreHealth(NamedTuple):
 
 
 FIND_IDS_MAX = 500
-"""Jobs that one ``find`` looks for; more are asked for in further calls."""
+"""Jobs that one ``find`` looks for; more need further calls."""

@@ -1,7 +1,7 @@
 -- I14: a clean exit causes no rescue.
 -- in:    $1 evidence rows
 -- out:   subject (bucket id), detail, total
--- why:   an owner declared a bucket LOST that it had emptied and closed (the housekeeper, who finds that the keys of such a
+-- why:   an owner declared a bucket LOST that it had emptied and closed (the leader, which finds that the keys of such a
 --        bucket hold jobs again, writes no actor); or the maker of a bucket left as RETIRED, yet the bucket was LOST out of
 --        its COMPLETING, or after the exit.
 -- index: bucket_event (bucket_id, seq); primary key of agent.

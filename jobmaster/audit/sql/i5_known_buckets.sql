@@ -1,6 +1,6 @@
--- I5, buckets: every bucket that the master knows, whatever its state.
+-- I5, buckets: every bucket of the master, in any state.
 -- in:    nothing
 -- out:   id, store
--- why:   entries of a bucket in a store that stands in no row here would be found by nobody.
+-- why:   no agent would find the entries of a bucket in a store that has no row here.
 -- index: none; there are few buckets.
 SELECT id, store FROM bucket

@@ -2,7 +2,7 @@
 -- in:    $1 evidence rows
 -- out:   subject (bucket id), detail, total
 -- why:   every step of a bucket is written with its owner of that epoch (but for an operator's freezing): two of them
---        under one epoch, or an owner on the row who is not the one that made or took it under its epoch.
+--        under one epoch, or an owner on the row that is not the one that made or took it under its epoch.
 -- index: bucket_event (bucket_id, seq).
 SELECT subject, detail, count(*) OVER () AS total
 FROM (

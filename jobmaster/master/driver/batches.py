@@ -1,4 +1,4 @@
-"""Sending a batch and accounting for every row of it: accepted, cancelled, refused, quarantined; never forgotten."""
+"""Send a batch and account for each of its rows: accepted, cancelled, refused or quarantined."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class BatchAnswer(NamedTuple):
 
 
 class Batch(Generic[T]):
-    """One kind of batch statement: how it is sent, and how a row that was not accepted is judged.
+    """One kind of batch statement: how it is sent, and how a row that was not accepted is classified.
 
     Args:
         what: name for messages.
         send: the statement; raises ``NoPartition`` when an id has no partition.
-        judge: verdict on one row that was not accepted, from what ``peek`` found.
+        classify: class of one row that was not accepted, from its present row (``jobs/peek``).
         cancelled_is_accepted: whether a cancelled row counts as written (it is final then).
         rowless: what a missing row means: ``True`` when the statement would have made one.
     """
@@ -98,7 +98,7 @@ class Batch(Generic[T]):
         self._quarantined: set[bytes] = set()
         self._written = False
         self.stale: list[T] = []
-        """Rows refused because the row says otherwise."""
+        """Rows refused because the row in the master has other values."""
 
     async def write(self, rows: Sequence[T]) -> Written:
         """Send all rows; every id is in exactly one set of the answer (``cancelled`` may be part of ``accepted``)."""
@@ -183,7 +183,7 @@ class Batch(Generic[T]):
         return [row for row in rows if row[0] >= floor]
 
     async def _within_partitions(self, rows: Sequence[T]) -> list[T]:
-        """Make the partitions that should exist; ids beyond even those go to quarantine."""
+        """Make the partitions that should exist; ids beyond those go to quarantine."""
         await self._statements.write("maintenance/ensure_partitions", None, _AHEAD_DAYS)
         ceiling = (await self._statements.read("jobs/id_range"))[0]["ceiling"]
         await self._quarantine([row for row in rows if row[0] >= ceiling], "outside every partition")

@@ -61,7 +61,7 @@ def encode(rows: Sequence[FinalRow]) -> list[bytes]:
 
 
 async def source(parts: list[bytes]) -> AsyncIterator[bytes]:
-    """As the driver wants it: each message that it sends is one piece. Pieces, because arguments may be large."""
+    """In the form that the driver takes: each message that it sends is one piece. Pieces, because arguments may be large."""
     for start in range(0, len(parts), _PIECE_PARTS):
         yield b"".join(parts[start : start + _PIECE_PARTS])
 

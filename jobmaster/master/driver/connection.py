@@ -1,7 +1,7 @@
 """Connections to the master: every call is bounded in time, and a connection whose last call is in doubt is cut.
 
-Learned from others' bad nights: ``close()`` and the release of a cancelled connection can hang for ever behind a frozen
-server, so neither is awaited without a limit, and after a time-out or a cancellation the socket is simply dropped. No
+``close()`` and the release of a cancelled connection can hang for ever behind a frozen server, so neither is awaited without
+a limit, and after a time-out or a cancellation the socket is dropped. No
 statement is sent on lending or returning (asyncpg's pool resets with one): ours leave nothing behind.
 """
 
@@ -63,8 +63,8 @@ def place_of(dsn: str) -> str:
 class Connector:
     """Opens connections to the database of one DSN.
 
-    A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is asked
-    first, and a standby is passed over unless ``target_session_attrs`` wants one.
+    A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is tried
+    first, and a standby is passed over unless ``target_session_attrs`` requires one.
 
     Args:
         connection_class: the class of the connections, when it is not the driver's.
@@ -140,7 +140,7 @@ class ConnectionFactory:
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds
         self._accepted = False
-        """True once the server has let this program in."""
+        """True once the server has accepted a connection of this program."""
         self._server_settings = {
             "application_name": application_name,
             "search_path": quoted(schema),
@@ -213,7 +213,7 @@ class ConnectionPool:
                 self._give_back(connection)
                 raise
             except BaseException:
-                # Time-out, cancellation, a broken socket: what it will answer next is not ours to guess.
+                # Time-out, cancellation, a broken socket: its next answer cannot be known.
                 connection.terminate()
                 raise
             else:
@@ -249,7 +249,7 @@ class ConnectionPool:
             self._idle.append(connection)
 
     async def close(self) -> None:
-        """Close politely for a moment, then cut."""
+        """Close within a moment, then cut."""
         self._closed = True
         idle, self._idle = self._idle, []
         await asyncio.gather(*(close_politely(connection) for connection in idle))
@@ -291,7 +291,7 @@ class StatementRunner:
         ids: Sequence[bytes] = (),
         raw: tuple[type[Exception], ...] = (),
     ) -> _T:
-        """Run some work on one connection; repeat it when the server asks for that.
+        """Run some work on one connection; repeat it after an error that the server reports as retryable.
 
         Args:
             what: name for messages.

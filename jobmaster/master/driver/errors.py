@@ -1,6 +1,6 @@
 """Errors of the driver, mapped once, at the border.
 
-The question that decides is not what broke but what may have happened: a statement that the server refused, rolled back or
+What decides is not what broke but what may have happened: a statement that the server refused, rolled back or
 never received has done nothing; one whose answer was lost may have been committed.
 """
 
@@ -65,7 +65,7 @@ DRIVER_ERRORS = (
     TimeoutError,
     EOFError,
 )
-"""Everything the driver raises on purpose."""
+"""Errors that the driver raises."""
 
 MIGRATE_HINT = "run `jobmaster db migrate`"
 
@@ -74,8 +74,8 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
     """What it means that a connection could not be opened.
 
     Args:
-        accepted: the server has let this program in before. Then a refused password is an outage like another: whoever mends
-            it ends it, and a program that works meanwhile (with a store, with a connection it has) must not give up.
+        accepted: the server has accepted this program before. Then a refused password is an outage that ends when the
+            password is corrected; a program that works meanwhile (with a store, with an open connection) must not give up.
     """
     if (pooler := _pooler(error)) is not None:
         return pooler
@@ -110,8 +110,8 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
 def _pooler(error: Exception) -> AccessRefused | None:
     """A pooler between us and the master, by what PgBouncer and those built on it answer; ``None``: no sign of one.
 
-    They refuse the settings that our connections start with. Told to ignore those, they hand the statements of one
-    connection to several servers, where the prepared ones are unknown or there already.
+    They refuse the settings that our connections start with. Configured to ignore those, they send the statements of one
+    connection to several servers, where the prepared ones are unknown or exist already.
     """
     said = str(error)
     if not isinstance(error, _PREPARED) and "unsupported startup parameter" not in said:

@@ -1,8 +1,9 @@
-"""A write about a job was not accepted: what does the row say?
+"""Rows that a statement did not accept: each is read again and classified.
 
-A statement that is sent again after an unknown commit finds the row it wrote itself, and is refused by its own guard. So a
-refused row is read back, and if it says what we sent, that was our success. Everything here is decided from one row, read
-after the refusal; a row that says neither (it came into being in between) makes the caller send again.
+A statement that is sent again after an unknown commit finds the row that it wrote itself, and its own guard refuses it.
+So a refused row is read back, and if it has the values that were sent, that was an earlier success. Everything here is
+decided from one row, read after the refusal; a row that shows neither (it was written in between) makes the caller send
+again.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRo
 
 
 class RowResult(StrEnum):
-    """What becomes of one row that was not accepted."""
+    """Classification of one row that was not accepted."""
 
     ACCEPTED = "accepted"
-    """Our own earlier success."""
+    """An earlier success of the same caller."""
     CANCELLED = "cancelled"
     """A cancel request stands in the way, or turned our earlier write into CANCELLED."""
     REFUSED = "refused"
     """Another identity, or final."""
     AGAIN = "again"
-    """The guard would let us pass now."""
+    """The guard would accept the write now."""
 
 
 class CurrentRow(NamedTuple):
-    """One row as ``peek`` returns it."""
+    """One row as ``jobs/peek`` returns it."""
 
     id: bytes
     state: str
@@ -57,7 +58,7 @@ def final(row: FinalRow, found: CurrentRow) -> RowResult:
 
 
 def persisted(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
-    """Of ``persist``: our row in flight was not touched because somebody wants the job cancelled."""
+    """Of ``persist``: our row in flight was not touched because the job has a cancel request."""
     if found.identity != (token, bucket_id, epoch) or not found.in_flight:
         return RowResult.REFUSED
     return RowResult.CANCELLED if found.cancel_requested else RowResult.AGAIN

@@ -1,4 +1,4 @@
-"""The SQL of this room: one statement a file, with a header that says what goes in, what comes out, and what fences it.
+"""The SQL of the master: one statement a file, with a header that names its parameters, its columns and its fence.
 
 The header is checked against a real server by ``tests/integration/postgres``; here only the text is of interest. A
 statement keeps its name as a leading comment, so that an operator finds it in ``pg_stat_activity``.
@@ -31,7 +31,7 @@ class Statement(NamedTuple):
         return f"/* jobmaster {self.name} */\n" + self.body.replace(_SCHEMA, "")
 
     def qualified(self, schema: str) -> str:
-        """For somebody else's connection: every marked name bears the schema."""
+        """For a connection that is not ours: every marked name is qualified with the schema."""
         body = self.body.replace(_SCHEMA, quoted(schema) + ".").replace("@schema", quoted(schema))
         return f"/* jobmaster {self.name} */\n" + body
 

@@ -27,10 +27,10 @@ from jobmaster.settings.model import MasterSettings
 _APPLICATION_NAME = "jobmaster-archive"
 _STATEMENT_SECONDS = 6 * 3600.0
 _PATIENCE_SECONDS = 600.0
-"""How long a lock is waited for in all. The wait itself asks for none, so nobody feels it."""
+"""How long a lock is waited for in all. The wait itself requests no lock, so nothing waits behind it."""
 _PAUSE_SECONDS = 0.5
 _LOOK_SECONDS = 0.02
-"""Between two looks at who holds a table: a statement of an agent or a producer takes less."""
+"""Between two looks at the holders of a table: a statement of an agent or a producer takes less."""
 _RETIRING = "job_attic"
 """Name of the lock of sessions that change what is attached to ``job``."""
 _ATTICS = ("job_attic", "attempt_attic")
@@ -46,7 +46,7 @@ class Archive:
     """The manifest. Belongs to the event loop it was made in.
 
     Every method raises ``Unavailable`` when the master cannot be reached, ``OutcomeUnknown`` when a step may or may not
-    have been committed (look at ``ranges`` and go on from there), and ``Refused`` when the master will not.
+    have been committed (look at ``ranges`` and go on from there), and ``Refused`` when the master refuses.
     """
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -121,11 +121,11 @@ class Archive:
     # ------------------------------------------------------------ one archiver a range
 
     async def take(self, name: str) -> bool:
-        """From now on our session works on the range; False while another one does."""
+        """Reserve the range for this session; False while another session has it."""
         return bool((await self._run("archive/take", name))[0]["taken"])
 
     async def let_go(self, name: str) -> None:
-        """Another one may."""
+        """Give the range back."""
         await self._run("archive/let_go", name)
 
     # ------------------------------------------------------------ steps
@@ -138,7 +138,7 @@ class Archive:
     async def detach(self, below: datetime, progress: Callable[[str], None] = lambda _: None) -> tuple[str, int] | None:
         """The oldest range leaves ``job``; its name, and how many unfinished jobs moved to the attic.
 
-        A call that was killed is gone on with: of a range whose leaving has begun, this is the rest.
+        A call that was killed is continued: of a range whose leaving has begun, this is the rest.
 
         Args:
             below: nothing that was created before it may be held by an agent store alone.
@@ -278,8 +278,8 @@ class Archive:
     ) -> list[asyncpg.Record]:
         """A statement that needs ``tables`` to itself for an instant.
 
-        A request for a lock makes all who come after it wait, too. So it is made only when nobody who holds the tables has
-        held them for long, and is given up after a tenth of a second; the long wait before it is only a look now and then.
+        A request for a lock makes all later requests wait, too. So it is made only when no transaction has held
+        the tables for long, and is given up after a tenth of a second; the long wait before it is only a look now and then.
         """
         waited = 0.0
         while True:

@@ -1,4 +1,4 @@
-"""Rows by the hundred thousand into the master, by the statement that producers use, chunk by chunk.
+"""Insert rows by the hundred thousand into the master, with the statement that producers use, chunk by chunk.
 
 A chunk is one transaction: the rows, sorted by id, and their count. Sorted statements that hold the same ids wait for each
 other and never deadlock, which a transaction over several of them would.

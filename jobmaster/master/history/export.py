@@ -1,6 +1,6 @@
 """Whole ranges out of the master, for other engines: COPY under a snapshot that many connections share.
 
-Apart from the connections of agents: a scan takes minutes, wants other plans, and must never hold up a statement of theirs.
+Separate from the connections of agents: a scan takes minutes, needs other plans, and must not delay their statements.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DETACHED = {
     "attempts": ("export/detached_attempts", "attempt_detached"),
 }
 """Statement, and the table in it in whose place that of a range stands."""
-_GONE = "the snapshot is gone: whoever took it has ended or lost its connection"
+_GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
 
 
 async def open_scan(connection_factory: ConnectionFactory, snapshot: str | None = None) -> Connection:

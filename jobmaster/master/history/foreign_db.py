@@ -1,4 +1,4 @@
-"""Reading a PostgreSQL that is not ours: jobs may be made of anybody's tables."""
+"""Reads from a PostgreSQL that is not the master: jobs may be made of any tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = {
     "bool": "boolean", "int2": "smallint", "int4": "int", "int8": "bigint", "float4": "float", "float8": "double",
     "timestamptz": "timestamp",
 }  # fmt: skip
-"""The others come as text, which says what they hold exactly."""
+"""The others come as text, which is exact."""
 _CONNECT_SECONDS = 10.0
 
 
@@ -36,7 +36,7 @@ def query_of(table: str | None, query: str | None) -> str:
 
 
 async def describe(dsn: str, text: str) -> tuple[tuple[str, str], ...]:
-    """Names and types (in Spark's words) of a query's columns.
+    """Names and types (as Spark names them) of a query's columns.
 
     Raises:
         InputError: the server does not take the query. Unavailable: it does not answer.

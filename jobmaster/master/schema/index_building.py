@@ -23,7 +23,7 @@ _TRIES = 5
 async def build_indexes(connection: Connection, migration: Migration, progress: Callable[[str], None]) -> None:
     """Build what the migration's indexes on large partitions need; what was broken off is built anew.
 
-    Transactions that are older than a build are waited for, as long as they take; nobody else waits.
+    A build waits for transactions that are older than itself, as long as they take; nothing else waits.
     """
     found = [
         (match, row)

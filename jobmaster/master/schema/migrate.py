@@ -1,7 +1,7 @@
-"""Bringing the master's schema up to this program, and refusing one that does not fit it.
+"""Migrate the master's schema to this program's version, and refuse one that does not fit it.
 
-A schema fits when it has every migration of this program, and every further one says that programs as old as this one may run
-on it (``-- programs: >= NNNN``). So agents and producers of two versions live side by side during an upgrade.
+A schema fits when it has every migration of this program, and each further one allows programs as old as this one
+(``-- programs: >= NNNN``). So agents and producers of two versions run side by side during an upgrade.
 
 Two migrators at once wait for each other (advisory lock); each migration is one transaction together with its line in
 ``schema_migration``, so a crash leaves whole migrations. Indexes on large partitions are built before it, while others write
@@ -59,7 +59,7 @@ async def migrate(
     Args:
         schema: made if it is not there.
         cluster: the cluster it belongs to from then on.
-        progress: is told one sentence per step.
+        progress: called with one sentence per step.
 
     Raises:
         SchemaMismatch: the schema was edited, made by a newer program, or belongs to another cluster.
@@ -105,15 +105,15 @@ async def drop(*, dsn: str, schema: str, cluster: str, settings: MasterSettings)
 
 
 async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[MigrationStatus]:
-    """Every migration that the schema or this program knows; all pending when there is no schema."""
+    """Every migration of the schema or of this program; all pending when there is no schema."""
     async with _connected(dsn, schema, settings) as connection:
         there = (await rows_of(connection, "schema/schema_exists", schema))[0]
         return await _lines(connection) if there["list_there"] else compare([], migrations())
 
 
 async def check_schema(statements: StatementRunner, schema: str) -> None:
-    """``SchemaMismatch``, one sentence and what to do, unless the schema is this program's, or a newer one that says that
-    this program may run on it."""
+    """``SchemaMismatch``, one sentence and what to do, unless the schema is this program's, or a newer one that allows
+    this program."""
     there = (await statements.read("schema/schema_exists", schema))[0]
     if not there["list_there"]:
         what = "has no tables of JobMaster" if there["schema_there"] else "does not exist"
@@ -170,7 +170,7 @@ def _applied(rows: list[Row]) -> list[AppliedMigration]:
 
 
 async def _alone(connection: Connection, schema: str) -> None:
-    """One migrator at a time. Tried again and again: a statement that waits holds up the building of indexes."""
+    """One migrator at a time. Retried instead of waiting: a statement that waits delays the building of indexes."""
     if not (await rows_of(connection, "schema/lock", schema))[0]["taken"]:
         raise asyncpg.LockNotAvailableError("another session migrates the schema")
 
@@ -192,6 +192,6 @@ async def _patiently(
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if attempt == tries - 1:
                 raise
-            progress("waiting for a lock that somebody else holds")
+            progress("waiting for a lock that another session holds")
             await asyncio.sleep(_LOCK_PAUSE_SECONDS * (0.5 + random.random()))
     raise AssertionError("the last try returns or raises")

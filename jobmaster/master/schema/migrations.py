@@ -1,4 +1,4 @@
-"""The numbered migrations that come with this program, and how they compare with what a schema has seen.
+"""The numbered migrations that come with this program, and how they compare with those that a schema has.
 
 Pure: no connection here. A migration is known by its number; what was applied is known by its checksum, so that an edited
 file is noticed instead of making two clusters that only look the same.
@@ -22,7 +22,7 @@ from jobmaster.model.errors import CodeError, SchemaMismatch
 _INDEX = re.compile(r"^CREATE INDEX (?P<name>\w+) ON (?P<table>\w+) (?P<rest>[^;]+);", re.MULTILINE)
 _PARTITIONED = ("job", "attempt")
 _BUILD_AHEAD = (
-    "-- {name} is built while nobody writes to {table}. `jobmaster db migrate` builds it on each large partition before,\n"
+    "-- {name} is built while writers to {table} wait. `jobmaster db migrate` builds it on each large partition before,\n"
     "-- with CREATE INDEX CONCURRENTLY. By hand: the same statement on each of them; this one then attaches what it finds."
 )
 _PROGRAMS = re.compile(r"^-- programs: >= (?P<number>\d{4})$", re.MULTILINE)
@@ -59,7 +59,7 @@ class AppliedMigration(NamedTuple):
 
 
 class MigrationState(StrEnum):
-    """How one migration stands in a schema."""
+    """State of one migration in a schema."""
 
     APPLIED = "applied"
     PENDING = "pending"
@@ -107,7 +107,7 @@ def migration_of(number: int, name: str, content: bytes) -> Migration:
     """A migration by its file.
 
     Raises:
-        CodeError: it says that programs may run on it which are not older.
+        CodeError: it allows programs that are not older.
     """
     text = content.decode()
     said = _PROGRAMS.search(text)
@@ -118,7 +118,7 @@ def migration_of(number: int, name: str, content: bytes) -> Migration:
 
 
 def compare(applied: Sequence[AppliedMigration], known: Sequence[Migration]) -> list[MigrationStatus]:
-    """Every migration that either side knows, by number."""
+    """Every migration of either side, by number."""
     there = {row.number: row for row in applied}
     last = max(there, default=0)
     newest = max((migration.number for migration in known), default=0)
@@ -141,8 +141,8 @@ def compare(applied: Sequence[AppliedMigration], known: Sequence[Migration]) -> 
 
 
 def refuse_strangers(lines: Sequence[MigrationStatus], schema: str) -> None:
-    """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap, or says that
-    this program may run on it."""
+    """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap, or allows
+    this program."""
     for standing, sentence, hint in (
         (MigrationState.UNKNOWN, "was made by a newer program (migration {})", "upgrade this program"),
         (
@@ -175,7 +175,7 @@ def indexes_of(migration: Migration) -> list[re.Match[str]]:
 
 
 def script(schema: str, cluster: str, from_: int = 0) -> str:
-    """The SQL that ``jobmaster db migrate`` would run for the migrations after number ``from_``: for people whose
+    """The SQL that ``jobmaster db migrate`` would run for the migrations after number ``from_``: for operators whose
     database may be changed by hand only. The same input gives the same text."""
     parts = [f"-- JobMaster: migrations after number {from_} of schema {schema}. Run with: psql -v ON_ERROR_STOP=1 -1"]
     if from_ == 0:

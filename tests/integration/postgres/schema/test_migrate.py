@@ -244,7 +244,7 @@ async def test_a_migrator_that_finds_a_lock_waits_for_it(master_dsn: str) -> Non
         await waited.wait()
     await other.close()
     assert len(await task) == len(migrations())
-    assert told[0] == "waiting for a lock that somebody else holds"
+    assert told[0] == "waiting for a lock that another session holds"
 
 
 async def test_the_printed_sql_makes_the_same_schema(master_dsn: str) -> None:
@@ -261,7 +261,7 @@ async def test_the_printed_sql_makes_the_same_schema(master_dsn: str) -> None:
 
 
 def test_the_printed_sql_tells_how_an_index_is_built_while_others_write() -> None:
-    assert "job_unconfirmed is built while nobody writes to job." in script(SCHEMA, "test", from_=3)
+    assert "job_unconfirmed is built while writers to job wait." in script(SCHEMA, "test", from_=3)
     assert "is built while" not in script(SCHEMA, "test"), "nobody writes to what is not there"
 
 
@@ -403,4 +403,4 @@ async def test_a_migration_that_dies_of_a_deadlock_is_tried_again(
         await admin.execute("LOCK TABLE job IN ACCESS SHARE MODE")  # granted when the migration has been ended
     await transaction.rollback()
     assert await task == [newer]
-    assert "waiting for a lock that somebody else holds" in told
+    assert "waiting for a lock that another session holds" in told
