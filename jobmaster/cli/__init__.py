@@ -1,1 +1,1 @@
-"""The command line. Every command imports what it needs when it runs, so that ``--help`` answers at once."""
+"""The command line. Each command imports its modules when it runs, so that ``--help`` is fast."""

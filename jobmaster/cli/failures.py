@@ -1,4 +1,4 @@
-"""How an error leaves the program: one line with a hint (or one JSON object) on standard error, and an exit code.
+"""Turns an error into one line with a hint (or one JSON object) on standard error, and an exit code.
 
 The codes are those of ``jobmaster.model.errors`` (after sysexits where it has one); ``docs/cli.md`` lists them.
 """
@@ -23,7 +23,7 @@ from jobmaster.model.ids import text
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 2, 5, 70, 130
 
 
-_UNKNOWN_HINT = "start an agent that has it (jobmaster agent run --handlers MODULE), or say --allow-unregistered"
+_UNKNOWN_HINT = "start an agent that has it (jobmaster agent run --handlers MODULE), or use --allow-unregistered"
 
 
 class Failure(NamedTuple):
@@ -36,58 +36,57 @@ class Failure(NamedTuple):
     exit_code: int
     problems: Sequence[str] = ()
     job_id: str | None = None
-    """The job that goes on, or may have been stored, all the same."""
+    """The job that continues, or may have been stored, in spite of the error."""
 
 
 def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Sequence[str]) -> int:
-    """Run the command line and turn whatever it raises into an exit code; never raises."""
+    """Run the command line. Every exception becomes an exit code."""
     try:
         code = command()
         sys.stdout.flush()
         return code if isinstance(code, int) else EXIT_OK
     except (KeyboardInterrupt, click.Abort):
-        return _tell(Failure("interrupted", "interrupted", None, EXIT_INTERRUPTED), invocation, arguments)
+        return _report_failure(Failure("interrupted", "interrupted", None, EXIT_INTERRUPTED), invocation, arguments)
     except click.exceptions.Exit as error:
         return error.exit_code
     except BrokenPipeError:
-        # The reader (head, less) has gone: nothing can be printed. The interpreter must not try to flush again.
+        # The reading program (head, less) has ended: nothing can be printed.
         _abandon_output()
         return EXIT_FAILED
     except Exception as error:
         if isinstance(error, OSError) and _comes_from_output(error):
             _abandon_output()
-            said = f"standard output cannot be written: {error.strerror}"
-            return _tell(Failure("output", said, None, EXIT_FAILED), invocation, arguments)
+            message = f"standard output cannot be written: {error.strerror}"
+            return _report_failure(Failure("output", message, None, EXIT_FAILED), invocation, arguments)
         if invocation.debug and not isinstance(error, click.ClickException):
             traceback.print_exception(error, file=sys.stderr)
-        return _tell(failure_of(error), invocation, arguments)
+        return _report_failure(failure_of(error), invocation, arguments)
 
 
-def _tell(failure: Failure, invocation: Invocation, arguments: Sequence[str]) -> int:
-    """Say it on standard error; the exit code."""
-    if invocation.handed_in is not None:
-        failure = failure._replace(job_id=invocation.handed_in)
-    wants_json = invocation.json or _asks_for_json(arguments)
+def _report_failure(failure: Failure, invocation: Invocation, arguments: Sequence[str]) -> int:
+    """Print a failure on standard error; returns the exit code."""
+    if invocation.submitted_id is not None:
+        failure = failure._replace(job_id=invocation.submitted_id)
+    wants_json = invocation.json or _requests_json(arguments)
     click.echo(failure_json(failure) if wants_json else failure_text(failure), err=True)
     return failure.exit_code
 
 
 def _comes_from_output(error: OSError) -> bool:
-    """True when printing raised it (a full disk). Asking the stream again does not help: it has dropped what it could not
-    write."""
+    """True when printing raised the error (a full disk). The stream itself does not show it: it has dropped the text."""
     *_, (last, _) = traceback.walk_tb(error.__traceback__)
     return last.f_code in (click.echo.__code__, guarded.__code__)
 
 
 def _abandon_output() -> None:
-    """The interpreter must not try to flush again when it ends."""
+    """Close standard output, so that the interpreter does not flush it again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def failure_of(error: Exception) -> Failure:
-    """Any exception as the user sees it."""
+    """The failure that is printed for an exception."""
     if isinstance(error, ExceptionGroup):
-        # A group says less than its first member; the members of one task group fail for one reason, as a rule.
+        # The message of a group is less useful than its first member. Members of one task group mostly fail for one reason.
         return failure_of(error.exceptions[0])
     if isinstance(error, JobMasterError):
         problems = error.problems if isinstance(error, ConfigError) else ()
@@ -105,7 +104,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _unknown_handler_hint(hint: str | None) -> str | None:
-    """A hint that names an option of the library, for the command line."""
+    """A hint with the option of the command line in place of that of the library."""
     from jobmaster.client.handler_lookup import UNKNOWN_HINT
 
     return hint and hint.replace(UNKNOWN_HINT, _UNKNOWN_HINT)
@@ -123,21 +122,21 @@ def failure_text(failure: Failure) -> str:
 
 
 def failure_json(failure: Failure) -> str:
-    """``{"error": {"code", "message", "hint"}}`` on one line, with ``job_id`` when a job goes on all the same."""
-    told: dict[str, object] = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    """``{"error": {"code", "message", "hint"}}`` on one line, with ``job_id`` when a job continues in spite of the error."""
+    fields: dict[str, object] = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     if failure.job_id is not None:
-        told["job_id"] = failure.job_id
+        fields["job_id"] = failure.job_id
     if failure.problems:
-        told["problems"] = list(failure.problems)
-    return json.dumps({"error": told}, ensure_ascii=False)
+        fields["problems"] = list(failure.problems)
+    return json.dumps({"error": fields}, ensure_ascii=False)
 
 
 def _word(class_name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
 
 
-def _asks_for_json(arguments: Sequence[str]) -> bool:
-    """For a command line that could not be parsed to its end."""
+def _requests_json(arguments: Sequence[str]) -> bool:
+    """True when the arguments request JSON; for a command line that could not be parsed."""
     pairs = itertools.pairwise([*arguments, ""])
     return any(
         (first in ("-o", "--output") and second == "json") or first in ("-ojson", "--output=json")

@@ -1,7 +1,7 @@
-"""What the user asked for on the command line, whatever the command: configuration, output format, verbosity.
+"""The common options of all commands: configuration, output format, verbosity.
 
-The options may stand before or after the command (``jobmaster -o json job list`` is ``jobmaster job list -o json``), so they
-are attached to every command of the tree; the later one counts.
+They are valid before and after the command (``jobmaster -o json job list`` equals ``jobmaster job list -o json``), so each
+command of the tree has them; the last value counts.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Invocation:
     output: str = "table"
     debug: bool = False
     verbosity: int = 0
-    """-1: errors only; 0: what a person needs; 1 and above: more."""
-    handed_in: str | None = None
-    """Id of a job that this call has handed in: whatever ends the call must name it, for the job goes on."""
+    """-1: errors only; 0: notes for people; 1 and above: more notes."""
+    submitted_id: str | None = None
+    """Id of a job that this call has submitted. Each error after that names it, because the job continues."""
     _loaded: LoadedSettings | None = None
 
     @property
@@ -57,13 +57,13 @@ class Invocation:
         return self.loaded().settings
 
     def note(self, text: str, *, level: int = 0) -> None:
-        """One line for people, on standard error; ``level`` 1 needs ``-v``, -1 survives ``-q``."""
+        """Print one line for people on standard error; ``level`` 1 needs ``-v``, -1 is printed with ``-q`` too."""
         if self.verbosity >= level:
             click.echo(text, err=True)
 
 
 def invocation_of(ctx: click.Context) -> Invocation:
-    """The call that a context belongs to."""
+    """The invocation of a click context."""
     return ctx.ensure_object(Invocation)
 
 
@@ -104,7 +104,7 @@ def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def common_options() -> list[click.Option]:
-    """Fresh option objects, none of which is passed to the command's function."""
+    """New option objects. Their values are not passed to the function of the command."""
     return [
         click.Option(
             ["--config"],
@@ -145,7 +145,7 @@ def common_options() -> list[click.Option]:
             callback=_add_verbose,
             expose_value=False,
             is_eager=True,
-            help="Say more (-vv: even more).",
+            help="Print more (-vv: even more).",
         ),
         click.Option(
             ["-q", "--quiet"],
@@ -153,13 +153,13 @@ def common_options() -> list[click.Option]:
             callback=_set_quiet,
             expose_value=False,
             is_eager=True,
-            help="Say nothing but errors and data.",
+            help="Print only errors and data.",
         ),
     ]
 
 
 def attach_common_options(command: click.Command) -> click.Command:
-    """Give a command and all below it the common options that it does not declare itself."""
+    """Attach the common options to a command and all commands below it, except options that a command declares itself."""
     taken = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     if not getattr(command, "has_common_options", False):
         command.params.extend(option for option in common_options() if not taken.intersection(option.opts))
@@ -170,8 +170,8 @@ def attach_common_options(command: click.Command) -> click.Command:
     return command
 
 
-def hand_down(ctx: click.Context) -> None:
-    """Commands that declare an option of their own (those of ``config``) get what stood before them as its default."""
+def pass_defaults(ctx: click.Context) -> None:
+    """Make options before the command the defaults of commands that declare these options themselves (``config``)."""
     invocation = invocation_of(ctx)
     own: dict[str, Any] = {}
     if invocation.config is not None:

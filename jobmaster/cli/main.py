@@ -9,13 +9,13 @@ from importlib import import_module
 import click
 
 from jobmaster.cli.failures import EXIT_FAILED, guarded
-from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
+from jobmaster.cli.invocation import Invocation, attach_common_options, pass_defaults
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "agent": ("jobmaster.cli.commands.agent:agent_group", "Run agents, and see who is there."),
+    "agent": ("jobmaster.cli.commands.agent:agent_group", "Run, list and drain agents."),
     "bucket": (
         "jobmaster.cli.commands.bucket:bucket_group",
-        "See the buckets and what lies in them; stop them in an emergency.",
+        "Show buckets and their contents; freeze them in an emergency.",
     ),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
@@ -27,21 +27,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
     "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, cancel and retry jobs."),
-    "log": ("jobmaster.cli.commands.log:log_group", "See who did what to the cluster."),
+    "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pipeline": (
         "jobmaster.cli.commands.pipeline:pipeline_group",
         "Move jobs and their history by the million, with Spark.",
     ),
-    "rescue": ("jobmaster.cli.commands.rescue:rescue_group", "See what was lost, and what became of it."),
+    "rescue": ("jobmaster.cli.commands.rescue:rescue_group", "Show lost buckets and their rescues."),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
-"""Name -> (module:attribute, the line in the list of commands). The list is shown without importing any of them."""
+"""Name -> (module:attribute, its line in the list of commands). The list is printed without an import of these modules."""
 
 
 class LazyGroup(click.Group):
-    """The group of ``COMMANDS``: a command's module is imported when the command is named, so that ``--help`` costs none."""
+    """The group of ``COMMANDS``. It imports a command's module when the command is used, so that ``--help`` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -62,12 +62,12 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="The options may stand before or after the command. Start with: jobmaster demo, then jobmaster dev.",
+    epilog="Options are valid before and after the command. Start with: jobmaster demo, then jobmaster dev.",
 )
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Background jobs on PostgreSQL and Valkey, each as safe as was asked for."""
-    hand_down(ctx)
+    pass_defaults(ctx)
 
 
 attach_common_options(root)
@@ -76,7 +76,7 @@ attach_common_options(root)
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code."""
     invocation = Invocation()
-    if sys.stdout is None:  # closed by the parent process: there is no place for any answer
+    if sys.stdout is None:  # closed by the parent process: no answer can be printed
         if sys.stderr is not None:
             click.echo("error: standard output is closed", err=True)
         return EXIT_FAILED

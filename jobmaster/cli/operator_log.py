@@ -1,4 +1,4 @@
-"""The operator's log: the user and the acts of a command, written to the master."""
+"""Writes the user and the actions of a command to the operator's log in the master."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def note_values(action: str, acts: Mapping[str, Mapping[str, object]]) -> tuple[
     """Values of the statement ``NOTE``.
 
     Args:
-        action: as the command is called.
+        action: name of the command.
         acts: details by subject.
     """
     return operator_name(), action, list(acts), [json.dumps(detail) for detail in acts.values()]
 
 
 async def note_acts(settings: ClusterSettings, action: str, acts: Mapping[str, Mapping[str, object]]) -> None:
-    """Lines in the operator's log about what a command has done.
+    """Write lines about the actions of a command to the operator's log.
 
     Raises:
-        JobMasterError: they could not be written; what was done is done.
+        JobMasterError: the lines could not be written; the actions themselves are not undone.
     """
     from jobmaster.wiring import open_master
 

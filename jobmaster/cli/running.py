@@ -1,4 +1,4 @@
-"""Run one coroutine for a command, and find what a user named by the beginning of its id."""
+"""Run one coroutine for a command, and find a row by the beginning of its id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PREFIX_DIGITS_MIN = 4
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; Ctrl-C cancels it and leaves as ``KeyboardInterrupt``."""
+    """Run to the end; Ctrl-C cancels it and raises ``KeyboardInterrupt``."""
     return asyncio.run(coroutine)
 
 
@@ -36,7 +36,7 @@ async def reader_of(settings: ClusterSettings) -> AsyncIterator[Reader]:
 
 
 def id_range(text: str, what: str) -> tuple[bytes, bytes]:
-    """Lowest and highest id that begin with what the user wrote (with or without dashes).
+    """Lowest and highest id that begin with ``text`` (with or without dashes).
 
     Raises:
         InputError: it is not the beginning of an id.
@@ -50,10 +50,10 @@ def id_range(text: str, what: str) -> tuple[bytes, bytes]:
 
 
 def pick(rows: Sequence[Mapping[str, Any]], text: str, what: str) -> Mapping[str, Any]:
-    """The one row whose id begins so, or whose ``name`` it is.
+    """The single row whose id begins with ``text``, or whose ``name`` equals it.
 
     Raises:
-        NotFound: none; InputError: several.
+        NotFound: no row fits. InputError: several rows fit.
     """
     named = [row for row in rows if row.get("name") == text]
     if not named:

@@ -16,23 +16,23 @@ import click
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LEFT, _RIGHT = "<", ">"
 CELL_CHARS_MAX = 72
-"""Characters of a cell on a terminal. In a pipe nothing is cut: the reader has no other source."""
+"""Characters of a cell on a terminal. In a pipe nothing is cut: the reading program has no other source."""
 WRAP_CHARS_MIN = 32
 
 
 class Column(NamedTuple):
-    """One column: its title, the key of the row (dots reach inside), how to write the value, and its side."""
+    """One column: title, key of the row (dots for inner keys), format of the value, and alignment."""
 
     title: str
     key: str
     show: Callable[[Any], str] | None = None
     right: bool = False
     whole: bool = False
-    """Reasons: wrapped on a terminal, never cut. For the last column."""
+    """Wrapped on a terminal, never cut. For reasons in the last column."""
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, as_json: bool, empty: str) -> None:
-    """Rows to standard output: a JSON array, or a table; an empty table is a sentence on standard error."""
+    """Print rows on standard output: a JSON array, or a table. For no rows print the sentence ``empty`` on standard error."""
     if as_json:
         emit_json(list(rows))
     elif rows:
@@ -42,12 +42,12 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, a
 
 
 def emit_json(value: Any) -> None:
-    """One line of JSON on standard output."""
+    """Print one line of JSON on standard output."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
-    """One thing: a JSON object, or a line per field that has a value."""
+    """Print one record: a JSON object, or one line for each field with a value."""
     if as_json:
         emit_json(record)
         return
@@ -62,15 +62,15 @@ def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def terminal_width() -> int | None:
-    """Cells of a line of the terminal (or ``$COLUMNS``); ``None`` when standard output is none."""
+    """Width of the terminal in cells (or ``$COLUMNS``); ``None`` when standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: int | None = None) -> str:
-    """The table as text; columns are as wide as their widest cell, counted in terminal cells.
+    """The table as text. The width of a column is that of its widest cell, in terminal cells.
 
     Args:
-        width: of the terminal's lines; ``None``: there is no terminal, and nothing is cut or wrapped.
+        width: of the terminal. ``None``: no terminal, so nothing is cut or wrapped.
     """
     cells = [[_cell(row, column, width) for column in columns] for row in rows]
     if width is not None and columns[-1].whole:
@@ -88,7 +88,7 @@ def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: 
 
 
 def _wrapped(cells: list[list[str]], columns: Sequence[Column], width: int) -> list[list[str]]:
-    """The last cell of each line in as many lines as it needs beside the others."""
+    """The rows with their last cell wrapped into the width that the other columns leave."""
     others = [
         max(display_width(column.title), *(display_width(line[at]) for line in cells))
         for at, column in enumerate(columns[:-1])
@@ -120,7 +120,7 @@ def _pad(text: str, width: int, side: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """Terminal cells that a text takes: East Asian wide characters two, combining ones none."""
+    """Width of a text in terminal cells: East Asian wide characters have two, combining characters none."""
     if text.isascii():
         return len(text)
     width = 0
@@ -132,7 +132,7 @@ def display_width(text: str) -> int:
 
 
 def clean(text: str) -> str:
-    """The text with everything that is not printable written as an escape."""
+    """The text with characters that are not printable as escapes."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
@@ -142,7 +142,7 @@ def clean(text: str) -> str:
 
 
 def iso(us: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC; ``None`` stays ``None``, 0 too (it means "at once")."""
+    """Microseconds since 1970 as ISO 8601 in UTC; ``None`` for ``None`` and for 0 (which means "at once")."""
     if not us:
         return None
     try:

@@ -35,7 +35,7 @@ COLUMNS = (
 
 @click.group("agent")
 def agent_group() -> None:
-    """Run agents, and see who is there."""
+    """Run, list and drain agents."""
 
 
 @agent_group.command("run")
@@ -43,12 +43,14 @@ def agent_group() -> None:
 @click.option(
     "--processes", type=click.IntRange(1, 512), help="How many processes, each an agent with its own buckets."
 )
-@click.option("--mode", type=click.Choice(MODES), help="What it does: all, never lead, only that, only rescue.")
+@click.option(
+    "--mode", type=click.Choice(MODES), help="full: all; execution: never lead; leader: only lead; drain: only rescue."
+)
 @click.option(
     "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
 )
 @click.option("--print-settings", is_flag=True, hidden=True, help="Print what would be run, as JSON, and end.")
-@click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop now when standard input ends.")
+@click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop at once when standard input ends.")
 @pass_invocation
 def run(
     invocation: Invocation,
@@ -59,10 +61,10 @@ def run(
     print_settings: bool,
     leave_with_stdin: bool,
 ) -> None:
-    """Run one kind of agent under a supervisor, until it is told to stop.
+    """Run one kind of agent under a supervisor, until a signal stops it.
 
-    The first SIGTERM or Ctrl-C completes: no new jobs, running and queued ones end within leases.grace, the rest is given
-    back. The second stops now and gives back. Killed without a word, its jobs are rescued by the others.
+    The first SIGTERM or Ctrl-C drains: no new jobs; running and queued jobs have leases.grace to end; the rest goes back to
+    the master. The second one stops at once. If the process is killed, other agents rescue its jobs.
 
     \b
     Examples:
@@ -76,14 +78,14 @@ def run(
     from jobmaster_agents.supervisor.supervisor import SupervisorPlan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
-    if print_settings:  # to the supervisor, which reads the configuration again by the command line it came from
+    if print_settings:  # for the supervisor, which reloads the configuration by its own command line
         click.echo(msgspec.json.encode(settings))
         return
     _check_before_start(settings, key)
     level = settings.observability.log_level
     agent = settings.agents[key]
     for line in _banner(settings, key, agent):
-        # A collector of JSON lines has no use for prose.
+        # A collector of JSON lines cannot parse prose.
         invocation.note(line, level=1 if settings.observability.log_format == "json" else 0)
     plan = SupervisorPlan(
         settings=settings,
@@ -130,8 +132,8 @@ def _plan_settings(
 
 
 def _check_before_start(settings: ClusterSettings, key: str) -> None:
-    """What would fail in every child is reported once, here: handlers that cannot be imported, servers that are not there,
-    ports that are taken."""
+    """Report once, before the start, errors that each child would meet: handlers that cannot be imported, missing embedded
+    servers, ports in use."""
     from jobmaster.handlers import load_handlers
     from jobmaster.wiring import addresses
     from jobmaster_agents.http_server import check_ports
@@ -142,7 +144,7 @@ def _check_before_start(settings: ClusterSettings, key: str) -> None:
 
 
 def _import_path() -> tuple[str, ...]:
-    """Children find modules as this process does."""
+    """Import path for the children: that of this process."""
     here = str(Path.cwd())
     return tuple(dict.fromkeys([*(path or here for path in sys.path), here]))
 
@@ -159,7 +161,7 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         f"jobmaster {__version__} agent {key} of cluster {settings.cluster}, mode {agent.mode}, processes {agent.processes}",
         f"buckets  {owned}",
         f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
-        f"handlers {', '.join(settings.handlers) or '(none: every job that arrives is given back)'}",
+        f"handlers {', '.join(settings.handlers) or '(none: every job is released to the master)'}",
     ]
     from jobmaster_agents.http_server import port_of, url_of
 
@@ -170,7 +172,7 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
     return lines
 
 
-# ---------------------------------------------------------------- looking
+# ---------------------------------------------------------------- list and show
 
 
 def agent_record(row: Any) -> dict[str, Any]:
@@ -188,7 +190,7 @@ def agent_record(row: Any) -> dict[str, Any]:
 
 
 @agent_group.command("list")
-@click.option("--all", "all_", is_flag=True, help="Those that have ended, too.")
+@click.option("--all", "all_", is_flag=True, help="Include ended agents.")
 @pass_invocation
 def list_(invocation: Invocation, all_: bool) -> None:
     """List the agents.
@@ -223,9 +225,9 @@ def show(invocation: Invocation, agent: str) -> None:
 @click.argument("agent")
 @pass_invocation
 def drain(invocation: Invocation, agent: str) -> None:
-    """Send an agent home: it completes its buckets, gives back what is left, and leaves.
+    """Drain an agent: it completes its buckets, releases the remaining jobs, and exits.
 
-    The request is a row in the master; the agent reads it with its next renewal. Its supervisor does not start it again.
+    The request is a row in the master, which the agent reads with its next renewal. Its supervisor does not start it again.
 
     \b
     Example:

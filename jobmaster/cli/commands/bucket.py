@@ -1,4 +1,4 @@
-"""``jobmaster bucket``: the buckets and what lies in them."""
+"""``jobmaster bucket``: list, show, freeze and unfreeze buckets."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ EVENT_COLUMNS = (
 
 @click.group("bucket")
 def bucket_group() -> None:
-    """See the buckets and what lies in them; stop them in an emergency."""
+    """Show buckets and their contents; freeze them in an emergency."""
 
 
 @bucket_group.command("list")
-@click.option("--all", "all_", is_flag=True, help="Retired ones that are still remembered, too.")
+@click.option("--all", "all_", is_flag=True, help="Include retired buckets that still have a row.")
 @click.option("--lane", help="Only this lane.")
 @pass_invocation
 def list_(invocation: Invocation, all_: bool, lane: str | None) -> None:
     """List the buckets with their depths in the stores.
 
-    PENDING waits unclaimed, ASSIGNED came from the master and waits for its due time, CLAIMED counts lists that the owner
-    works on, KEPT counts outcomes kept while the master is down. A dash means that the store could not be asked.
+    PENDING: jobs that are not claimed. ASSIGNED: jobs from the master that wait for their due time. CLAIMED: lists of jobs
+    that the owner has claimed. KEPT: outcomes kept while the master is down. A dash: the store did not answer.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ WHICH = (
     click.argument("buckets", nargs=-1, metavar="[BUCKET]..."),
     click.option("--lane", help="All buckets of this lane."),
     click.option("--all", "all_", is_flag=True, help="All buckets of the cluster."),
-    click.option("--reason", default=NO_REASON, help="Why: kept in the bucket's history and the operator's log."),
+    click.option("--reason", default=NO_REASON, help="Reason, for the bucket's history and the operator's log."),
 )
 
 
@@ -119,9 +119,9 @@ def _which(command: Callable[..., None]) -> Callable[..., None]:
 def freeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
     """Emergency stop: buckets take no jobs and start none until they are unfrozen.
 
-    What runs may end, and its outcome is recorded; what waits stays where it is. Producers use other buckets or the master.
-    Buckets that agents open later are not frozen, and a frozen bucket whose owner leaves or dies is rescued: its jobs then
-    wait in the master for the other buckets of their lane.
+    Running jobs may end, and their outcomes are recorded; waiting jobs stay. Producers use other buckets or the master.
+    Buckets that agents open later are not frozen. A frozen bucket whose owner exits or dies is rescued: its jobs then wait in
+    the master for the other buckets of their lane.
 
     \b
     Examples:
@@ -139,7 +139,7 @@ def freeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, a
 @_which
 @pass_invocation
 def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
-    """Let frozen buckets go on, under a new epoch. Their owners take them up within leases.renew.
+    """End the stop: frozen buckets continue under a new epoch, within leases.renew.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None,
 
 
 async def buckets_with_depths(settings: ClusterSettings, all_: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every bucket with what lies in its store, and the stores that could not be asked."""
+    """Every bucket with its depths, and a message for each store that did not answer."""
     async with reader_of(settings) as reader:
         rows = await reader.report("buckets", all_)
         flying = {row["bucket_id"]: row for row in await reader.report("in_flight")}
@@ -227,24 +227,24 @@ async def _bucket_with_history(settings: ClusterSettings, bucket: str) -> dict[s
 
 
 def _check_choice(buckets: Sequence[str], lane: str | None, all_: bool) -> None:
-    """Refuse anything but exactly one choice of buckets.
+    """Check that exactly one choice of buckets is given.
 
     Raises:
-        InputError: none, or several.
+        InputError: no choice, or several.
     """
     given = [bool(buckets), lane is not None, all_]
     if sum(given) != 1:
-        wrong = "say which buckets" if not any(given) else "give buckets, or --lane, or --all, not several of them"
+        wrong = "name the buckets" if not any(given) else "give buckets, or --lane, or --all, not several of them"
         raise InputError(wrong, hint="BUCKET ... | --lane LANE | --all (see: jobmaster bucket list)")
 
 
 async def _freeze(
     settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Stop buckets; their records, and what failed in a store.
+    """Freeze buckets; returns their records, and a message for each store that failed.
 
     Raises:
-        NotFound, InputError: a bucket that was named is not there, or cannot be frozen.
+        NotFound, InputError: a named bucket does not exist, or cannot be frozen.
     """
     ids = await _chosen(settings, buckets, (BucketState.ACTIVE, BucketState.FROZEN), "frozen")
     changed = await _move(settings, ids, lane, reason, frozen=True)
@@ -254,7 +254,7 @@ async def _freeze(
 async def _unfreeze(
     settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
 ) -> list[dict[str, Any]]:
-    """Let buckets go on, under a new epoch; their records. Their owners read it with their next renewal."""
+    """Unfreeze buckets under a new epoch; returns their records. The owners read the change with their next renewal."""
     ids = await _chosen(settings, buckets, (BucketState.FROZEN, BucketState.ACTIVE), "unfrozen")
     return [_record(bucket) for bucket in await _move(settings, ids, lane, reason, frozen=False)]
 
@@ -262,7 +262,7 @@ async def _unfreeze(
 async def _chosen(
     settings: ClusterSettings, buckets: Sequence[str], states: Sequence[BucketState], done: str
 ) -> list[bytes] | None:
-    """Ids of the buckets that were named; ``None`` when none was."""
+    """Ids of the named buckets; ``None`` when no bucket is named."""
     if not buckets:
         return None
     async with reader_of(settings) as reader:
@@ -291,7 +291,8 @@ async def _move(
 
 
 async def _freeze_in_stores(settings: ClusterSettings, buckets: Sequence[Bucket]) -> list[str]:
-    """The stores refuse producers and claims from here on. Where one gives no answer, the owner freezes its bucket."""
+    """Freeze the buckets in their stores, which then refuse producers and claims. If a store does not answer, the owner
+    freezes its bucket there."""
     from jobmaster.agentstore.store import AgentStore
     from jobmaster.wiring import addresses
 

@@ -29,7 +29,7 @@ CLOCK_WARN_SECONDS = 1.0
 LOSSES_DAYS = 7
 LOSSES_MAX = 1000
 LOOK_JOBS = 1000
-"""Jobs of each lane and priority, the oldest first, whose handlers are looked for."""
+"""Number of jobs of each lane and priority, the oldest first, whose handlers are checked."""
 _NAMES_MAX = 3
 _SETTLED_SECONDS = 30.0
 """A bucket younger than this may not have been opened in its store yet, or its loss may not be known."""
@@ -49,19 +49,21 @@ class _Waiting(NamedTuple):
 
 
 async def schema_finding(settings: ClusterSettings) -> Finding:
-    """Is the schema the one this program knows?"""
+    """Whether this program knows the schema."""
     from jobmaster.cli.commands.db import master_status
 
     lines = await master_status(settings)
     wrong = [line for line in lines if line.standing not in ("applied", "newer")]
     if wrong:
-        said = ", ".join(f"{line.number:04d}_{line.name} is {line.standing}" for line in wrong)
+        detail = ", ".join(f"{line.number:04d}_{line.name} is {line.standing}" for line in wrong)
         return Finding(
-            "master.schema", FAIL, said, "jobmaster db migrate, or use the program version that made the schema"
+            "master.schema", FAIL, detail, "jobmaster db migrate, or use the program version that made the schema"
         )
     if newer := [f"{line.number:04d}_{line.name}" for line in lines if line.standing == "newer"]:
-        said = f"{', '.join(newer)} of a newer program is applied; this program may run on it"
-        return Finding("master.schema", WARN, said, "end the upgrade: replace the agents and producers that are older")
+        detail = f"{', '.join(newer)} of a newer program is applied; this program may run on it"
+        return Finding(
+            "master.schema", WARN, detail, "end the upgrade: replace the agents and producers that are older"
+        )
     return Finding("master.schema", OK, f"{len(lines)} migrations applied, current")
 
 
@@ -78,8 +80,10 @@ async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Fin
     ]
     off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if server[name] == "off"]
     if off:
-        said = f"{', '.join(off)} is off: a crash of the machine may lose committed jobs"
-        findings.append(Finding("master.durability", WARN, said, "turn it on, unless this cluster may be thrown away"))
+        detail = f"{', '.join(off)} is off: a crash of the machine may lose committed jobs"
+        findings.append(
+            Finding("master.durability", WARN, detail, "turn it on, unless this cluster may be thrown away")
+        )
     else:
         findings.append(
             Finding("master.durability", OK, f"fsync on, synchronous_commit {server['synchronous_commit']}")
@@ -89,27 +93,27 @@ async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Fin
         findings.append(await _partitions(settings, reader, table, server["now_us"]))
     for row in await reader.report("retirement"):
         if not row["at_work"]:
-            said = (
-                f"{row['name']} was left on its way out of job; every change of an old job is noted until it goes on "
+            detail = (
+                f"the retirement of {row['name']} was interrupted; every change of an old job is recorded until it continues "
                 f"({row['noted_bytes'] // 1024} KiB so far)"
             )
             fix = "run `jobmaster db retire` or `jobmaster pipeline archive` again, with the age of last time"
-            findings.append(Finding("master.retirement", WARN, said, fix))
+            findings.append(Finding("master.retirement", WARN, detail, fix))
     return findings
 
 
 def _clock(settings: ClusterSettings, off_seconds: float) -> Finding:
-    said = (
+    detail = (
         f"this machine is {rounded_duration(abs(off_seconds))} {'ahead of' if off_seconds > 0 else 'behind'} the master"
     )
     fix = "synchronise the clocks (NTP): ids and due times are made by producers"
     if abs(off_seconds) >= settings.limits.clock_skew_seconds:
-        return Finding("master.clock", FAIL, said, fix)
-    return Finding("master.clock", WARN if abs(off_seconds) > CLOCK_WARN_SECONDS else OK, said, fix)
+        return Finding("master.clock", FAIL, detail, fix)
+    return Finding("master.clock", WARN if abs(off_seconds) > CLOCK_WARN_SECONDS else OK, detail, fix)
 
 
 async def _partitions(settings: ClusterSettings, reader: Reader, table: str, now_us: int) -> Finding:
-    """Partitions must cover today, and should cover as many days ahead as they are made for (less the current one)."""
+    """Whether the partitions cover today (a failure if not), and the configured days ahead except today."""
     ranges = []
     for row in await reader.report("partitions", table):
         if match := _BOUND.search(row["bound"] or ""):
@@ -121,23 +125,23 @@ async def _partitions(settings: ClusterSettings, reader: Reader, table: str, now
         return any(low <= lowest < high for low, high in ranges)
 
     if away := await reader.report("detached", table):
-        said = (
-            f"{', '.join(row['name'] for row in away)}: there, and not attached; its rows are neither seen nor written"
+        detail = (
+            f"{', '.join(row['name'] for row in away)}: exists and is not attached; nothing reads or writes its rows"
         )
-        return Finding(name, FAIL, said, f"somebody has detached it; in psql: {away[0]['attach']}")
+        return Finding(name, FAIL, detail, f"it was detached by hand; in psql: {away[0]['attach']}")
     days = next((day for day in range(ahead + 1) if not covered(day)), ahead + 1) - 1
     fix = "an agent makes them when it starts and while it leads: is one running?"
     if days < 0:
         return Finding(name, FAIL, f"none of the {len(ranges)} partitions takes jobs created today", fix)
-    said = f"{len(ranges)} partitions, the next {days} day(s) are ready"
-    return Finding(name, OK if days >= ahead - 1 else WARN, said, fix)
+    detail = f"{len(ranges)} partitions, the next {days} day(s) are ready"
+    return Finding(name, OK if days >= ahead - 1 else WARN, detail, fix)
 
 
 # ---------------------------------------------------------------- agents, buckets, jobs
 
 
 async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Finding]:
-    """Who is there, do they know the same handlers, is every waiting job served, does nothing lie around?"""
+    """Checks of agents, handlers, buckets, waiting jobs, quarantine and losses."""
     agents = await reader.report("agents", False)
     buckets = await reader.report("buckets", False)
     held = await reader.report("held", OVERDUE_SECONDS)
@@ -147,7 +151,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     return [
         _alive(agents, alive),
         _led(server, alive),
-        _alike(alive),
+        _same_settings(alive),
         _clocks(settings, alive),
         _handlers(alive, lacking),
         _runnable(lacking, server["now_us"]),
@@ -165,8 +169,8 @@ def _alive(agents: Sequence[Mapping[str, Any]], alive: Sequence[Mapping[str, Any
         return Finding("agents.alive", FAIL, "no agent is alive: nothing runs", "start one: jobmaster agent run")
     late = [agent["name"] for agent in agents if agent not in alive]
     if late:
-        said = f"{len(alive)} alive; without a lease: {', '.join(late)}"
-        return Finding("agents.alive", WARN, said, "they are judged and rescued within seconds; look at their logs")
+        detail = f"{len(alive)} alive; without a lease: {', '.join(late)}"
+        return Finding("agents.alive", WARN, detail, "the others rescue their buckets within seconds; see their logs")
     return Finding("agents.alive", OK, f"{len(alive)} alive: {', '.join(agent['name'] for agent in alive)}")
 
 
@@ -181,8 +185,8 @@ def _led(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) -> Findi
     return Finding("agents.leader", FAIL if alive else WARN, "no agent may lead", fix)
 
 
-def _alike(alive: Sequence[Mapping[str, Any]]) -> Finding:
-    """Agents with other leases or thresholds work, but the moment of a rescue is not predictable."""
+def _same_settings(alive: Sequence[Mapping[str, Any]]) -> Finding:
+    """Agents with different leases or thresholds work, but the moment of a rescue is not predictable."""
     published = [(str(agent["name"]), json.loads(agent["settings"])) for agent in alive]
     if found := differences(published):
         fix = "give all agents of a cluster the same leases, thresholds and jobs.max_rescues, and restart the others"
@@ -191,40 +195,40 @@ def _alike(alive: Sequence[Mapping[str, Any]]) -> Finding:
 
 
 def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Finding:
-    """As it was when each was started; later on an agent logs it (``clock_skewed``) and shows it as a metric."""
+    """Clocks at the start of each agent. Later changes are in the agent's log (``clock_skewed``) and in a metric."""
     off = [agent for agent in alive if abs(agent["clock_ahead_seconds"] or 0.0) > CLOCK_WARN_SECONDS]
     if not off:
         return Finding("agents.clock", OK, "the agents' clocks agreed with the master's when they were started")
-    said = [
+    detail = [
         f"{agent['name']} on {agent['host']} by {rounded_duration(abs(agent['clock_ahead_seconds']))}" for agent in off
     ]
     worst = max(abs(agent["clock_ahead_seconds"]) for agent in off)
     verdict = FAIL if worst >= settings.limits.clock_skew_seconds else WARN
     fix = "synchronise the clocks (NTP), and restart these agents"
-    return Finding("agents.clock", verdict, f"off from the master's: {', '.join(said)}", fix)
+    return Finding("agents.clock", verdict, f"off from the master's: {', '.join(detail)}", fix)
 
 
 def _handlers(alive: Sequence[Mapping[str, Any]], lacking: Sequence[_Waiting]) -> Finding:
-    """Agents may differ in their handlers, as long as every job finds one that has its own."""
+    """Agents may have different handlers, if each waiting job has an agent with its handler."""
     working = [agent for agent in alive if agent["mode"] in ("full", "execution")]
     known: set[str] = set().union(*(agent["handlers"] for agent in working)) if working else set()
     if not known:
         return Finding(
             "agents.handlers", WARN, "no handlers are published", "name modules under handlers: or --handlers"
         )
-    alike: dict[tuple[str, ...], list[str]] = {}
+    by_missing: dict[tuple[str, ...], list[str]] = {}
     for agent in working:
         if lacks := tuple(sorted(known.difference(agent["handlers"]))):
-            alike.setdefault(lacks, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
-    if not alike:
+            by_missing.setdefault(lacks, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
+    if not by_missing:
         return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
-    said = [f"{len(known)} handlers, {len(working)} agents"]
-    said += [f"{_some(names)}: without {_some(lacks)}" for lacks, names in alike.items()]
+    detail = [f"{len(known)} handlers, {len(working)} agents"]
+    detail += [f"{_some(names)}: without {_some(lacks)}" for lacks, names in by_missing.items()]
     if not lacking:
-        said.append("every due job has an agent for it")
-        return Finding("agents.handlers", OK, "; ".join(said))
+        detail.append("every due job has an agent for it")
+        return Finding("agents.handlers", OK, "; ".join(detail))
     fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
-    return Finding("agents.handlers", WARN, "; ".join(said), fix)
+    return Finding("agents.handlers", WARN, "; ".join(detail), fix)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -238,18 +242,18 @@ def _lacking(rows: Sequence[Mapping[str, Any]]) -> list[_Waiting]:
 
 
 def _runnable(lacking: Sequence[_Waiting], now_us: int) -> Finding:
-    """Has every job in the master that is due an agent that could run it?"""
-    # What no bucket serves at all is another finding, unless there is no agent for it either.
+    """Whether each due job in the master has an agent that can run it."""
+    # Jobs that no bucket serves are another finding, unless no agent has their handler either.
     without = [each for each in lacking if each.lack.active or not each.lack.known]
     if not without:
         return Finding("jobs.handlers", OK, "every due job in the master has an agent with its handler")
-    said = [
+    detail = [
         f"{each.lack.reason} ({_at_least(each.jobs)} job(s) wait in {each.lack.group}, the oldest was due "
         f"{rounded_duration((now_us - each.oldest_us) / 1_000_000)} ago)"
         for each in without[:_NAMES_MAX]
     ]
-    said += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
-    return Finding("jobs.handlers", FAIL, "; ".join(said), without[0].lack.remedy)
+    detail += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
+    return Finding("jobs.handlers", FAIL, "; ".join(detail), without[0].lack.remedy)
 
 
 def _at_least(jobs: int) -> str:
@@ -263,12 +267,12 @@ def _served(buckets: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, An
     without = [row for row in held if "ACTIVE" not in states.get((row["lane"], row["priority"]), ())]
     frozen = [row for row in without if "FROZEN" in states.get((row["lane"], row["priority"]), ())]
     unserved = [row for row in without if row not in frozen]
-    said = [f"no bucket serves {_groups(unserved)}"] if unserved else []
-    said += [f"every bucket of {_groups(frozen)} is frozen"] if frozen else []
-    if said:
+    detail = [f"no bucket serves {_groups(unserved)}"] if unserved else []
+    detail += [f"every bucket of {_groups(frozen)} is frozen"] if frozen else []
+    if detail:
         fixes = ["configure buckets for it on some agent"] if unserved else []
         fixes += ["jobmaster bucket unfreeze --all (or BUCKET, or --lane)"] if frozen else []
-        return Finding("jobs.served", FAIL, "; ".join(said), "; ".join(fixes))
+        return Finding("jobs.served", FAIL, "; ".join(detail), "; ".join(fixes))
     return Finding("jobs.served", OK, f"{len(held)} lane(s) and priorities with held jobs, all served")
 
 
@@ -277,11 +281,11 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _overdue(held: Sequence[Mapping[str, Any]]) -> Finding:
-    """Jobs that an agent could have run by now; those that none can run are another finding."""
+    """Overdue jobs that an agent can run. Jobs that no agent can run are another finding."""
     overdue = sum(row["overdue"] - row["stranded"] for row in held)
     if overdue:
-        said = f"{overdue} held job(s) are overdue by more than {OVERDUE_SECONDS:g} s"
-        return Finding("jobs.overdue", WARN, said, "more agents or slots, or wait until the backlog is done")
+        detail = f"{overdue} held job(s) are overdue by more than {OVERDUE_SECONDS:g} s"
+        return Finding("jobs.overdue", WARN, detail, "more agents or slots, or wait until the backlog is done")
     stranded = sum(row["stranded"] for row in held)
     apart = f", but for {stranded} that no agent can take (jobs.handlers, jobs.served)" if stranded else ""
     return Finding("jobs.overdue", OK, f"{sum(row['held'] for row in held)} held, none overdue{apart}")
@@ -291,14 +295,16 @@ def _settled(settings: ClusterSettings, buckets: Sequence[Mapping[str, Any]]) ->
     limit = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
     stuck = [b for b in buckets if b["state"] in ("LOST", "DRAINING") and b["unchanged_seconds"] > limit]
     if stuck:
-        said = ", ".join(f"{b['id']} is {b['state']} for {rounded_duration(b['unchanged_seconds'])}" for b in stuck[:5])
+        detail = ", ".join(
+            f"{b['id']} is {b['state']} for {rounded_duration(b['unchanged_seconds'])}" for b in stuck[:5]
+        )
         return Finding(
-            "buckets.rescued", FAIL, f"{len(stuck)} bucket(s): {said}", "is an agent alive that reaches their store?"
+            "buckets.rescued", FAIL, f"{len(stuck)} bucket(s): {detail}", "is an agent alive that reaches their store?"
         )
     frozen = [b for b in buckets if b["state"] == "FROZEN"]
     if frozen:
-        said = f"{len(frozen)} bucket(s) are FROZEN by an operator"
-        return Finding("buckets.rescued", WARN, said, "jobmaster bucket unfreeze --all (or BUCKET, or --lane)")
+        detail = f"{len(frozen)} bucket(s) are FROZEN by an operator"
+        return Finding("buckets.rescued", WARN, detail, "jobmaster bucket unfreeze --all (or BUCKET, or --lane)")
     return Finding("buckets.rescued", OK, f"{len(buckets)} buckets, none waits for rescue")
 
 
@@ -308,36 +314,36 @@ async def _in_flight(settings: ClusterSettings, reader: Reader) -> Finding:
     quiet = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
     orphans = await reader.rows(statement("i8_nothing_orphaned"), 1, quiet)
     if orphans:
-        said = f"{orphans[0]['total']} job(s) in flight without a live agent, such as {orphans[0]['subject']}"
-        return Finding("jobs.in_flight", FAIL, said, "is an agent alive? The leader returns them within a minute")
+        detail = f"{orphans[0]['total']} job(s) in flight without a live agent, such as {orphans[0]['subject']}"
+        return Finding("jobs.in_flight", FAIL, detail, "is an agent alive? The leader returns them within a minute")
     return Finding("jobs.in_flight", OK, "nothing in flight without a live agent")
 
 
 async def quarantine_finding(reader: Reader) -> Finding:
-    """Is there something that no table takes and a person should look at?"""
+    """Whether the quarantine has entries, which an operator should examine."""
     there = (await reader.report("quarantine"))[0]
     if there["kept"]:
-        said = f"{there['kept']} entries are in quarantine, the newest of job {there['job_id']}: {there['reason']}"
+        detail = f"{there['kept']} entries are in quarantine, the newest of job {there['job_id']}: {there['reason']}"
         fix = "look at the master's table quarantine (docs/operations.md), send again what is wanted, delete the line"
-        return Finding("quarantine", WARN, said, fix)
+        return Finding("quarantine", WARN, detail, fix)
     return Finding("quarantine", OK, "nothing is in quarantine")
 
 
 async def loss_finding(reader: Reader) -> Finding:
-    """Has a store lost a bucket under a living owner, and jobs with it?"""
+    """Whether a store has lost a bucket of a living owner, and jobs in it."""
     name, days = "losses", LOSSES_DAYS
     losses = await reader.report("losses", days * 86_400.0, LOSSES_MAX)
     at_risk, salvaged = sum(row["at_risk"] for row in losses), sum(row["salvaged"] for row in losses)
     if at_risk:
         hit = [row for row in losses if row["at_risk"]]
         last = hit[0]
-        said = (
+        detail = (
             f"{at_risk} job(s) without a row lay in {len(hit)} bucket(s) that their stores lost in {days} days "
             f"({salvaged} more were saved); the latest: {last['at_risk']} in bucket {last['bucket_id']} of store "
             f"{last['store']}, {rounded_duration(last['ago_seconds'])} ago: {last['reason']}"
         )
         fix = "submit again what is missing; find out who emptied the store or put an older copy in its place"
-        return Finding(name, WARN, said, fix)
+        return Finding(name, WARN, detail, fix)
     if losses:
         return Finding(name, OK, f"stores lost {len(losses)} bucket(s) in {days} days; all {salvaged} jobs were saved")
     return Finding(name, OK, f"no store has lost a job in {days} days")
@@ -347,7 +353,7 @@ async def loss_finding(reader: Reader) -> Finding:
 
 
 async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[list[Finding], dict[str, AgentStore]]:
-    """Every store, and those that could be opened (for the auditor; the caller closes them)."""
+    """Findings of all stores, and the stores that could be opened (for the audit; the caller closes them)."""
     known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
     uid = (await reader.report("server"))[0]["cluster_uid"].bytes
     findings, stores = [], {}
@@ -360,20 +366,22 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
             stores[name] = store
             record = store_record(name, await store.health(), uid, known.get(name))
             if record["state"] == "ok":
-                await store.depths([uid])  # any id: answered only where the functions are loaded
+                await store.depths([uid])  # any id: it fails where the functions are not loaded
                 findings += await _elsewhere(name, store, buckets)
         except JobMasterError as error:
             findings.append(Finding(f"store.{name}", FAIL, error.message, error.hint or ""))
             continue
         findings.append(_store(name, record))
     for name in sorted(set(known) - set(stores) - {finding.name[6:] for finding in findings}):
-        said = f"the master knows a store {name} that is not in the configuration"
-        findings.append(Finding(f"store.{name}", WARN, said, "its buckets can only be rescued by agents that name it"))
+        detail = f"the master knows a store {name} that is not in the configuration"
+        findings.append(
+            Finding(f"store.{name}", WARN, detail, "its buckets can only be rescued by agents that name it")
+        )
     return findings, stores
 
 
 async def _elsewhere(name: str, store: AgentStore, buckets: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Buckets that living agents work on under this store's name, and that this store does not have."""
+    """Buckets of living agents that name this store and are not in it."""
     working = [
         row["id"].bytes
         for row in buckets
@@ -384,20 +392,21 @@ async def _elsewhere(name: str, store: AgentStore, buckets: Sequence[Mapping[str
     missing = sum(depth is None for depth in await store.depths(working)) if working else 0
     if not missing:
         return []
-    said = f"{missing} of {len(working)} buckets of living agents are not in this store"
+    detail = f"{missing} of {len(working)} buckets of living agents are not in this store"
     fix = "do all agents and this configuration have the same URL of it, database number included?"
-    return [Finding(f"store.{name}.buckets", FAIL, said, fix)]
+    return [Finding(f"store.{name}.buckets", FAIL, detail, fix)]
 
 
 def _store(name: str, record: Mapping[str, Any]) -> Finding:
-    said = f"{record['server']}, eviction {record['eviction_policy']}, append-only {'on' if record['append_only'] else 'off'}"
+    append_only = "on" if record["append_only"] else "off"
+    detail = f"{record['server']}, eviction {record['eviction_policy']}, append-only {append_only}"
     if record["append_only"]:
-        said += f" (fsync {record['append_fsync']})"
+        detail += f" (fsync {record['append_fsync']})"
     if record["state"] != "ok":
         fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
         verdict = WARN if record["state"] == "not initialised" else FAIL
-        return Finding(f"store.{name}", verdict, f"{said}: {record['state']}", fix)
+        return Finding(f"store.{name}", verdict, f"{detail}: {record['state']}", fix)
     if not record["append_only"]:
         fix = "set appendonly yes: a restart of the store would lose jobs that the master does not know"
-        return Finding(f"store.{name}", WARN, said, fix)
-    return Finding(f"store.{name}", OK, said)
+        return Finding(f"store.{name}", WARN, detail, fix)
+    return Finding(f"store.{name}", OK, detail)

@@ -37,8 +37,8 @@ def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], ou
 
     Prints every problem with its place.
 
-    FILE defaults to what the other commands would use: $JOBMASTER_CONFIG, ./jobmaster.yaml, ./cluster.yaml. The
-    environment counts, as it does when an agent starts.
+    FILE defaults to the file of the other commands: $JOBMASTER_CONFIG, ./jobmaster.yaml, ./cluster.yaml. The
+    environment counts, as for an agent.
 
     Exit codes: 0 sound (there may be warnings), 78 problems.
     """
@@ -68,7 +68,7 @@ def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], ou
 def init(ctx: click.Context, path: Path, force: bool) -> None:
     """Write a commented configuration file.
 
-    It holds every key, its default and what it means; the path - is standard output. The JSON
+    It has every key with its default and its meaning; the path - is standard output. The JSON
     Schema is written beside it, so that editors complete and check keys.
     """
     from jobmaster.settings.documents import SCHEMA_NAME, example_yaml
@@ -80,7 +80,7 @@ def init(ctx: click.Context, path: Path, force: bool) -> None:
     schema = path.parent / SCHEMA_NAME
     schema_text = json_schema_text()
     try:
-        # "x": whether the file is there and writing it are one step, so a file made meanwhile is never lost.
+        # "x" checks and creates in one step, so a file that another program creates meanwhile is never lost.
         with path.open("w" if force else "x", encoding="utf-8") as stream:
             stream.write(example_yaml())
         if force or not schema.exists():
@@ -106,7 +106,7 @@ def schema() -> None:
 @config_group.command("show")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The file; default as for validate.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=_SET_HELP)
-@click.option("--origin", is_flag=True, help="Say for every key which layer and place decided it.")
+@click.option("--origin", is_flag=True, help="Print the layer and the place of each value.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.pass_context
 def show(ctx: click.Context, file: Path | None, overrides: Sequence[str], origin: bool, output: str) -> None:

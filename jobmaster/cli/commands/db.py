@@ -34,7 +34,7 @@ def db_group() -> None:
 @db_group.command("migrate")
 @pass_invocation
 def migrate(invocation: Invocation) -> None:
-    """Apply what is missing, and make the partitions of the next days. Safe to repeat, and to run twice at once.
+    """Apply missing migrations, and create the partitions of the next days. Safe to repeat, and to run twice at once.
 
     \b
     Example:
@@ -53,8 +53,8 @@ def migrate(invocation: Invocation) -> None:
 def status(ctx: click.Context, invocation: Invocation) -> None:
     """Show every migration. Exit code 77 when this program would refuse the schema.
 
-    PROGRAMS names the oldest programs that may run on a schema with that migration, by the last migration they know. A newer
-    program shows so, before it migrates, whether the agents and producers of today may go on.
+    PROGRAMS names the oldest programs that may run on a schema with that migration, by the last migration they know. Run the
+    new program's `db status` before it migrates: it shows whether the running agents and producers may continue.
 
     \b
     Example:
@@ -95,14 +95,14 @@ def sql(invocation: Invocation, from_: int) -> None:
 @db_group.command("retire")
 @click.option("--older-than", type=DURATION, required=True, help="Ranges wholly older than 30d, 12h ...")
 @click.option("--discard", is_flag=True, help="Drop them too, without a copy of their jobs anywhere.")
-@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is gone for good; may be repeated.")
+@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is lost for good; may be repeated.")
 @pass_invocation
 def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]) -> None:
-    """Take old ranges of jobs out of the way, with or without dropping them.
+    """Detach old ranges of jobs; --discard drops them, too.
 
-    A range that has been retired costs the running cluster nothing any more, and people still see its jobs. Unfinished jobs
-    stay. `jobmaster pipeline archive` copies such ranges to files, verifies the copy and then drops them; --discard drops
-    them without a copy, including those that were retired before and not archived yet.
+    A retired range costs the running cluster nothing, and its jobs stay in the views for people. Unfinished jobs stay in the
+    master's tables. `jobmaster pipeline archive` copies such ranges to files, verifies the copy and then drops them;
+    --discard drops them without a copy, including ranges that were retired before and are not archived yet.
 
     \b
     Examples:
@@ -155,7 +155,7 @@ async def _retire(
 
 
 async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:
-    """How every migration stands."""
+    """State of every migration."""
     from jobmaster.master.schema.migrate import status
     from jobmaster.wiring import addresses
 

@@ -36,7 +36,7 @@ _BAR_CHARS = 40
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     default="jobmaster-report.html",
     show_default=True,
-    help="Where the page of --pipeline goes.",
+    help="File for the report of --pipeline.",
 )
 @pass_invocation
 @click.pass_context
@@ -52,11 +52,11 @@ def demo(
 ) -> None:
     """Run a whole cluster over real work, with crashes, and check every job.
 
-    Every Python source file of the standard library is indexed by a job: half acknowledged by the agent store alone, half
-    held on the master until due. Of two agents one is sent home and replaced, the other is killed with jobs in its hands.
-    In the end the results in the master are compared with a plain loop over the same files, and the invariants are audited.
-    With --pipeline, Spark rolls the history up, audits it again and plans bucket counts from it.
-    Servers and data are private and gone afterwards. Exit code 1 when anything is off.
+    Each job indexes one Python source file of the standard library. The agent store acknowledges half of the jobs; the other
+    half is held on the master until due. Of two agents one is drained and replaced, the other is killed while it runs jobs.
+    Then the results in the master are compared with a plain loop over the same files, and the invariants are audited. With
+    --pipeline, Spark rolls the history up, audits it again and plans bucket counts from it. Servers and data are private and
+    are deleted at the end. Exit code 1 when a check fails.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ def _as_text(summary: DemoSummary) -> list[str]:
         f" {totals.unparsed} do not parse (which is a result, too)",
         f"jobs       {thousands(summary.submitted)} submitted, {thousands(summary.succeeded)} succeeded,"
         f" {summary.failed} failed, {summary.lost} lost, {summary.duplicate_outcomes} recorded twice",
-        f"agents     {summary.graceful_exits} left in order, 1 was killed; {summary.rescued} jobs rescued from it",
+        f"agents     {summary.graceful_exits} drained, 1 was killed; {summary.rescued} jobs rescued from it",
         f"results    {'the same as' if summary.results_match else 'DIFFERENT from'} those of a plain loop",
         f"invariants {f'VIOLATED: {broken}' if broken else ', '.join(summary.invariants) + ': no violation'}",
         *_looked_back(summary),
@@ -138,7 +138,7 @@ def _looked_back(summary: DemoSummary) -> list[str]:
 
 
 class ProgressBar:
-    """One line at the bottom of the terminal."""
+    """A progress bar in the last line of the terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -153,7 +153,7 @@ class ProgressBar:
         self._shown = True
 
     def clear(self) -> None:
-        """Take it away."""
+        """Erase it."""
         if self._shown:
             self._stream.write("\r\x1b[K")
             self._stream.flush()

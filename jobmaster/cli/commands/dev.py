@@ -49,8 +49,8 @@ def dev_group(
 
     PostgreSQL, Valkey and an agent, in the foreground until Ctrl-C.
 
-    The data stays in the directory and is there again at the next start. When the servers of that directory run already,
-    only agents are added. Other commands find the servers by the same directory, without further settings.
+    The data stays in the directory for the next start. When the servers of that directory run already, only agents are
+    added. Other commands find the servers by the same directory, without further settings.
 
     \b
     Examples:
@@ -129,7 +129,7 @@ def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
     settings = invocation.settings
     if not settings.handlers and not modules:
         modules = (DEMO_HANDLERS,)
-    load_handlers([*settings.handlers, *modules])  # a mistake in them is told before anything starts
+    load_handlers([*settings.handlers, *modules])  # an error in them is reported before the servers start
     with _servers(invocation):
         _migrate(invocation)
         where = addresses(settings)
@@ -142,7 +142,7 @@ def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
 
 @contextmanager
 def _servers(invocation: Invocation) -> Iterator[None]:
-    """The servers of the directory: ours until the end, or those that run already."""
+    """The servers of the directory: started here and stopped at the end, or running already."""
     from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status
     from jobmaster.wiring import data_directory
 
@@ -188,7 +188,7 @@ def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> Non
 
 
 def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
-    """Wait for the end: of the agents, or of this process's patience. The first signal completes, the second hurries."""
+    """Wait until the agents end. The first signal drains them, the second stops them at once."""
     if agents == 0:
         signals = {signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -206,16 +206,16 @@ def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int
         signal.signal(number, pass_on)
     code = child.wait()
     if asked and code == -signal.SIGTERM:
-        return 0  # it had not begun yet
+        return 0  # the signal came before the agents started
     return code if code >= 0 else 128 - code
 
 
 def start_agents(invocation: Invocation, options: list[str]) -> subprocess.Popen[bytes]:
-    """``jobmaster agent run`` as a process of its own, which leaves when this one ends, however it ends."""
+    """Start ``jobmaster agent run`` as a process of its own, which exits when this one ends for any reason."""
     command = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin", *options]
     if invocation.config is not None:
         command.append(f"--config={invocation.config.absolute()}")
     command += [f"--set={override}" for override in invocation.overrides]
     command += ["-q"] if invocation.verbosity < 0 else ["-v"] * invocation.verbosity
-    # A session of its own keeps the terminal's Ctrl-C away: agents must complete before their servers stop.
+    # A session of its own does not get the terminal's Ctrl-C: agents must complete before their servers stop.
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -1,4 +1,4 @@
-"""``jobmaster doctor``: is the cluster well, and are its promises kept?"""
+"""``jobmaster doctor``: checks of the cluster and its servers, and an audit of the invariants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "det
 def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
     """Check the cluster, its servers and its invariants.
 
-    Changes nothing. Every check is ok, warn (worth a look) or FAIL (with how to mend it). Exit code 5 when one fails.
+    Changes nothing. The result of a check is ok, warn or FAIL, with a remedy for the latter two. Exit code 5 when one fails.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def _print_audit(report: AuditReport) -> None:
 
 
 async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Finding], AuditReport | None]:
-    """Every check that can be made; what depends on a server that is not there is left out."""
+    """Run all checks, except those that need a server that does not answer."""
     from jobmaster.cli.commands.checks import agent_findings, master_findings, schema_finding, store_findings
     from jobmaster.model.errors import JobMasterError
 
@@ -119,7 +119,7 @@ def _audit_finding(report: AuditReport) -> Finding:
     broken = {number: count for number, count in report.violations.items() if count}
     if not broken:
         return Finding("invariants", Verdict.OK, f"{', '.join(report.violations)}: no violation")
-    said = ", ".join(f"{number}: {count}" for number, count in broken.items())
+    detail = ", ".join(f"{number}: {count}" for number, count in broken.items())
     return Finding(
-        "invariants", Verdict.FAIL, said, "keep the databases as they are and report it with the evidence below"
+        "invariants", Verdict.FAIL, detail, "keep the databases as they are and report it with the evidence below"
     )

@@ -1,4 +1,4 @@
-"""``jobmaster drill``: failures that would need luck to happen, played step by step."""
+"""``jobmaster drill``: rare races, played step by step."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def drill_group() -> None:
 @click.option(
     "--unknown-to-master",
     is_flag=True,
-    help="A falls asleep before the master has a row of the job.  [default: the row says PROCESSING]",
+    help="Pause A before the master has a row of the job.  [default: after its row is PROCESSING]",
 )
 @click.option(
     "--servers",
     type=click.Choice(["embedded", "configured"]),
     default="embedded",
     show_default=True,
-    help="Private servers that are gone afterwards, or those of the configuration.",
+    help="Private servers that are deleted afterwards, or those of the configuration.",
 )
 @pass_invocation
 @click.pass_context
@@ -57,12 +57,12 @@ def lease_race(
     unknown_to_master: bool,
     servers: str,
 ) -> None:
-    """An owner wakes up after its job was rescued and finished, and tries to record its own outcome.
+    """A paused owner continues after its job was rescued and finished, and tries to write its own outcome.
 
-    Agent A claims a job and falls asleep while it runs. Its lease ends, B rescues the job and finishes it, A wakes: its
-    write must be refused and the refusal counted, the ledger must hold exactly one concluding line, and A must leave. Real
-    agents' parts on real servers, in a cluster of its own name that is thrown away afterwards. Every event is printed as it
-    happens. Exit code 1 when anything is off.
+    Agent A claims a job and is paused while it runs. Its lease ends, and B rescues and finishes the job. Then A continues:
+    its write must be refused and counted, the ledger must have exactly one concluding line, and A must exit. The drill
+    uses the parts of real agents on real servers, in a cluster of its own that is deleted afterwards. Every event is
+    printed. Exit code 1 when a check fails.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The result of a check of the doctor."""
+"""Results of the doctor's checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Verdict(StrEnum):
-    """How bad it is."""
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -15,10 +15,10 @@ class Verdict(StrEnum):
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
+    """One check with its result."""
 
     name: str
     verdict: Verdict
     detail: str
     fix: str = ""
-    """How to mend it."""
+    """The remedy."""

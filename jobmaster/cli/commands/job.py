@@ -63,7 +63,9 @@ def job_group() -> None:
 @click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone, such as 2030-01-31T12:00:00Z.")
 @click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ...")
 @click.option(
-    "--durability", type=click.Choice([level.value for level in REQUESTABLE]), help="What the receipt promises."
+    "--durability",
+    type=click.Choice([level.value for level in REQUESTABLE]),
+    help="Where the job is when the submit is acknowledged.",
 )
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
@@ -73,9 +75,12 @@ def job_group() -> None:
 @click.option("--at-most-once", "delivery", flag_value="at_most_once", help="Never start it a second time.")
 @click.option("--allow-unregistered", is_flag=True, help="Accept a handler that no agent has published.")
 @click.option(
-    "--wait", "waits", is_flag=True, help="Wait for its end and print the result; exit code 1 unless it succeeded."
+    "--wait",
+    "waits",
+    is_flag=True,
+    help="Wait for the end of the job and print the result; exit code 1 unless it succeeded.",
 )
-@click.option("--within", type=DURATION, help="Wait at most so long (exit code 6 then); implies --wait.")
+@click.option("--within", type=DURATION, help="Time-out of the wait (exit code 6); implies --wait.")
 @pass_invocation
 def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **given: Any) -> None:
     """Submit one job to HANDLER.
@@ -104,7 +109,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
         if not waits and within is None:
             return record, None
         invocation.note(f"submitted {record['id']}", level=1)
-        invocation.handed_in = text(receipt.id)
+        invocation.submitted_id = text(receipt.id)
         await cluster.wait(receipt, timeout=within)
         return record, await cluster.get(receipt)
 
@@ -146,7 +151,7 @@ def _arguments(args_text: str | None, values: Sequence[str]) -> dict[str, Any]:
 
 
 def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, under the client's names."""
+    """The given options, by the names of the client."""
     options = {name: value for name, value in given.items() if value not in (None, (), False)}
     if "at" in options:
         options["at"] = _moment(options["at"])
@@ -198,10 +203,10 @@ def list_(
     since: float | None,
     limit: int,
 ) -> None:
-    """List jobs that the master knows, the newest first.
+    """List jobs with a row in the master, the newest first.
 
-    A job of level ``store`` is known to the master once it has run for thresholds.persist_within or has ended;
-    jobmaster job show ID finds it before that, too.
+    A job of level ``store`` gets its row when it ends, or thresholds.persist_within after its claim; jobmaster job show ID
+    finds it before that, too.
 
     \b
     Examples:
@@ -272,7 +277,7 @@ def timeline_(invocation: Invocation, job: str) -> None:
 
 @job_group.command("wait")
 @click.argument("job")
-@click.option("--within", type=DURATION, help="Wait at most so long; exit code 6 then.")
+@click.option("--within", type=DURATION, help="Time-out of the wait; exit code 6.")
 @pass_invocation
 @click.pass_context
 def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | None) -> None:
@@ -302,7 +307,7 @@ def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | N
 @pass_invocation
 @click.pass_context
 def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) -> None:
-    """Cancel jobs. One that runs is asked to stop and ends as CANCELLED unless it finishes first.
+    """Cancel jobs. A running job gets a cancel request, and ends as CANCELLED unless it finishes first.
 
     Exit code 4 when a job had ended before.
 
@@ -331,10 +336,10 @@ def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) ->
 @click.argument("jobs", nargs=-1, required=True)
 @pass_invocation
 def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
-    """Run jobs that FAILED, were CANCELLED or EXPIRED again, each as a new job.
+    """Run FAILED, CANCELLED or EXPIRED jobs again, each as a new job.
 
-    What has ended stays as it ended; the new job bears metadata retry_of=ID. Asked twice, the second answer is the same new
-    job, unless that one has FAILED, was CANCELLED or EXPIRED meanwhile: then it is the one that is run again.
+    The original job stays unchanged; the new job has metadata retry_of=ID. A second retry of the same job returns the same
+    new job. If that one is FAILED, CANCELLED or EXPIRED meanwhile, it is run again instead.
 
     \b
     Example:
@@ -354,11 +359,11 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
 
 async def _retry(cluster: Cluster, view: JobView) -> dict[str, Any]:
-    """A new job for the last one of the retries there have been."""
+    """A new job for the last one of the chain of retries."""
     while (record := await _retry_once(cluster, view))["duplicate"]:
         try:
             later = await cluster.get(record["id"])
-        except NotFound:  # dropped by retention since
+        except NotFound:  # dropped by retention meanwhile
             break
         if later.state not in RETRYABLE:
             break
@@ -398,7 +403,7 @@ async def _retry_once(cluster: Cluster, view: JobView) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------- reaching
+# ---------------------------------------------------------------- the cluster, and ids
 
 
 async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
@@ -409,7 +414,7 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
 
 
 async def _lack(cluster: Cluster, view: JobView) -> Lack | None:
-    """What is missing for a job that waits in the master, when no agent can take it."""
+    """Why no agent can take a job that waits in the master; ``None`` when one can."""
     return (await cluster.master.queries.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
 
 
@@ -418,7 +423,7 @@ async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobVie
 
 
 async def _job_id(settings: ClusterSettings, job: str) -> bytes:
-    """The id that the user meant. A whole id need not be in the master (yet)."""
+    """The id that begins with ``job``. A complete id need not be in the master (yet)."""
     from uuid import UUID
 
     low, high = id_range(job, "a job")
@@ -427,7 +432,7 @@ async def _job_id(settings: ClusterSettings, job: str) -> bytes:
     async with reader_of(settings) as reader:
         found = await reader.report("job_ids", UUID(bytes=low), UUID(bytes=high))
     if not found:
-        raise NotFound(f"the master has no job {job}...", hint="a job it does not know yet needs its whole id")
+        raise NotFound(f"the master has no job {job}...", hint="a job without a row needs its complete id")
     if len(found) > 1:
         raise InputError(f"several jobs begin with {job}", hint="give more of the id")
     return bytes(found[0]["id"].bytes)

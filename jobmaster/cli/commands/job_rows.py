@@ -1,4 +1,4 @@
-"""A job as rows and records: what is printed about it."""
+"""Jobs as rows of tables, records and time lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ATTEMPT_COLUMNS = (
 
 
 def present_attempt(state: str, used: int) -> int:
-    """Number of the attempt that runs or was the last one; a row counts those that are over."""
+    """Number of the running or last attempt; ``used`` counts the attempts that are over."""
     return used + 1 if state == JobState.PROCESSING else used
 
 
@@ -77,7 +77,7 @@ def listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
-    """Everything about one job; ``lack``: why no agent takes it."""
+    """One job as a record; ``lack`` is the reason why no agent takes it."""
     headers = decode_headers(view.headers)
     error = view.error
     return {
@@ -109,8 +109,8 @@ def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
 
 
 def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | None = None) -> list[dict[str, Any]]:
-    """What happened to a job, oldest first: every assignment that came to something, with its identity, and every write that
-    was refused, also after the end."""
+    """Events of a job, oldest first: each assignment with an outcome, with its identity, and each refused write, also after
+    the end."""
     created_us = created_ms(view.id) * 1000
     lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
     number = 0
@@ -122,8 +122,8 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
         error = _error(row["error"])
         if row["outcome"] != "refused":
             ran = f"after {rounded_us(row['ran_us'])}" if row["ran_us"] else ""
-            said = f"{error['type']}: {error['message']} [{error['reason']}]" if error else ""
-            lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, said))), where))
+            reason = f"{error['type']}: {error['message']} [{error['reason']}]" if error else ""
+            lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, reason))), where))
         if row["refused_us"]:
             detail = f"{row['refused_count']} late write(s) of this assignment refused"
             lines.append(_line(row["refused_us"], "REFUSED", detail, where))
@@ -139,7 +139,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
         lines.append(_line(changed_us - view.ran_us, "started", waited, here))
     detail = ", ".join(filter(None, (_state_detail(view), lack.reason if lack else "")))
     lines.append(_line(changed_us, view.state.value, detail, here))
-    # A write that was refused after the end stands after it; what goes on is the last line, whatever its last change was.
+    # A write that was refused after the end is listed after it. The state of a job without an end is always the last line.
     last = lines.pop() if not view.state.final else None
     lines.sort(key=lambda line: line["at_us"])
     lines += [last] if last is not None else []

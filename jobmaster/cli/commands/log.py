@@ -1,4 +1,4 @@
-"""``jobmaster log``: the acts of operators."""
+"""``jobmaster log``: the actions of operators."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ COLUMNS = (
     Column("BY", "actor"),
     Column("ACTION", "action"),
     Column("SUBJECT", "subject"),
-    Column("DETAIL", "said", whole=True),
+    Column("DETAIL", "detail_text", whole=True),
 )
 
 
 @click.group("log")
 def log_group() -> None:
-    """See who did what to the cluster."""
+    """Show the actions of operators."""
 
 
 @log_group.command("list")
-@click.option("--subject", help="Only what was done to this: an id or the beginning of it, a batch, a range.")
-@click.option("--actor", help="Only what this operator did: user@host, or the user alone.")
+@click.option("--subject", help="Only actions on this subject: an id or its beginning, a batch, a range.")
+@click.option("--actor", help="Only actions of this operator: user@host, or the user alone.")
 @click.option("--since", type=DURATION, help="Only of the last 30m, 2h, 7d ...")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @pass_invocation
 def list_(invocation: Invocation, subject: str | None, actor: str | None, since: float | None, limit: int) -> None:
-    """List the acts of operators, the latest first.
+    """List the actions of operators, the latest first.
 
     Cancelled, confirmed and retried jobs, drained agents, frozen buckets, retired ranges, submitted and replayed batches;
     cancels and confirmations also from the Python client, by the actor that the caller named.
@@ -51,7 +51,11 @@ def list_(invocation: Invocation, subject: str | None, actor: str | None, since:
             return [_record(row) for row in await reader.report("operations", subject, actor, since, limit)]
 
     records = run_async(work())
-    rows = records if invocation.json else [{**record, "said": _said(record["detail"])} for record in records]
+    rows = (
+        records
+        if invocation.json
+        else [{**record, "detail_text": _detail_text(record["detail"])} for record in records]
+    )
     emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no operator has done anything")
 
 
@@ -65,5 +69,5 @@ def _record(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _said(detail: Mapping[str, Any]) -> str:
+def _detail_text(detail: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)

@@ -55,8 +55,9 @@ def archive(context: PipelineContext, older_than: float, keep: bool, lost_stores
 def audit(context: PipelineContext, evidence: int) -> StepResult:
     """Check the invariants over the whole history.
 
-    Archived and live jobs together: one job, one outcome; nothing lost, nothing doubled, nothing written by an owner that had
-    lost it; every file of the lake as it was verified. All violations are written to the lake. Exit code 1 when there is one.
+    Archived and live jobs together: each job has one outcome; no job is lost or stored twice; no outcome comes from an owner
+    that had lost the job; every file of the lake is as verified. All violations are written to the lake. Exit code 1 when
+    there is one.
 
     \b
     Examples:
@@ -121,7 +122,7 @@ def ls(context: PipelineContext) -> StepResult:
 )
 @click.option("--quantile", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of the waits.")
 @click.option("--slots", type=click.IntRange(1), help="Slots of a bucket.  [default: as configured]")
-@click.option("--agents", type=click.IntRange(1), help="Agents that share the buckets.  [default: those that live]")
+@click.option("--agents", type=click.IntRange(1), help="Agents that share the buckets.  [default: the living agents]")
 @click.option("--kind", help="Kind of agent in the configuration.  [default: the first]")
 @click.option("--days", type=click.IntRange(1, 400), default=14, show_default=True, help="Days of history.")
 @click.option("--hours", type=click.IntRange(1, 10_000), default=24, show_default=True, help="Busiest hours to replay.")
@@ -258,7 +259,9 @@ def _context(ctx: click.Context, text: str) -> click.Context:
 
 @step("stream")
 @click.argument("table", type=click.Choice(["jobs", "attempts", "events"]), default="jobs")
-@click.option("--interval", metavar="SECONDS", type=click.FloatRange(1), help="Go on for ever, a batch every so often.")
+@click.option(
+    "--interval", metavar="SECONDS", type=click.FloatRange(1), help="Continue until stopped, one batch in this time."
+)
 @click.option("--rows", type=click.IntRange(1), default=500_000, show_default=True, help="Of one batch, about.")
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
 def stream(context: PipelineContext, table: str, interval: float | None, rows: int, position: str) -> StepResult:
@@ -281,7 +284,12 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
 @click.argument("source", required=False)
 @click.option("--handler", required=True, help="The handler of the jobs.")
 @click.option(
-    "--key", "keys", multiple=True, required=True, metavar="COLUMN", help="What makes a row unique; * = the whole row."
+    "--key",
+    "keys",
+    multiple=True,
+    required=True,
+    metavar="COLUMN",
+    help="Columns that identify a row; * = the whole row.",
 )
 @click.option("--format", "kind", type=click.Choice(["csv", "json", "parquet", "orc"]), help="Default: by the name.")
 @click.option("--table", help="Table of the database that SOURCE names.")
@@ -297,13 +305,15 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
 @click.option("--lane")
 @click.option("--tag", "tags", multiple=True)
 @click.option(
-    "--batch", help="Name of a batch that is handed in once: its rows are remembered as long as their jobs are kept."
+    "--batch", help="Name of a batch that is submitted once: its rows are remembered while their jobs are kept."
 )
-@click.option("--remember", metavar="NAME", help="Name of data that is handed in again and again: no row twice, ever.")
+@click.option(
+    "--remember", metavar="NAME", help="Name of data that is submitted repeatedly: no row becomes a job twice."
+)
 @click.option("--as-of", help="Time part of the ids of a new batch.  [default: now]")
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second, all tasks together.")
 @click.option("--tasks", type=click.IntRange(1), help="At most so many connections write.")
-@click.option("--rejects", metavar="PATH", help="Where refused rows go.  [default: <lake>/rejects]")
+@click.option("--rejects", metavar="PATH", help="Directory for refused rows.  [default: <lake>/rejects]")
 @click.option("--on-duplicate", type=click.Choice(["ignore", "fail"]), default="ignore", show_default=True)
 @click.option("--allow-unregistered", is_flag=True, help="Also for a handler that no agent has published.")
 def submit(context: PipelineContext, **words: Any) -> StepResult:

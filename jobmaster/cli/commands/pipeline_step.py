@@ -29,7 +29,7 @@ def step(name: str) -> Callable[[Callable[..., StepResult]], click.Command]:
 
         @step("rollup")
         @click.option("--since")
-        def rollup(run: PipelineRun, since: str | None) -> Outcome: ...
+        def rollup(context: PipelineContext, since: str | None) -> StepResult: ...
     """
 
     def make(function: Callable[..., StepResult]) -> click.Command:

@@ -1,4 +1,4 @@
-"""``jobmaster rescue``: what was lost, and what became of it."""
+"""``jobmaster rescue``: lost buckets and their rescues."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _STATES = {BucketState.READY_TO_DELETE: "drained", BucketState.LOST: "lost again
 
 @click.group("rescue")
 def rescue_group() -> None:
-    """See what was lost, and what became of it."""
+    """Show lost buckets and their rescues."""
 
 
 @rescue_group.command("list")
 @click.option("--since", type=DURATION, help="Lost within the last 30m, 2h, 7d ...")
-@click.option("--open", "only_open", is_flag=True, help="Only what is not over yet.")
+@click.option("--open", "only_open", is_flag=True, help="Only rescues that are not finished.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @pass_invocation
 def list_(invocation: Invocation, since: float | None, only_open: bool, limit: int) -> None:
     """List the buckets that were lost, the latest first.
 
     AFTER is the time from the loss until another agent took the bucket, TOOK the time from then until it was empty. MOVED
-    counts jobs that went back to the master, RESCUED those of them that were found in the hands of the dead agent. STATE is
-    waiting, draining, drained, or lost again (its rescuer died or left, and the next line has another one).
+    counts jobs that went back to the master, RESCUED those of them that the dead agent had claimed. STATE is waiting,
+    draining, drained, or lost again (its rescuer died or exited; the next line has the next rescuer).
 
     \b
     Examples:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
 
 OVERDUE_SECONDS = 5.0
-"""HELD and due for longer than this: somebody should have taken it (onboarding takes a second)."""
+"""Seconds after its due time at which a HELD job counts as overdue (onboarding takes a second)."""
 
 COLUMNS = (
     Column("LANE", "lane"),
@@ -37,10 +37,11 @@ COLUMNS = (
 def status(invocation: Invocation) -> None:
     """Show the cluster on one screen.
 
-    Agents, buckets by lane and priority, what is held on the master, and what deserves a look.
+    Agents, buckets by lane and priority, jobs held on the master, and warnings.
 
-    PENDING waits in the stores and is unknown to the master, ASSIGNED came from the master, RUNNING has run long enough to
-    be known there, HELD waits on the master for its time, DUE of these is due, OVERDUE longer than it should be.
+    PENDING: jobs in the stores without a row in the master. ASSIGNED: jobs in the stores with a row. RUNNING: jobs that run
+    and have a row. HELD: jobs that wait on the master. DUE: those of them that are due. OVERDUE: those that are due for more
+    than a few seconds.
 
     \b
     Examples:

@@ -39,8 +39,8 @@ def store_group() -> None:
 def init(invocation: Invocation, name: str | None) -> None:
     """Load the functions into every store (or the one named) and claim it for this cluster.
 
-    Agents do the same when they start; this is for stores whose functions may only be loaded by an administrator. It is
-    safe to repeat.
+    Agents do the same when they start; this command is for stores where only an administrator may load functions. It is safe
+    to repeat.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def init(invocation: Invocation, name: str | None) -> None:
 @pass_invocation
 @click.pass_context
 def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
-    """Look at every store (or the one named) without changing anything. Exit code 5 when one does not fit.
+    """Check every store (or the one named) and change nothing. Exit code 5 when one does not fit.
 
     \b
     Example:
@@ -101,7 +101,7 @@ async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -
 
 
 async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | None) -> dict[str, Any]:
-    """A store that does not answer is a finding like any other."""
+    """The record of a store; that of a store that does not answer has the error as its state."""
     from jobmaster.model.errors import JobMasterError
 
     try:
@@ -112,7 +112,7 @@ async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | No
 
 
 def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:
-    """One store as it is printed; ``state`` is ``ok`` or a sentence."""
+    """One store as a record; ``state`` is ``ok`` or a sentence."""
     if health.eviction_policy not in ("noeviction", "unknown"):
         state = f"evicts keys: {health.eviction_policy} (run `CONFIG SET maxmemory-policy noeviction`)"
     elif health.generation is None:

@@ -276,9 +276,9 @@ JOB = "019a9f3c-55d1-7000-8000-000000000001"
 def test_whatever_ends_a_call_names_the_job_that_it_has_handed_in(
     capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
-    guarded(raising(error), Invocation(handed_in=JOB), ())
+    guarded(raising(error), Invocation(submitted_id=JOB), ())
     assert f"the job is {JOB}: jobmaster job show {JOB}" in capsys.readouterr().err
-    guarded(raising(error), Invocation(handed_in=JOB, output="json"), ())
+    guarded(raising(error), Invocation(submitted_id=JOB, output="json"), ())
     assert json.loads(capsys.readouterr().err)["error"]["job_id"] == JOB
 
 
