@@ -69,7 +69,7 @@ async def test_an_agent_that_leaves_in_the_middle_of_a_stop_burns_nothing(
 
 async def test_bad_input_is_one_sentence(deployment: Deployment) -> None:
     for words, said in (
-        ((), "say which buckets"),
+        ((), "name the buckets"),
         (("--all", "--lane", "x"), "not several of them"),
         (("0199a1f0-1",), "there is no bucket"),
         (("nonsense",), "there is no bucket 'nonsense'"),

@@ -387,7 +387,7 @@ async def test_doctor_names_a_range_whose_archiver_has_died(fresh: MasterFixture
     assert await archive.take("job_attic")
     assert await found() == [], "one is at work"
     await archive.let_go("job_attic")
-    assert [said.startswith(f"{name} was left on its way out of job") for said in await found()] == [True]
+    assert [said.startswith(f"the retirement of {name} was interrupted") for said in await found()] == [True]
     await archive.detach(_safe())
     assert await found() == []
     await archive.close()

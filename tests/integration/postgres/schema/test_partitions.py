@@ -204,7 +204,7 @@ async def test_doctor_says_how_a_partition_that_was_detached_by_hand_is_attached
     await fresh.sql.execute(f"ALTER TABLE {table} DETACH PARTITION {today}")
     said = await finding()
     assert said.verdict is Verdict.FAIL
-    assert said.detail.startswith(f"{today}: there, and not attached")
+    assert said.detail.startswith(f"{today}: exists and is not attached")
     _, _, attach = said.fix.partition("in psql: ")
     await fresh.sql.execute(attach)
     assert await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table) == before
