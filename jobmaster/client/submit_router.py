@@ -7,7 +7,6 @@ bucket becomes a HELD row; one that finds only full buckets follows the caller's
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,13 +17,13 @@ import msgspec
 from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Placement, StoreLimits, insert_held
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.coalescer import Coalescer, PendingLimit
-from jobmaster.client.dedup import Deduplicator, canonical, refuse_another
+from jobmaster.client.dedup import Deduplicator, refuse_another
+from jobmaster.client.idempotency_keys import IdempotencyKeys
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids
 from jobmaster.model.errors import (
     BucketsFull,
-    Conflict,
     InputError,
     JobMasterError,
     OutcomeUnknown,
@@ -104,7 +103,9 @@ class SubmitRouter:
         self._groups: dict[_Key, BucketGroup] = {}
         self._batchers: dict[_Key, SubmitBatcher] = {}
         self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
-        self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
+        self.keys = IdempotencyKeys(
+            master.intake, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
+        )
         self._held_rows: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
         self._served = {
@@ -116,9 +117,10 @@ class SubmitRouter:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | Deduplicator] = [self._held_rows, self._rows, self._deduplicator]
+        every: list[Coalescer[Any, Any] | Deduplicator | IdempotencyKeys] = [self._held_rows, self._rows]
+        every += [self._deduplicator, self.keys]
         every += [batcher.coalescer for batcher in self._batchers.values()]
-        every += [*self._assigning.values(), *self._keys.values()]
+        every += self._assigning.values()
         await asyncio.gather(*(batcher.close() for batcher in every))
 
     # ------------------------------------------------------------ groups of buckets
@@ -339,7 +341,7 @@ class SubmitRouter:
         payload is inserted under the reserved id, and the primary key lets one of them win.
         """
         with _about(request.job):
-            job, known = await self.resolve_key(request, key)
+            job, known = await self.keys.resolve(request.job, key)
         if known and await self._rows.put(job.id, 16):
             return Receipt(job.id, Durability.MASTER, None, True)
         where = self.route_of(job.due_us, Durability.MASTER)
@@ -352,33 +354,6 @@ class SubmitRouter:
             # The key outlived its job: it was finished, and its partition has been dropped since.
             return Receipt(job.id, Durability.MASTER, None, True)
         return receipt._replace(duplicate=known)
-
-    async def resolve_key(self, request: SubmitRequest, key: str) -> tuple[NewJob, bool]:
-        """The job under the id that holds the key, and whether that is an older one; ``Conflict`` on another payload."""
-        job = request.job
-        mine = digest(job.handler, job.args)
-        batcher = self._keys.get(job.handler)
-        if batcher is None:
-            batcher = self._keys[job.handler] = self._coalescer(partial(self._reserve, job.handler))
-        holder, held_digest = await batcher.put((key, job.id, mine), len(key))
-        if held_digest != mine:
-            raise Conflict(
-                f"idempotency key {key!r} of handler {job.handler!r} belongs to job {ids.text(holder)} with other arguments",
-                hint="use another key, or submit the same arguments",
-            )
-        return job._replace(id=holder), holder != job.id
-
-    async def _reserve(
-        self, scope: str, wanted: list[tuple[str, bytes, bytes]]
-    ) -> list[tuple[bytes, bytes] | Exception]:
-        first: dict[str, tuple[str, bytes, bytes]] = {}
-        for item in wanted:
-            first.setdefault(item[0], item)
-        holders = {
-            key: (job_id, held)
-            for key, job_id, held in await self.master.intake.reserve_keys(scope, list(first.values()))
-        }
-        return [holders[item[0]] for item in wanted]
 
     async def _have_rows(self, job_ids: list[bytes]) -> list[bool | Exception]:
         states = await self.master.queries.states(job_ids)
@@ -421,11 +396,6 @@ def new_job(entry: bytes, lane: str, priority: int) -> NewJob:
     """The row of an entry that goes to the master after all."""
     job = decode_entry(entry)
     return NewJob(job.id, priority, lane, job.handler, job.args, job.headers, job.due_us)
-
-
-def digest(handler: str, args: bytes) -> bytes:
-    """sha256 of the payload in one canonical form."""
-    return hashlib.sha256(handler.encode() + b"\0" + canonical(args)).digest()
 
 
 def _needed(request: SubmitRequest) -> Durability:

@@ -152,7 +152,7 @@ class Submitter:
         await self.router.refuse_unserved(request)
         job, known = request.job, False
         if request.key is not None:
-            job, known = await self.router.resolve_key(request, request.key)
+            job, known = await self.router.keys.resolve(request.job, request.key)
         written = await self.router.master.intake.insert_held_in(connection, [job])
         if job.id in written.refused and request.own_id:
             await self.router.compare(job)

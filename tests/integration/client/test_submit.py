@@ -14,8 +14,8 @@ import pytest
 from jobmaster.client import handler_lookup
 from jobmaster.client.bulk import BulkFailed
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.idempotency_keys import digest
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.client.submit_router import digest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, decode_json
 from jobmaster.handlers import Handlers
