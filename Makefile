@@ -24,6 +24,10 @@ TEST_PROCESSES ?= 3
 TESTS = $(BIN)/python -m tests.twice
 SHARED = $(TESTS) --first "-n $(TEST_PROCESSES) --dist $(1)"
 
+# Tests start hundreds of interpreters. Without bytecode each of them compiles the product anew, and pytest rewrites every
+# assertion anew: a third of the time of a processor. Empty means: write it, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long test-clusters test-spark lint format bench lock clean
 

@@ -24,6 +24,8 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.migrated_databases import MigratedDatabases
+
 
 MIGRATED_SCHEMA = "jobmaster_test"
 
@@ -94,38 +96,24 @@ async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def migrated_template(postgres_server: PostgresServer) -> str:
-    """Name of a database with the schema ``MIGRATED_SCHEMA``, to be copied: a copy costs half of what migrations do."""
-    from jobmaster.master.schema.migrate import migrate
-    from jobmaster.settings.model import MasterSettings
+async def migrated_databases(postgres_server: PostgresServer) -> AsyncIterator[MigratedDatabases]:
+    """The migrated databases of the run."""
+    from tests.support.migrated_databases import MigratedDatabases
 
-    name = f"template_{secrets.token_hex(6)}"
-    admin = await asyncpg.connect(postgres_server.dsn)
-    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
-    await admin.close()
-    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
-    await migrate(dsn=dsn, schema=MIGRATED_SCHEMA, cluster="template", settings=MasterSettings())
-    return name
+    databases = MigratedDatabases(postgres_server.dsn, MIGRATED_SCHEMA)
+    yield databases
+    await databases.close()
 
 
 @pytest.fixture
-async def migrated_dsn(
-    postgres_server: PostgresServer, migrated_template: str, cluster_name: str
-) -> AsyncIterator[str]:
-    """DSN of a migrated database of this test's own; its cluster is ``cluster_name``, its schema ``MIGRATED_SCHEMA``."""
-    name = f"test_{secrets.token_hex(6)}"
-    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
-    admin = await asyncpg.connect(postgres_server.dsn)
-    try:
-        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template} STRATEGY file_copy")
-        connection = await asyncpg.connect(dsn)
-        rename = f"UPDATE {MIGRATED_SCHEMA}.cluster SET name = $1, uid = gen_random_uuid()"
-        await connection.execute(rename, cluster_name)
-        await connection.close()
-        yield dsn
-        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    finally:
-        await admin.close()
+async def migrated_dsn(migrated_databases: MigratedDatabases, cluster_name: str) -> AsyncIterator[str]:
+    """DSN of a migrated database; its cluster is ``cluster_name``, its schema ``MIGRATED_SCHEMA``.
+
+    For the time of the test it is the test's own. ``tests/support/migrated_databases.py`` says what happens to it then.
+    """
+    dsn = await migrated_databases.take(cluster_name)
+    yield dsn
+    await migrated_databases.give_back(dsn)
 
 
 @pytest.fixture

@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.wiring import open_cluster
+from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
 from tests.system.jobs import handlers
 
 
 @pytest.fixture
-async def deployment(tmp_path: Path, master_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Deployment]:
-    made = Deployment(tmp_path, master_dsn, store_url, cluster_name)
-    settings = made.settings
-    # Not by the command: a process for each test would cost more than what it does.
-    await migrate(dsn=master_dsn, schema=settings.schema_name(), cluster=settings.cluster, settings=settings.master)
+async def deployment(tmp_path: Path, migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Deployment]:
+    made = Deployment(tmp_path, migrated_dsn, store_url, cluster_name)
+    made.document["master"]["schema"] = MIGRATED_SCHEMA
     yield made
     for agent in made.agents:
         if agent.process.poll() is None:

@@ -12,7 +12,6 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings
 from tests.integration.client.fixture import HandAgent, Workshop, handlers, settings_for
 
@@ -35,12 +34,11 @@ def client_settings(cluster_name: str, store_url: str, request: pytest.FixtureRe
 
 
 @pytest.fixture
-async def master(master_dsn: str, client_settings: ClusterSettings, opened: AsyncExitStack) -> Master:
+async def master(migrated_dsn: str, client_settings: ClusterSettings, opened: AsyncExitStack) -> Master:
     """A migrated master."""
     schema = client_settings.schema_name()
-    await migrate(dsn=master_dsn, schema=schema, cluster=client_settings.cluster, settings=client_settings.master)
     master = await Master.connect(
-        dsn=master_dsn, schema=schema, settings=client_settings.master, application_name="test"
+        dsn=migrated_dsn, schema=schema, settings=client_settings.master, application_name="test"
     )
     opened.push_async_callback(master.close)
     return master
@@ -78,8 +76,8 @@ def open_cluster(
 
 @pytest.fixture
 async def shop(
-    client_settings: ClusterSettings, master_dsn: str, master: Master, agent: HandAgent, open_cluster: OpenCluster
+    client_settings: ClusterSettings, migrated_dsn: str, master: Master, agent: HandAgent, open_cluster: OpenCluster
 ) -> Workshop:
     """A cluster with two buckets in lane ``default``, priority medium, and a producer."""
     await agent.open(count=2)
-    return Workshop(client_settings, master_dsn, master, agent, await open_cluster())
+    return Workshop(client_settings, migrated_dsn, master, agent, await open_cluster())

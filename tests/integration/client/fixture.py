@@ -18,7 +18,8 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.ports import ReplyStatus
-from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, StoreSettings
+from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, MasterSettings, StoreSettings
+from tests.conftest import MIGRATED_SCHEMA
 
 handlers = Handlers()
 
@@ -42,6 +43,7 @@ def settings_for(cluster: str, urls: dict[str, str], **parts: object) -> Cluster
     counts = BucketCounts()
     values: dict[str, object] = {
         "cluster": cluster,
+        "master": MasterSettings(schema=MIGRATED_SCHEMA),
         "stores": {name: StoreSettings(url=url, call_timeout_seconds=2.0) for name, url in urls.items()},
         "agents": {"default": AgentSettings(lanes={"default": counts, "payroll": counts})},
         **parts,

@@ -12,6 +12,7 @@ import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, MasterSettings
+from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +101,7 @@ class Ground:
 
 def ground_of(dsn: str, cluster: str, lake: Path) -> Ground:
     """A migrated cluster with one published handler; its session is to be set."""
-    settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn))
+    settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA))
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
     made = Ground(settings, lake, None)
     publish = "INSERT INTO handler VALUES ('images.resize', $1, 'x', gen_random_uuid())"
@@ -109,9 +110,9 @@ def ground_of(dsn: str, cluster: str, lake: Path) -> Ground:
 
 
 @pytest.fixture
-def ground(master_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Ground]:
+def ground(migrated_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Ground]:
     """A cluster without jobs."""
-    made = ground_of(master_dsn, cluster_name, tmp_path / "lake")
+    made = ground_of(migrated_dsn, cluster_name, tmp_path / "lake")
     made.spark = spark
     yield made
     made.close()

@@ -23,10 +23,10 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def alone(master_dsn: str, cluster_name: str, tmp_path: Path) -> Ground:
+def alone(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Ground:
     """A cluster that no session of this process looks at."""
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    made = ground_of(master_dsn, cluster_name, tmp_path)
+    made = ground_of(migrated_dsn, cluster_name, tmp_path)
     made.ended(2000)
     return made
 

@@ -33,9 +33,9 @@ SELECT id, token, gen_random_uuid(), 1, 'failed' FROM job WHERE state = 'HELD'
 
 
 @pytest.fixture
-def ground(master_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[Ground]:
+def ground(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[Ground]:
     """A cluster without jobs; nothing here needs a session of Spark."""
-    made = ground_of(master_dsn, cluster_name, tmp_path / "lake")
+    made = ground_of(migrated_dsn, cluster_name, tmp_path / "lake")
     yield made
     made.close()
 

@@ -13,6 +13,7 @@ import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
+from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,9 +72,9 @@ class Past:
 
 
 @pytest.fixture
-def past(master_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Past]:
+def past(migrated_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Past]:
     """A cluster of three days without jobs yet."""
-    made = past_of(master_dsn, store_url, cluster_name, tmp_path)
+    made = past_of(migrated_dsn, store_url, cluster_name, tmp_path)
     made.spark = spark
     yield made
     made.close()
@@ -85,7 +86,7 @@ def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
 
     settings = ClusterSettings(
         cluster=cluster,
-        master=MasterSettings(dsn=dsn),
+        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA),
         stores={"default": StoreSettings(url=url)},
         # Ranges may leave when they are two of these old, and tests run at any time of the day.
         limits=Limits(clock_skew_seconds=1.0),
