@@ -15,7 +15,7 @@ spark = SparkSession.builder.appName("failures by hour").config("spark.sql.sessi
 cluster = {"dsnEnv": "MASTER_DSN", "cluster": os.environ.get("JOBMASTER_CLUSTER", "default")}
 
 # %% [markdown]
-# The source asks the master for four columns of the jobs that have ended, in parallel ranges of ids.
+# The source reads four columns of the ended jobs from the master, in parallel ranges of ids.
 
 # %%
 ended = (

@@ -44,7 +44,7 @@ async def refuse_if_held_alone(
     Args:
         hi: first id beyond the range that is to leave.
         stores: every store of the configuration, connected.
-        registered: every store that agents have told the master about.
+        registered: every store that agents have registered in the master.
         lost_stores: stores that an operator has given up; what they held alone is lost.
         skew_seconds: how far the time in an id may be from the clock of the store that took it.
     """

@@ -54,7 +54,7 @@ class Retiring:
         """Connect to the master and to every store.
 
         Raises:
-            InputError: the age is too small. Unavailable: a store does not answer, so nobody knows what it holds.
+            InputError: the age is too small. Unavailable: a store does not answer, so its contents are unknown.
         """
         age = age_checked(older_than_seconds, settings.limits.clock_skew_seconds)
         async with AsyncExitStack() as stack:
@@ -109,7 +109,7 @@ class Retiring:
             queries=self._master.queries,
             skew_seconds=self._skew_seconds,
         )
-        # The stores were asked about ids below this very range and no other: retire_range takes the oldest below the
+        # The stores were searched for ids below this very range and no other: retire_range takes the oldest below the
         # moment, so a second archiver that was faster leaves nothing for this call to take.
         upper = datetime.fromtimestamp(int.from_bytes(oldest[2][:6], "big") / 1000, UTC)
         done = await self._archive.detach(upper, progress)

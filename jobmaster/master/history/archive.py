@@ -110,11 +110,11 @@ class Archive:
 
     async def pages(self, table: str) -> int:
         """How long a table is, in pages."""
-        return int((await self._run("archive/pages", table, writes=False))[0]["pages"])
+        return int((await self._run("archive/page_count", table, writes=False))[0]["pages"])
 
     async def measure(self, found: ArchiveRange) -> tuple[Measure, datetime | None, datetime | None]:
         """What the tables of a detached range hold, and the first and last end of its jobs."""
-        row = (await self._run("archive/measure", found.name, found.attempts, writes=False))[0]
+        row = (await self._run("archive/checksum", found.name, found.attempts, writes=False))[0]
         measure = Measure(row["rows"], int(row["checksum"]), row["attempt_rows"], int(row["attempt_checksum"]))
         return measure, row["ended_from"], row["ended_to"]
 
@@ -122,11 +122,11 @@ class Archive:
 
     async def take(self, name: str) -> bool:
         """Reserve the range for this session; False while another session has it."""
-        return bool((await self._run("archive/take", name))[0]["taken"])
+        return bool((await self._run("archive/lock_range", name))[0]["taken"])
 
     async def let_go(self, name: str) -> None:
         """Give the range back."""
-        await self._run("archive/let_go", name)
+        await self._run("archive/unlock_range", name)
 
     # ------------------------------------------------------------ steps
 
@@ -246,7 +246,7 @@ class Archive:
 
     async def export_again(self, found: ArchiveRange) -> ArchiveRange:
         """EXPORTED, VERIFIED or PUBLISHED -> DETACHED: its files are not what they should be."""
-        await self._step("archive/again", found.name, found.run_id)
+        await self._step("archive/export_again", found.name, found.run_id)
         return await self._again(found.name)
 
     async def drop(self, name: str, *, discard: bool = False, progress: Callable[[str], None] = lambda _: None) -> bool:
@@ -256,7 +256,7 @@ class Archive:
             Refused: the range is not PUBLISHED (nor DETACHED and to be discarded), or its tables have changed.
         """
         tables = (name, name.replace("job", "attempt", 1))
-        return bool((await self._patiently("archive/drop", progress, tables, name, discard))[0]["dropped"])
+        return bool((await self._patiently("archive/drop_range", progress, tables, name, discard))[0]["dropped"])
 
     # ------------------------------------------------------------ calls
 

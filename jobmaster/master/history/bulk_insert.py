@@ -73,9 +73,9 @@ class Importer:
         """Wait until rows that take so long at the wanted rate may be written."""
         connection = await self._open()
         try:
-            rows = await rows_of(connection, "pipeline/take_turn", batch, seconds)
+            rows = await rows_of(connection, "pipeline/rate_limit", batch, seconds)
         except errors.DRIVER_ERRORS as error:
-            raise errors.calling(error, "pipeline/take_turn", writes=False) from error
+            raise errors.calling(error, "pipeline/rate_limit", writes=False) from error
         await asyncio.sleep(rows[0]["wait_seconds"] if rows else 0.0)
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class Importer:
                     return 0
             rows = await rows_of(connection, "intake/insert_held", *columns(jobs))
             count = len(rows[0]["accepted"])
-            await rows_of(connection, "pipeline/count_in", self.part.run_id, self.part.number, count)
+            await rows_of(connection, "pipeline/count_inserted", self.part.run_id, self.part.number, count)
         return count
 
     async def _open(self) -> Connection:

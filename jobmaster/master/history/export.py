@@ -147,9 +147,9 @@ async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, page
     """Ids that cut a range of jobs into ``parts`` of about the same size, ascending and without repeats."""
     shares = [part / parts for part in range(1, parts)]
     try:
-        found = await connection.fetchval(sql("export/bounds"), low.bytes, high.bytes, pages, shares)
+        found = await connection.fetchval(sql("export/sample_bounds"), low.bytes, high.bytes, pages, shares)
     except errors.DRIVER_ERRORS as error:
-        raise errors.calling(error, "export/bounds", writes=False) from error
+        raise errors.calling(error, "export/sample_bounds", writes=False) from error
     return sorted({UUID(bytes=bytes(one)) for one in found or ()})
 
 
@@ -179,8 +179,8 @@ async def refuse_dropped(
     """
     try:
         # Locks first: they are waited for before the transaction sees anything, so what is dropped by now is seen as dropped.
-        await connection.execute(sql("export/keep_ranges"))
-        await connection.execute(sql("export/keep_attempts"))
+        await connection.execute(sql("export/block_retirement"))
+        await connection.execute(sql("export/block_attempts_retirement"))
         low, high = (one.bytes for one in ids)
         rows = await connection.fetch(sql("export/dropped"), unread, began, jobs, low, high)
         names = [row["name"] for row in rows]

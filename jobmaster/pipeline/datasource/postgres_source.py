@@ -1,6 +1,6 @@
 """Tables and queries of any PostgreSQL as DataFrames, without JDBC: the data source ``jobmaster_postgres``.
 
-One COPY, one task: a query of somebody else's database has no cut that is known to be right.
+One COPY, one task: for a query of a foreign database no way to divide it is known to be correct.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark's filters as options of the statement, where an option says the same or more.
+"""Spark's filters as options of the statement, where an option selects the same rows or more.
 
 A filter only reduces what is read: it is also returned to Spark, which applies it again, so a difference between two engines'
 notions of equality has no effect. A filter without an equivalent option reduces nothing, so no row is lost. This is a module

@@ -69,7 +69,7 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
         kind = table.type_of(field.name)
         if field.dataType.simpleString() != kind:
             raise InputError(
-                f"column {field.name!r} of table {table.name!r} is {kind}, the schema that was given says "
+                f"column {field.name!r} of table {table.name!r} is {kind}, the given schema has "
                 f"{field.dataType.simpleString()}",
                 hint="leave .schema(...) out and cast afterwards",
             )

@@ -70,7 +70,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         now, system = asyncio.run(self._on_connection(horizon))
         if system != start["system"]:
             raise Refused(
-                "the master is another server than the one this stream has read so far: its transactions begin anew",
+                "the master is another server than the one this stream has read so far: its transactions begin again",
                 hint="start the stream with a new checkpoint, and remove what comes twice by id",
             )
         end = now if self._goal is None else min(now, self._goal)

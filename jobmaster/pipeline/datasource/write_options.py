@@ -1,4 +1,4 @@
-"""The options of a write, checked, and what the master says about them, asked once per write."""
+"""The options of a write, checked, with the state of the master that they depend on, read once per write."""
 
 from __future__ import annotations
 
@@ -115,8 +115,8 @@ def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | Non
     if not batch and moment is None:
         raise InputError(
             "a write needs a name for its batch",
-            hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once; or option"
-            " remember, a name for data that is handed in again and again: no row of it is let in twice",
+            hint="give option batch, such as import-2030-01-31: the same rows under the same name are inserted once; or"
+            " option remember, a name for data that is submitted repeatedly: no row of it is inserted twice",
         )
     return check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX), moment
 
@@ -127,9 +127,9 @@ def _check_moment(batch: str, found: _MasterState) -> None:
     if first < found.floor:
         raise Conflict(
             f"batch {batch!r} is of a time whose history has been retired (ids below {text(found.floor)} are not taken)",
-            hint="under another name every row would be a new job, also those that have run. Data that grows and is handed in"
-            " again and again needs no batch: jobmaster pipeline submit without --batch (in Spark: option remember) lets in"
-            " only what no run before has let in",
+            hint="under another name every row would be a new job, also those that have run. Growing data that is submitted"
+            " repeatedly needs no batch: jobmaster pipeline submit without --batch (in Spark: option remember) inserts only"
+            " rows that no earlier run has inserted",
         )
     if first >= found.ceiling:
         raise InputError(
@@ -174,7 +174,7 @@ async def _read_master(
         statements = StatementRunner(connections)
         await check_schema(statements, cluster.schema)
         wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
-        row = (await statements.write("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
+        row = (await statements.write("pipeline/peek_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
         handlers = [
             msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await statements.read("queries/handlers")
         ]
@@ -201,7 +201,7 @@ async def _source(statements: StatementRunner, name: str) -> int:
         while found >= ADOPT_ROWS:
             page = (await statements.write("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]
             found, low = page["found"], page["last"]
-        await statements.write("pipeline/note_adopted", row["id"])
+        await statements.write("pipeline/mark_adopted", row["id"])
     return int(row["id"])
 
 
@@ -221,7 +221,7 @@ def _check_schema(schema: Any, options: Mapping[str, str]) -> None:
                 f"column {field.name!r} of a write is {kind}", hint=f"it must be {' or '.join(_TYPES[field.name])}"
             )
     if "key" not in names:
-        raise InputError("a write needs a column key", hint="it says what makes a row unique: ids are made of it")
+        raise InputError("a write needs a column key", hint="it makes a row unique: the job's id is derived from it")
     if "handler" not in names and not options.get("handler"):
         raise InputError("a write needs a handler", hint="give option handler, or a column of that name")
 

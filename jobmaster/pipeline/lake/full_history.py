@@ -119,9 +119,9 @@ def open_history(context: PipelineContext) -> Iterator[FullHistory]:
     connection = wait(open_scan(context.connection.connection_factory))
     try:
         # The lock comes first: a snapshot taken before it could miss a range that was just retired.
-        wait(rows_of(connection, "export/keep_ranges"))
-        wait(rows_of(connection, "export/keep_attempts"))
-        snapshot, as_of = wait(rows_of(connection, "export/moment"))[0]
+        wait(rows_of(connection, "export/block_retirement"))
+        wait(rows_of(connection, "export/block_attempts_retirement"))
+        snapshot, as_of = wait(rows_of(connection, "export/export_snapshot"))[0]
         rows = wait(rows_of(connection, "export/archived"))
         archived = [
             LakeRange(

@@ -311,5 +311,5 @@ def lake_errors(lake: Lake) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raise Unavailable(
             f"Spark could not read or write the lake {lake.where}: {cause_of(error)}",
-            hint="nothing was dropped; mend it and run the command again",
+            hint="nothing was dropped; correct it and run the command again",
         ) from error

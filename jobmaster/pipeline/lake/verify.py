@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobmaster.model.archive import LakeFile, Measure
-from jobmaster.pipeline.lake.export import folder_of
 from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.lake.parquet_export import folder_of
 from jobmaster.pipeline.lake.schema import SCHEMAS, with_derived_columns
 
 if TYPE_CHECKING:

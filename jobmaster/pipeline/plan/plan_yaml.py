@@ -41,7 +41,7 @@ class Recommendation(NamedTuple):
     met: bool
 
 
-CANNOT_KNOW = (
+LIMITS = (
     "Service times were measured under the present concurrency; more buckets may slow what they share (a database, a disk).",
     "What never came because producers were held up is not in the history.",
     "Jobs were placed by hash; the real placement prefers the emptier of two buckets.",
@@ -63,7 +63,7 @@ def yaml_of(
     lanes = sorted({*present, *(choice.lane for choice in choices)})
     by_group = {(choice.lane, choice.priority): choice for choice in choices}
     text = [f"# {line}" for line in head]
-    text += ["#", "# What the history cannot tell:", *(f"# - {line}" for line in CANNOT_KNOW), ""]
+    text += ["#", "# Limits of this plan:", *(f"# - {line}" for line in LIMITS), ""]
     text += ["agents:", f"  {kind}:", "    lanes:"]
     for lane in lanes:
         text.append(f"      {lane}:")

@@ -22,7 +22,7 @@ from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measur
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.pipeline.context import PipelineContext, StepResult
-from jobmaster.pipeline.lake import export, verify
+from jobmaster.pipeline.lake import parquet_export, verify
 from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, lake_errors
 from jobmaster.pipeline.spark.session import threads_of
 from jobmaster.retention.retire import Retiring
@@ -199,7 +199,7 @@ class Archiver:
         parts = [
             part
             for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
-            for part in export.page_ranges(
+            for part in parquet_export.page_ranges(
                 self._context.connection.connection_factory,
                 dataset,
                 table,
@@ -212,7 +212,7 @@ class Archiver:
         def write() -> None:
             with lake_errors(self.lake):
                 if spark is not None:
-                    export.write(spark, parts, self.lake, run_id)
+                    parquet_export.write(spark, parts, self.lake, run_id)
 
         async def both() -> tuple[Measure, datetime | None, datetime | None]:
             """Measure in the master while the tables are copied: a detached range has no writers."""
@@ -259,7 +259,7 @@ class Archiver:
                 self._wait(self._archive.export_again(found))
                 raise Refused(
                     f"{file.path} of the lake has changed since it was verified; {found.name} stays in the master",
-                    hint="look at the disk of the lake, then run the command again: it exports the range anew",
+                    hint="look at the disk of the lake, then run the command again: it exports the range again",
                 )
 
     def try_lake(self) -> None:

@@ -41,7 +41,7 @@ def doctor(context: PipelineContext) -> StepResult:
         part("tables", lambda: _read_each(context))
     part("lake", lambda: _lake(context))
     return StepResult(
-        summary=found, failed=bool(problems), note=f"{', '.join(problems)} must be mended" if problems else None
+        summary=found, failed=bool(problems), note=f"{', '.join(problems)} must be corrected" if problems else None
     )
 
 

@@ -76,7 +76,7 @@ def format_of(path: str, wanted: str | None) -> str:
     for ending, name in _ENDINGS.items():
         if bare.endswith(ending):
             return name
-    raise InputError(f"the name {path!r} does not say its format", hint=f"give --format, one of {', '.join(FORMATS)}")
+    raise InputError(f"the name {path!r} has no known format", hint=f"give --format, one of {', '.join(FORMATS)}")
 
 
 def read_input(spark: SparkSession, source: SourceSpec) -> DataFrame:
@@ -87,7 +87,7 @@ def read_input(spark: SparkSession, source: SourceSpec) -> DataFrame:
     """
     if source.place is None:
         if not source.sql:
-            raise InputError("nothing says where the rows come from", hint="name a file, a database, or give --sql")
+            raise InputError("there is no source of rows", hint="name a file, a database, or give --sql")
     elif source.kind == "postgresql":
         if source.views:
             raise InputError("--view goes with files", hint="a query of a database can name its own tables only")

@@ -110,7 +110,7 @@ def _named(batch: str | None) -> dict[str, str]:
 
 
 def _outcome(context: PipelineContext, run_id: str, rejects: str) -> StepResult:
-    (row,) = context.connection.fetch("pipeline/write_of", run_id)
+    (row,) = context.connection.fetch("pipeline/write_result", run_id)
     offered, inserted, rejected = int(row["offered"]), int(row["inserted"]), int(row["rejected"])
     found: dict[str, Any] = {
         "batch": row["batch"],

@@ -2,7 +2,7 @@
 -- in: $1 text[] names of the tables
 -- out: holder text (virtual transaction), pid integer (NULL: a prepared transaction)
 -- move: nothing
--- fence: none; it only looks
+-- fence: none, it reads
 -- index: none; the lock table
 SELECT DISTINCT l.virtualtransaction AS holder, l.pid
 FROM pg_locks l

@@ -3,7 +3,7 @@
 -- in: $2 text run
 -- out: name text (no row: the range is in another state, or another run is meant)
 -- move: VERIFIED -> PUBLISHED
--- fence: the state and the run; the archiver's session holds the range (take)
+-- fence: the state and the run; the archiver's session holds the range (lock_range)
 -- index: archive_manifest_pkey
 UPDATE archive_manifest
 SET state = 'PUBLISHED', published_at = clock_timestamp()

@@ -1,5 +1,5 @@
--- retire_begin: the oldest range begins to leave job, or the one that has begun goes on
--- in: $1 timestamptz no store may hold an id below it alone
+-- retire_begin: begins the retirement of the oldest range of job, or returns the one that has begun
+-- in: $1 timestamptz no store may hold a job without a row below it
 -- out: name text (NULL: the oldest range is younger)
 -- move: nothing
 -- fence: advisory lock inside the function; writers of the range and the attic are locked out while two triggers are made,

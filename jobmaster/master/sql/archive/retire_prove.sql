@@ -2,6 +2,6 @@
 -- in: nothing
 -- out: nothing
 -- move: nothing
--- fence: none that readers or writers feel
+-- fence: none that delays readers or writers
 -- index: none; the attic of attempts is read once
 SELECT retire_prove()

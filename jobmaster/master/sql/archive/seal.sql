@@ -1,5 +1,5 @@
--- seal: the oldest range is chosen to leave, if all of it lies below a moment
--- in: $1 timestamptz the moment
+-- seal: chooses the oldest range to leave, if all of it is below a time
+-- in: $1 timestamptz the time
 -- out: name text (no row: the oldest range is younger, or is sealed already)
 -- move: none -> SEALED
 -- fence: the primary key of the manifest

@@ -1,4 +1,4 @@
--- sweep_begin: stragglers that ended in the attic are to leave as a range of their own
+-- sweep_begin: begins a range of their own for jobs that ended in the attic
 -- in: $1 timestamptz those that ended before it
 -- out: name text (NULL: there is none), pages bigint (of the attic)
 -- move: none -> SEALED

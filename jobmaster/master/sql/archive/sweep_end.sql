@@ -1,4 +1,4 @@
--- sweep_end: the range of the stragglers is complete; an empty one is gone
+-- sweep_end: completes the range of a sweep; an empty one is removed
 -- in: $1 text name of the range
 -- out: swept bigint
 -- move: SEALED -> DETACHED

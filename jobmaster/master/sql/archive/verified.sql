@@ -4,7 +4,7 @@
 -- in: $3 text files (JSON)
 -- out: name text (no row: the range is in another state, or another run is meant)
 -- move: EXPORTED -> VERIFIED
--- fence: the state and the run; the archiver's session holds the range (take)
+-- fence: the state and the run; the archiver's session holds the range (lock_range)
 -- index: archive_manifest_pkey
 UPDATE archive_manifest
 SET state = 'VERIFIED', files = $3::text::jsonb, verified_at = clock_timestamp()

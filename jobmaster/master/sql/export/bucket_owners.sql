@@ -1,4 +1,4 @@
--- bucket_owners: who acted for a bucket under an epoch
+-- bucket_owners: the agent that acted for a bucket under an epoch
 -- in: nothing
 -- out: bucket_id uuid, bucket_epoch bigint, agent text
 -- move: nothing

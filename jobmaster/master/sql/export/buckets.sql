@@ -1,4 +1,4 @@
--- buckets: every bucket the master knows
+-- buckets: every bucket of the master
 -- in: $1 text[] states, NULL = any
 -- in: $2 text[] lanes, NULL = any
 -- in: $3 text[] priorities, NULL = any

@@ -1,4 +1,4 @@
--- discarded: since when there may be jobs that are nowhere any more, because their range was dropped without a copy
+-- discarded: the earliest time of jobs whose range was dropped without a copy
 -- in: nothing
 -- out: since_us bigint, NULL when there is no such range
 -- move: nothing

@@ -1,6 +1,6 @@
 -- dropped: ranges that were dropped since a stream began, with rows of transactions that it has not read
 -- in: $1 bigint first transaction that the stream has not read
--- in: $2 bigint first transaction that had not ended when the stream began: what was dropped before was never there for it
+-- in: $2 bigint first transaction that had not ended when the stream began: ranges dropped before that are not its concern
 -- in: $3 boolean whether it reads jobs; false: attempts
 -- in: $4 uuid lowest job id that it reads
 -- in: $5 uuid highest job id, itself outside

@@ -1,8 +1,8 @@
 -- horizon: the first transaction that may still be under way; every one below it has ended
 -- in: nothing
--- out: xid bigint, system text (which server's transactions these are)
+-- out: xid bigint, system text (the server of these transactions)
 -- move: nothing
--- fence: pg_snapshot_xmin, never the highest number seen: numbers are given out in one order and committed in another
+-- fence: pg_snapshot_xmin, never the highest number seen: numbers are assigned in one order and committed in another
 -- index: none
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid,
        (SELECT system_identifier::text FROM pg_control_system()) AS system

@@ -1,10 +1,10 @@
--- end_write: a run has ended; its counts stay, those of its tasks go
+-- end_write: ends a run: its counts stay, those of its tasks are deleted
 -- in: $1 text run id
 -- in: $2 bigint rows offered
 -- in: $3 bigint rows rejected
 -- out: inserted bigint
 -- move: nothing
--- fence: ended_at: the second one who ends a run finds it ended and changes nothing
+-- fence: ended_at: a second end of a run finds it ended and changes nothing
 -- index: pipeline_write_pkey, pipeline_write_part_pkey
 WITH parts AS (
     DELETE FROM pipeline_write_part WHERE run_id = $1::text RETURNING inserted

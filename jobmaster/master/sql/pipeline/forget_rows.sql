@@ -4,7 +4,7 @@
 -- in: $3 integer rows
 -- out: forgotten bigint (fewer than $3: these were all), last uuid (NULL: there is none)
 -- move: nothing
--- fence: none; killed between two, it is gone on with by the same command
+-- fence: none; after a kill between two calls the same command continues
 -- index: pipeline_source_name_key; pipeline_key_pkey, from a given key on: before it lie the dead entries of the last call
 WITH page AS MATERIALIZED (
     SELECT source, row_key FROM pipeline_key

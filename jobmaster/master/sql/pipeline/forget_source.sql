@@ -2,7 +2,7 @@
 -- in: $1 text name
 -- out: forgotten bigint
 -- move: nothing
--- fence: the row of the source, locked first: a run that begins meanwhile makes it anew
+-- fence: the row of the source, locked first: a run that begins meanwhile creates it again
 -- index: pipeline_source_name_key, pipeline_key_pkey
 WITH gone AS (
     DELETE FROM pipeline_source WHERE name = $1::text RETURNING id

@@ -1,4 +1,4 @@
--- sources: whose rows are remembered, and how many
+-- sources: the sources with remembered rows, and their numbers of rows
 -- in: nothing
 -- out: name text, created_at timestamptz, rows bigint
 -- move: nothing

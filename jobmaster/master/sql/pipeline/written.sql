@@ -1,4 +1,4 @@
--- written: how many rows a run has put in so far
+-- written: the number of rows that a run has inserted so far
 -- in: $1 text run id
 -- out: inserted bigint
 -- move: nothing

@@ -1,4 +1,4 @@
-"""Where Spark looks data sources up by name: every module ``pyspark_*`` that can be imported is asked for ``DefaultSource``.
+"""Where Spark looks data sources up by name: it imports every module ``pyspark_*`` and reads its ``DefaultSource``.
 
 This is the top-level package ``pyspark_jobmaster`` of the wheel. Every user of Spark in an environment pays for this import.
 """

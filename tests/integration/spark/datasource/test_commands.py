@@ -78,7 +78,7 @@ def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> N
     file.write_text("name,width\na,1\n")
     for wrong, kind, said in (
         (order(SourceSpec(str(tmp_path / "no.csv")), "name"), InputError, "no.csv cannot be read"),
-        (order(SourceSpec(str(tmp_path / "in")), "name"), InputError, "does not say its format"),
+        (order(SourceSpec(str(tmp_path / "in")), "name"), InputError, "has no known format"),
         (order(SourceSpec(str(file)), "name"), InvalidArguments, "needs argument 'path'"),
         (order(SourceSpec(str(file)), "nam", arguments={"path": "name"}), InputError, "no column 'nam' for the key"),
         (order(SourceSpec(str(file)), "name", arguments={"path": "nam"}), InputError, "does not fit"),

@@ -188,21 +188,21 @@ def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
     """A file holds something else than it was given: once, and then for good."""
     from pyarrow import parquet
 
-    from jobmaster.pipeline.lake import export
+    from jobmaster.pipeline.lake import parquet_export
 
-    real = export.write
+    real = parquet_export.write
 
     def harming(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
         real(spark, parts, lake, run_id)
-        path = next((filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"))
+        path = next((filled.lake / parquet_export.folder_of("jobs", run_id)).rglob("*.parquet"))
         parquet.write_table(_harmed(parquet.ParquetFile(path).read(), harm), path)
 
-    monkeypatch.setattr(export, "write", harming)
+    monkeypatch.setattr(parquet_export, "write", harming)
     with pytest.raises(Refused, match="do not hold what its tables hold"):
         archive(filled)
     assert "DROPPED" not in {state for _, state in states(filled)}
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    monkeypatch.setattr(export, "write", real)
+    monkeypatch.setattr(parquet_export, "write", real)
     assert archive(filled).rows == 2 * ROWS
 
 
@@ -211,14 +211,14 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
     filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
-    from jobmaster.pipeline.lake import export
+    from jobmaster.pipeline.lake import parquet_export
 
     damaged: list[Path] = []
-    real = export.write
+    real = parquet_export.write
 
     def damaging(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
         real(spark, parts, lake, run_id)
-        for path in (filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"):
+        for path in (filled.lake / parquet_export.folder_of("jobs", run_id)).rglob("*.parquet"):
             if len(damaged) < 2:
                 damaged.append(path)
                 if harm == "torn":
@@ -226,7 +226,7 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
                 else:
                     _damage(path)
 
-    monkeypatch.setattr(export, "write", damaging)
+    monkeypatch.setattr(parquet_export, "write", damaging)
     assert archive(filled).rows == 2 * ROWS
     assert len(damaged) == 2
     assert not {str(path) for path in damaged} & set(files_of(filled))
@@ -236,17 +236,17 @@ def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
     filled: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first attempt wrote its file, and its answer was lost."""
-    from jobmaster.pipeline.lake import export
+    from jobmaster.pipeline.lake import parquet_export
 
-    real = export.PartFiles.write
-    real_write, runs = export.write, []
+    real = parquet_export.PartFiles.write
+    real_write, runs = parquet_export.write, []
 
     def repeated(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
-        first = export.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
-        runs.extend(real(first, export.rows_of(parts[0])))
+        first = parquet_export.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
+        runs.extend(real(first, parquet_export.rows_of(parts[0])))
         real_write(spark, parts, lake, run_id)
 
-    monkeypatch.setattr(export, "write", repeated)
+    monkeypatch.setattr(parquet_export, "write", repeated)
     assert archive(filled).rows == 2 * ROWS
     assert runs
     assert not any((filled.lake / path).exists() for path in runs)
@@ -257,8 +257,8 @@ def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -
 
     import pyarrow as pa
 
-    from jobmaster.pipeline.lake.export import PartFiles
     from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.lake.parquet_export import PartFiles
     from jobmaster.pipeline.lake.schema import copied_schema, dataset_schema, with_derived_columns
     from jobmaster.pipeline.lake.verify import measure_file
 

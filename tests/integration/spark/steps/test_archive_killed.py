@@ -147,24 +147,24 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jobmaster.pipeline.lake import export
+    from jobmaster.pipeline.lake import parquet_export
     from jobmaster.pipeline.steps.archive import archive
 
     server = new_postgres()
     past = past_of(server.dsn, store_url, cluster_name, tmp_path)
     past.spark = spark
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    real = export.write
+    real = parquet_export.write
 
     def restarting(*arguments: Any) -> None:
         server.kill()
         server.start()
         real(*arguments)
 
-    monkeypatch.setattr(export, "write", restarting)
+    monkeypatch.setattr(parquet_export, "write", restarting)
     with pytest.raises(Unavailable):
         archive(past.run(), 2.0, keep=False)
-    monkeypatch.setattr(export, "write", real)
+    monkeypatch.setattr(parquet_export, "write", real)
     assert _seen(past) == (ROWS, ROWS)
     assert archive(past.run(), 2.0, keep=False).rows == ROWS
     assert _seen(past) == (0, 0)

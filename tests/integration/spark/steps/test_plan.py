@@ -165,7 +165,7 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
         assert getattr(lanes[lane], priority) == math.ceil(buckets / 2)
     assert outcome.summary["met"] is True
     text = out.read_text()
-    assert "What the history cannot tell" in text
+    assert "Limits of this plan" in text
     assert "over days" in text
     page = Path(outcome.summary["report"]).read_text()
     assert "Waiting against buckets" in page

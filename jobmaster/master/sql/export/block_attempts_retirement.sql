@@ -1,7 +1,7 @@
--- keep_attempts: the same for attempts
+-- block_attempts_retirement: the same for attempts
 -- in: nothing
 -- out: nothing
 -- move: nothing
--- fence: see keep_ranges
+-- fence: see block_retirement
 -- index: none
 LOCK TABLE attempt, attempt_detached IN ACCESS SHARE MODE

@@ -1,4 +1,4 @@
--- moment: a snapshot for others to share, and since when somebody is still writing
+-- export_snapshot: exports the snapshot of this transaction, with the begin of the oldest open write in it
 -- in: nothing
 -- out: snapshot text, as_of_us bigint (microseconds since 1970; what changed before it is in the snapshot)
 -- move: nothing

@@ -1,4 +1,4 @@
--- let_go: another archiver may work on a range
+-- unlock_range: releases the lock of lock_range: another archiver may work on the range
 -- in: $1 text name of the range
 -- out: freed boolean
 -- move: nothing

@@ -1,4 +1,4 @@
--- bounds: ids that cut a range into parts with about as many jobs each, from a sample of pages
+-- sample_bounds: ids that cut a range into parts with about as many jobs each, from a sample of pages
 -- in: $1 uuid lowest id
 -- in: $2 uuid highest id, itself outside
 -- in: $3 bigint pages to look at

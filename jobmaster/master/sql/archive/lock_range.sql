@@ -1,4 +1,4 @@
--- take: one archiver at a time works on a range; the lock ends with the session
+-- lock_range: takes the lock on a range: one archiver at a time works on it; the lock ends with the session
 -- in: $1 text name of the range
 -- out: taken boolean
 -- move: nothing

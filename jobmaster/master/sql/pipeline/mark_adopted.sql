@@ -1,4 +1,4 @@
--- note_adopted: all rows of an older batch are remembered
+-- mark_adopted: all rows of an older batch are remembered
 -- in: $1 integer source
 -- out: nothing
 -- move: nothing

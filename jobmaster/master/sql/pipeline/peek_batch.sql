@@ -1,4 +1,4 @@
--- look_batch: what open_batch would say, without making anything
+-- peek_batch: the answer of open_batch, without creating the batch
 -- in: $1 text name
 -- in: $2 timestamptz moment that is wanted, NULL = now; of a batch that exists its own counts
 -- out: as_of_us bigint (microseconds since 1970), now_us bigint, floor uuid (lowest id that is taken), ceiling uuid

@@ -1,4 +1,4 @@
--- write_of: what a run of writing came to
+-- write_result: the result of a run of writing
 -- in: $1 text run id
 -- out: batch text, as_of_us bigint (microseconds since 1970), offered bigint, inserted bigint, rejected bigint, ended boolean
 -- move: nothing

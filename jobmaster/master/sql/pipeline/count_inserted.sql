@@ -1,4 +1,4 @@
--- count_in: rows that were just put in by a task of a run, in the same transaction
+-- count_inserted: counts the rows that a task of a run has inserted, in the same transaction
 -- in: $1 text run id
 -- in: $2 integer number of the task
 -- in: $3 bigint rows

@@ -1,4 +1,4 @@
--- pages: how long a table is
+-- page_count: the pages of a table
 -- in: $1 text its name
 -- out: pages bigint
 -- move: nothing
