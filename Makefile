@@ -1,8 +1,8 @@
 # Everything is set up on demand: `make demo` in a fresh clone needs Python >= 3.11 and make, nothing else.
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python3.12 install` names another one.
-# Each candidate is run, not only looked up: version managers put names on PATH that answer with an error, and some
-# systems ship Python without the means to create virtual environments.
+# Each candidate is run, not only looked up: version managers put names on PATH that end with an error, and some
+# systems ship Python without the modules that create virtual environments.
 PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3 python python3.14; do \
 	$$candidate -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { echo $$candidate; break; }; done)
 NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
@@ -17,7 +17,7 @@ PIPELINE_LOCK := requirements/pipeline.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
-# of its own. Fast tests of a file stay together and share what it set up; slow ones go to whoever is idle.
+# of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
 TEST_PROCESSES ?= 3
 # A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
 # failed at first must be listed in tests/quarantine.toml.

@@ -1,4 +1,4 @@
-"""A failure during which the tree was exchanged says so: files were listed before a pull and read after it."""
+"""Marks failures of a run during which the tree changed: files were listed before a pull and read after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BEGAN = head(ROOT)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """One more section for the report of a failure."""
+    """Add a section to the report of a failure."""
     report = yield
     if report.failed and (now := head(ROOT)) != BEGAN:
         report.sections.append(("the tree", f"it was at {BEGAN} when this run began, and is at {now}: run it again"))

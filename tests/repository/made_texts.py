@@ -64,7 +64,7 @@ def invariant_table() -> str:
 
 
 def metric_table() -> str:
-    """Every metric that something feeds, and the names of those that nothing feeds yet."""
+    """Every metric with a source, and the names of those without one."""
     idle = idle_metrics()
     lines = ["| metric | kind | label | what it says |", "| --- | --- | --- | --- |"]
     for key, metric in METRICS.items():
@@ -77,10 +77,13 @@ def metric_table() -> str:
 
 
 def idle_metrics() -> set[str]:
-    """Keys of metrics that no module but their own names."""
-    rooms = (ROOT / "jobmaster", ROOT / "agents")
+    """Keys of metrics that no other module uses."""
+    folders = (ROOT / "jobmaster", ROOT / "agents")
     code = "\n".join(
-        path.read_text(encoding="utf-8") for room in rooms for path in room.rglob("*.py") if path.name != "telemetry.py"
+        path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in folder.rglob("*.py")
+        if path.name != "telemetry.py"
     )
     prefixes = tuple(re.findall(r"read_from\(\s*f\"(\w+)\{", code))
     return {

@@ -1,4 +1,4 @@
-"""The house linter over the whole tree; and every rule of it on a bad sample, because a linter must be able to fail."""
+"""The rules of the repository on the whole tree, and each rule on a bad sample, because a rule must be able to fail."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def tracked() -> list[Path] | None:
     return tree_of.tracked(ROOT)
 
 
-def files(*rooms: str, suffix: str = "") -> list[Path]:
-    """Files of the rooms, new ones included; or, of the whole tree, those that belong to the project."""
-    found = (None if rooms else tracked()) or tree_of.walked(
-        [ROOT / room for room in rooms] or [ROOT], tree_of.ignored(ROOT)
+def files(*folders: str, suffix: str = "") -> list[Path]:
+    """Files of the folders, including new ones; without folders, all files of the project."""
+    found = (None if folders else tracked()) or tree_of.walked(
+        [ROOT / folder for folder in folders] or [ROOT], tree_of.ignored(ROOT)
     )
     return [path for path in found if path.name.endswith(suffix)]
 
@@ -122,12 +122,12 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(source(path))
 
 
-def over(check: Callable[[str, ast.Module], list[str]], *rooms: str) -> list[str]:
-    return [found for path in files(*rooms, suffix=".py") for found in check(place(path), tree(path))]
+def over(check: Callable[[str, ast.Module], list[str]], *folders: str) -> list[str]:
+    return [found for path in files(*folders, suffix=".py") for found in check(place(path), tree(path))]
 
 
 def apart_from(found: list[str], listed: dict[str, str]) -> list[str]:
-    """Findings that are not listed; an entry of the list that excuses nothing any more is a finding, too."""
+    """Findings that are not listed, and entries of the list without a finding."""
     idle = [f"{key}: listed for nothing" for key in listed if not any(item.startswith(f"{key}:") for item in found)]
     return [item for item in found if not any(item.startswith(f"{key}:") for key in listed)] + idle
 
@@ -183,11 +183,11 @@ def test_sql_and_lua_stand_in_files_of_their_own() -> None:
 
 
 def test_statements_and_functions_have_their_header() -> None:
-    rooms = {"jobmaster/master": MASTER_HEADER, "jobmaster/audit": AUDIT_HEADER, "master_schema/migrations": ()}
+    folders = {"jobmaster/master": MASTER_HEADER, "jobmaster/audit": AUDIT_HEADER, "master_schema/migrations": ()}
     found = [
         item
-        for room, wanted in rooms.items()
-        for path in files(room, suffix=".sql")
+        for folder, wanted in folders.items()
+        for path in files(folder, suffix=".sql")
         for item in tidy.header_lacks(place(path), source(path), wanted if path not in MIGRATIONS else ())
         if path not in MIGRATIONS or not item.endswith("no line with its name")
     ]

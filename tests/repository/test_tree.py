@@ -1,4 +1,4 @@
-"""What the house linter looks at: the project's files, whatever else lies in the tree or vanishes from it meanwhile."""
+"""The list of the project's files, with other files in the tree and files that vanish meanwhile."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The house rules that ruff and mypy cannot state, as functions that return findings: ``place: what is wrong``.
+"""Rules of this repository that ruff and mypy cannot express, as functions that return findings: ``place: what is wrong``.
 
-A function takes source text or a syntax tree, never the tree of files, so that each rule can be shown a bad sample.
+A function takes source text or a syntax tree, never the tree of files, so that each rule has a test with a bad sample.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REGISTRY = re.compile(
 
 
 def long_modules(place: str, source: str) -> list[str]:
-    """Modules over ``LINES_SOFT_MAX``. What belongs together stands together, so this is a warning, not a failure."""
+    """Modules over ``LINES_SOFT_MAX``. One concept is one module, so this is a warning, not a failure."""
     lines = source.count("\n")
     return [f"{place}: {lines} lines, more than {LINES_SOFT_MAX}"] if lines > LINES_SOFT_MAX else []
 
@@ -120,7 +120,7 @@ def functions(tree: ast.Module) -> Iterator[Function]:
 
 
 def catches_everything(place: str, tree: ast.Module) -> list[str]:
-    """Handlers of ``Exception``, ``BaseException`` or everything that do not end by raising it again."""
+    """Handlers of ``Exception``, ``BaseException`` or everything that do not end with ``raise``."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler):
@@ -171,17 +171,17 @@ def _name(node: ast.expr | None) -> str:
 
 
 def open_keywords(place: str, tree: ast.Module) -> list[str]:
-    """``**kwargs`` without a type that lists the words (``Unpack``)."""
+    """``**kwargs`` without a type that lists the keywords (``Unpack``)."""
     found = []
     for function in functions(tree):
         words = function.args.kwarg
         if words is not None and "Unpack" not in ast.dump(words.annotation or ast.Constant(None)):
-            found.append(f"{place}:{function.name}: **{words.arg} takes any word")
+            found.append(f"{place}:{function.name}: **{words.arg} takes any keyword")
     return found
 
 
 def ids_made(place: str, tree: ast.Module) -> list[str]:
-    """Ids made, and ruff's ban on clocks lifted, outside the clock's module."""
+    """Calls that make ids."""
     found = []
     for node in ast.walk(tree):
         made = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
@@ -192,7 +192,7 @@ def ids_made(place: str, tree: ast.Module) -> list[str]:
 
 
 def clock_ban_lifted(place: str, source: str) -> list[str]:
-    """``noqa`` on the ban of clocks."""
+    """Lines that lift ruff's ban on clocks (``noqa``)."""
     return [
         f"{place}:{n}: lifts the ban"
         for n, line in enumerate(source.splitlines(), 1)
@@ -221,7 +221,7 @@ def foreign_text(place: str, tree: ast.Module) -> list[str]:
 
 
 def header_lacks(place: str, source: str, wanted: Collection[str]) -> list[str]:
-    """A first line that says the name and the purpose, and every wanted key in the comment above the first statement."""
+    """Headers without a first line of name and purpose, or without a wanted key."""
     stem = Path(place).stem
     header = []
     for line in source.splitlines():
@@ -254,5 +254,5 @@ def unwelcome_words(place: str, text: str) -> list[str]:
 
 
 def banned_name(path: Path) -> list[str]:
-    """Names that say nothing about what is inside."""
-    return [f"{path}: a name that says nothing"] if path.stem.lower() in BANNED_NAMES else []
+    """Names that do not describe their content."""
+    return [f"{path}: the name does not describe the content"] if path.stem.lower() in BANNED_NAMES else []

@@ -1,6 +1,6 @@
-"""Which files belong to the project: what git tracks, where there is git; never what a run leaves lying about.
+"""The files of the project: those that git tracks or, without git, all but ignored ones.
 
-A tree is worked in while it is looked at: caches come and go, a pull exchanges files. What vanishes is not there.
+Files may change during a run: caches appear and vanish, a pull replaces files. A file that vanished does not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def _git(root: Path, *words: str) -> bytes | None:
-    """Answer of git about this very tree; ``None`` where there is no git, or the tree is only a folder in another one."""
+    """Output of git for this tree; ``None`` without git, or when the tree is a folder of another repository."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         asked = [["git", "-C", str(root), *part] for part in (("rev-parse", "--show-toplevel"), words)]
@@ -24,12 +24,12 @@ def _git(root: Path, *words: str) -> bytes | None:
 
 
 def head(root: Path) -> str:
-    """The commit that is checked out; empty where there is no git."""
+    """The commit that is checked out; empty without git."""
     return (_git(root, "rev-parse", "HEAD") or b"").decode().strip()
 
 
 def tracked(root: Path) -> list[Path] | None:
-    """Every file that git tracks and that is there; ``None`` where there is no git."""
+    """Every tracked file that exists; ``None`` without git."""
     answer = _git(root, "ls-files", "-z")
     if answer is None:
         return None
@@ -38,18 +38,18 @@ def tracked(root: Path) -> list[Path] | None:
 
 
 def ignored(root: Path) -> tuple[str, ...]:
-    """Names of files and folders that are never the project's."""
+    """Patterns of ignored files and folders."""
     lines = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
     return (".git", *(line.rstrip("/") for line in lines if line))
 
 
 def there(root: Path, path: Path) -> bool:
-    """A file, or a folder with one. Of a folder that a pull has taken away its caches are left."""
+    """True for a file and for a folder with one. (A folder that a pull removed may still have caches.)"""
     return path.is_file() or (path.is_dir() and bool(walked([path], ignored(root))))
 
 
 def walked(tops: Sequence[Path], ignored: Sequence[str]) -> list[Path]:
-    """Every file below the folders whose name, and whose folders' names, match no pattern."""
+    """Every file below the folders; files and folders that match a pattern are left out."""
     found = []
     stack = list(tops)
     while stack:
