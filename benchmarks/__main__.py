@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import drain, idle, latency, submit
-from benchmarks.report import progress, show
+from benchmarks.support.report import progress, show
 
 QUICK: dict[str, Callable[[], dict[str, Any]]] = {
     "submit": lambda: submit.run(jobs=50_000, runs=3),

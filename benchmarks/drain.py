@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from benchmarks import floor
-from benchmarks.handlers import handlers, millisecond, noop
-from benchmarks.report import median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.support.handlers import handlers, millisecond, noop
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from benchmarks.support.report import median, output_options, progress, show, summary
 from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.wiring import open_cluster
 
@@ -34,9 +34,9 @@ _WORK: dict[str, Callable[..., Any]] = {"noop": noop, "1ms": millisecond}
 FULL_CASES = [(1, 1), (1, 5), (1, 20), (2, 1), (2, 5), (2, 20)]
 
 
-async def submit(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> float:
+async def submit(measured: MeasuredCluster, jobs: int, handler: Callable[..., Any] = noop) -> float:
     """Submit in bulk; jobs per second."""
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(measured.settings, handlers) as cluster:
         began = time.perf_counter()
         done = await cluster.submit_many(({"text": TEXT} for _ in range(jobs)), handler)
         seconds = time.perf_counter() - began
@@ -44,11 +44,11 @@ async def submit(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> f
     return jobs / seconds
 
 
-async def wait_drained(rig: Bench) -> None:
+async def wait_drained(measured: MeasuredCluster) -> None:
     """Until no bucket holds anything: a claimed list goes only after the commit of all its outcomes."""
-    settings = rig.settings.stores["default"]
-    connection = await rig.connect()
-    store = await ProducerStore.connect(cluster="bench", name="default", url=rig.url, settings=settings)
+    settings = measured.settings.stores["default"]
+    connection = await measured.connect()
+    store = await ProducerStore.connect(cluster="bench", name="default", url=measured.url, settings=settings)
     try:
         buckets = [row["id"].bytes for row in await connection.fetch("SELECT id FROM bucket WHERE state = 'ACTIVE'")]
         while any(  # noqa: ASYNC110
@@ -60,10 +60,10 @@ async def wait_drained(rig: Bench) -> None:
         await connection.close()
 
 
-async def outcomes(rig: Bench, jobs: int, since: float) -> tuple[int, float]:
+async def outcomes(measured: MeasuredCluster, jobs: int, since: float) -> tuple[int, float]:
     """Outcomes in the master, and seconds from a moment to the last of them. What is missing is waited for, but not for
     ever."""
-    connection = await rig.connect()
+    connection = await measured.connect()
     try:
         for _ in range(_LOOKS):
             [(found, last)] = await connection.fetch(_OUTCOMES)
@@ -75,18 +75,18 @@ async def outcomes(rig: Bench, jobs: int, since: float) -> tuple[int, float]:
         await connection.close()
 
 
-async def wal_position(rig: Bench) -> int:
+async def wal_position(measured: MeasuredCluster) -> int:
     """Bytes of write-ahead log so far."""
-    connection = await rig.connect()
+    connection = await measured.connect()
     try:
         return int(await connection.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
     finally:
         await connection.close()
 
 
-async def empty(rig: Bench) -> None:
+async def empty(measured: MeasuredCluster) -> None:
     """An empty table and no checkpoint pending, for the next run."""
-    connection = await rig.connect()
+    connection = await measured.connect()
     try:
         await connection.execute("TRUNCATE job, attempt")
         await connection.execute("CHECKPOINT")
@@ -94,18 +94,18 @@ async def empty(rig: Bench) -> None:
         await connection.close()
 
 
-def one_drain(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> dict[str, Any]:
+def one_drain(measured: MeasuredCluster, jobs: int, handler: Callable[..., Any] = noop) -> dict[str, Any]:
     """One run on running agents."""
-    rig.signal_agents(signal.SIGSTOP)
-    submitted = asyncio.run(submit(rig, jobs, handler))
-    before, wal_before = rig.cpu_seconds(), asyncio.run(wal_position(rig))
+    measured.signal_agents(signal.SIGSTOP)
+    submitted = asyncio.run(submit(measured, jobs, handler))
+    before, wal_before = measured.cpu_seconds(), asyncio.run(wal_position(measured))
     released = time.time()
-    rig.signal_agents(signal.SIGCONT)
-    asyncio.run(wait_drained(rig))
-    after = rig.cpu_seconds()
-    found, seconds = asyncio.run(outcomes(rig, jobs, released))
-    wal_bytes = asyncio.run(wal_position(rig)) - wal_before
-    asyncio.run(empty(rig))
+    measured.signal_agents(signal.SIGCONT)
+    asyncio.run(wait_drained(measured))
+    after = measured.cpu_seconds()
+    found, seconds = asyncio.run(outcomes(measured, jobs, released))
+    wal_bytes = asyncio.run(wal_position(measured)) - wal_before
+    asyncio.run(empty(measured))
     cpu = {name: round(after[name] - before[name], 2) for name in after}
     return {
         "jobs_per_second": jobs / seconds,
@@ -116,12 +116,12 @@ def one_drain(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> dict
     }
 
 
-def one_floor(rig: Bench, what: str, jobs: int) -> dict[str, Any]:
+def one_floor(measured: MeasuredCluster, what: str, jobs: int) -> dict[str, Any]:
     """One run of the floor, or of the raw COPY."""
-    before = rig.cpu_seconds()
-    found = floor.run(rig, what, jobs)
-    after = rig.cpu_seconds()
-    asyncio.run(empty(rig))
+    before = measured.cpu_seconds()
+    found = floor.run(measured, what, jobs)
+    after = measured.cpu_seconds()
+    asyncio.run(empty(measured))
     cpu = {
         "loop": found["cpu_seconds"],
         **{name: round(after[name] - before[name], 2) for name in ("postgres", "store")},
@@ -133,14 +133,14 @@ def case(*, jobs: int, runs: int, processes: int, buckets: int, work: str = "noo
     """Medians of one case: ours, floor and raw COPY in turns."""
     agents = {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}, "processes": processes}}
     kinds: dict[str, list[dict[str, Any]]] = {"ours": [], "floor": [], "raw_copy": []}
-    with bench({"agents": agents}) as rig:
-        rig.start_agent()
-        servers = asyncio.run(rig.described())
+    with measured_cluster({"agents": agents}) as measured:
+        measured.start_agent()
+        servers = asyncio.run(measured.described())
         for number in range(runs + 1):  # the first is the warm-up
             share = jobs if number else max(jobs // 10, 1000)
-            ours = one_drain(rig, share, _WORK[work])
+            ours = one_drain(measured, share, _WORK[work])
             assert ours["outcomes_in_master"] == share, ours
-            turn = {"ours": ours, **{what: one_floor(rig, what, share) for what in ("floor", "raw_copy")}}
+            turn = {"ours": ours, **{what: one_floor(measured, what, share) for what in ("floor", "raw_copy")}}
             line = ", ".join(f"{kind} {found['jobs_per_second']:,.0f}/s" for kind, found in turn.items())
             progress(f"{'run ' + str(number) if number else 'warm-up'}: {line}")
             if number:

@@ -16,9 +16,9 @@ import click
 
 from benchmarks.drain import empty
 from benchmarks.floor import PAYLOAD
-from benchmarks.master_probe import MasterProbe
-from benchmarks.report import median, output_options, progress, show, summary
-from benchmarks.rig import bench
+from benchmarks.support.master_probe import MasterProbe
+from benchmarks.support.measured_cluster import measured_cluster
+from benchmarks.support.report import median, output_options, progress, show, summary
 from jobmaster.clock import new_id
 from jobmaster.model.job import FinalRow
 
@@ -45,7 +45,7 @@ async def one_run(probe: MasterProbe, write: Write, batches: int, size: int, sha
     seconds = time.perf_counter() - began
     found = await probe.sql.fetchval("SELECT count(*) FROM job")
     assert found == batches * size, f"{found} rows for {batches * size} outcomes"
-    await empty(probe.rig)
+    await empty(probe.measured)
     return batches * size / seconds
 
 
@@ -79,16 +79,16 @@ async def measure(probe: MasterProbe, batches: int, size: int, runs: int) -> dic
 def run(batches: int, size: int, runs: int) -> dict[str, Any]:
     """One connection, one batch after the other."""
 
-    async def measured() -> dict[str, list[float]]:
-        probe = await MasterProbe.open(rig)
+    async def measure_rates() -> dict[str, list[float]]:
+        probe = await MasterProbe.open(cluster)
         try:
             return await measure(probe, batches, size, runs)
         finally:
             await probe.close()
 
-    with bench() as rig:
-        servers = asyncio.run(rig.described())
-        rates = asyncio.run(measured())
+    with measured_cluster() as cluster:
+        servers = asyncio.run(cluster.described())
+        rates = asyncio.run(measure_rates())
     clean, dirty = median(rates["no_duplicates"]), median(rates["one_percent"])
     return {
         "outcomes_per_second": clean,

@@ -22,8 +22,8 @@ import asyncpg
 import redis.asyncio
 import uvloop
 
-from benchmarks.report import REPOSITORY
-from benchmarks.rig import Bench, environment
+from benchmarks.support.measured_cluster import MeasuredCluster, environment
+from benchmarks.support.report import REPOSITORY
 from jobmaster.clock import new_id
 
 BATCH = 1000
@@ -130,12 +130,12 @@ async def measure(order: dict[str, Any]) -> dict[str, Any]:
     return {"jobs_per_second": jobs / seconds, "cpu_seconds": round(cpu, 2)}
 
 
-def run(rig: Bench, what: str, jobs: int) -> dict[str, Any]:
+def run(measured: MeasuredCluster, what: str, jobs: int) -> dict[str, Any]:
     """One run in a process of its own, on the servers of a measurement; the table is to be emptied afterwards."""
     order = {
-        "dsn": rig.dsn,
-        "url": rig.url,
-        "schema": rig.settings.schema_name(),
+        "dsn": measured.dsn,
+        "url": measured.url,
+        "schema": measured.settings.schema_name(),
         "jobs": jobs,
         "what": what,
     }

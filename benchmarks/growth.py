@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.master_probe import MasterProbe
-from benchmarks.report import output_options, progress, show
-from benchmarks.rig import MEDIUM_ONLY, bench
+from benchmarks.support.master_probe import MasterProbe
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, measured_cluster
+from benchmarks.support.report import output_options, progress, show
 
 Points = list[dict[str, Any]]
 _WARM_UP_BATCHES = 3
@@ -72,7 +72,7 @@ async def pinned_snapshot(probe: MasterProbe, batches: int) -> Points:
     await probe.fill(_FEW_HELD, due=False)
     rounds = 5
     await probe.fill((rounds * batches + _WARM_UP_BATCHES) * 1000, due=True)
-    other = await probe.rig.connect()
+    other = await probe.measured.connect()
     try:
         async with other.transaction(isolation="repeatable_read", readonly=True):
             await other.fetchval("SELECT count(*) FROM bucket")
@@ -93,7 +93,7 @@ async def concurrent_claims(probe: MasterProbe, counts: Sequence[int], batches: 
     points = []
     await probe.fill(_FEW_HELD, due=False)
     for count in counts:
-        probes = [await MasterProbe.open(probe.rig, min(4, count - start)) for start in range(0, count, 4)]
+        probes = [await MasterProbe.open(probe.measured, min(4, count - start)) for start in range(0, count, 4)]
         each = max(batches // count, 1)
         await probe.fill((count * each + _WARM_UP_BATCHES) * 1000, due=True)
         await probe.claims(_WARM_UP_BATCHES)
@@ -109,24 +109,24 @@ async def concurrent_claims(probe: MasterProbe, counts: Sequence[int], batches: 
 
 
 def _of_master(work: Callable[[MasterProbe], Awaitable[Points]]) -> Points:
-    async def measured() -> Points:
-        probe = await MasterProbe.open(rig)
+    async def measure() -> Points:
+        probe = await MasterProbe.open(measured)
         try:
             return await work(probe)
         finally:
             await probe.close()
 
-    with bench() as rig:
-        return asyncio.run(measured())
+    with measured_cluster() as measured:
+        return asyncio.run(measure())
 
 
 def _drained(jobs: int, buckets: int, processes: int, runs: int = _LOTS) -> dict[str, float]:
     """CPU of all agents and servers per drained job, the median of some runs."""
     agents = {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}, "processes": processes}}
-    with bench({"agents": agents}) as rig:
-        rig.start_agent()
-        drain.one_drain(rig, max(jobs // 10, 1000))
-        found = [drain.one_drain(rig, jobs) for _ in range(runs)]
+    with measured_cluster({"agents": agents}) as measured:
+        measured.start_agent()
+        drain.one_drain(measured, max(jobs // 10, 1000))
+        found = [drain.one_drain(measured, jobs) for _ in range(runs)]
     costs = sorted(sum(one["cpu_seconds"].values()) / jobs * 1e6 for one in found)
     rates = sorted(one["jobs_per_second"] for one in found)
     return {

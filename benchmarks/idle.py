@@ -10,16 +10,16 @@ import asyncpg
 import click
 import redis.asyncio
 
-from benchmarks.report import output_options, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench, cpu_of, descendants
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, cpu_of, descendants, measured_cluster
+from benchmarks.support.report import output_options, show, summary
 
 SETTLE_SECONDS = 3.0
 
 
-async def _counters(rig: Bench) -> dict[str, float]:
+async def _counters(measured: MeasuredCluster) -> dict[str, float]:
     """Commands the store has processed, transactions the master has ended."""
-    connection = await asyncpg.connect(rig.dsn)
-    store = redis.asyncio.from_url(rig.url)
+    connection = await asyncpg.connect(measured.dsn)
+    store = redis.asyncio.from_url(measured.url)
     try:
         ended = await connection.fetchval(
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
@@ -30,14 +30,14 @@ async def _counters(rig: Bench) -> dict[str, float]:
         await store.aclose()
 
 
-def one_span(rig: Bench, seconds: float) -> dict[str, float]:
+def one_span(measured: MeasuredCluster, seconds: float) -> dict[str, float]:
     """CPU in percent of one core, over one span of quiet."""
-    supervisor, child = descendants(rig.agents[0].pid)[:2]
-    began, counted = time.perf_counter(), asyncio.run(_counters(rig))
+    supervisor, child = descendants(measured.agents[0].pid)[:2]
+    began, counted = time.perf_counter(), asyncio.run(_counters(measured))
     used = {name: cpu_of(pid) for name, pid in (("supervisor", supervisor), ("agent", child))}
     time.sleep(seconds)
     after = {name: cpu_of(pid) for name, pid in (("supervisor", supervisor), ("agent", child))}
-    passed, more = time.perf_counter() - began, asyncio.run(_counters(rig))
+    passed, more = time.perf_counter() - began, asyncio.run(_counters(measured))
     return {
         **{f"{name}_percent": (after[name] - used[name]) / passed * 100 for name in used},
         **{f"{name}_per_second": (more[name] - counted[name]) / passed for name in counted},
@@ -46,10 +46,10 @@ def one_span(rig: Bench, seconds: float) -> dict[str, float]:
 
 def run(seconds: float, runs: int, buckets: int) -> dict[str, Any]:
     """One agent; nothing is submitted."""
-    with bench({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}}}}) as rig:
-        rig.start_agent()
+    with measured_cluster({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}}}}) as measured:
+        measured.start_agent()
         time.sleep(SETTLE_SECONDS)
-        found = [one_span(rig, seconds) for _ in range(runs)]
+        found = [one_span(measured, seconds) for _ in range(runs)]
         spread = {name: summary([one[name] for one in found], digits=3) for name in found[0]}
         return {
             "agent_cpu_percent": spread["agent_percent"]["median"],
@@ -59,7 +59,7 @@ def run(seconds: float, runs: int, buckets: int) -> dict[str, Any]:
             "buckets": buckets,
             "seconds": seconds,
             "spread": spread,
-            "servers": asyncio.run(rig.described()),
+            "servers": asyncio.run(measured.described()),
         }
 
 

@@ -16,9 +16,9 @@ import click
 import redis.asyncio
 import uvloop
 
-from benchmarks.handlers import handlers, stamp
-from benchmarks.report import output_options, progress, show
-from benchmarks.rig import Bench, bench
+from benchmarks.support.handlers import handlers, stamp
+from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
+from benchmarks.support.report import output_options, progress, show
 from jobmaster.client.cluster import Cluster
 from jobmaster.wiring import open_cluster
 
@@ -83,9 +83,9 @@ async def held(cluster: Cluster, jobs: int) -> list[bytes]:
     return ids
 
 
-async def transactions(rig: Bench, cluster: Cluster, jobs: int, *, bare: bool) -> list[float]:
+async def transactions(measured: MeasuredCluster, cluster: Cluster, jobs: int, *, bare: bool) -> list[float]:
     """Milliseconds from the commit of the caller's transaction to the start."""
-    connection = await asyncpg.connect(rig.dsn)
+    connection = await asyncpg.connect(measured.dsn)
     waits = []
     try:
         for _ in range(jobs):
@@ -130,10 +130,10 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
-async def recorded(rig: Bench, cluster: Cluster, ids: list[bytes]) -> dict[str, float]:
+async def recorded(measured: MeasuredCluster, cluster: Cluster, ids: list[bytes]) -> dict[str, float]:
     """What the handlers of these jobs measured, from their results."""
     await cluster.wait_all(ids[-1000:], timeout=60)
-    connection = await rig.connect()
+    connection = await measured.connect()
     try:
         while True:
             rows = await connection.fetch(
@@ -159,23 +159,23 @@ def middle(found: list[dict[str, float]]) -> dict[str, float]:
     }
 
 
-async def measure(rig: Bench, seconds: float, runs: int) -> dict[str, Any]:
+async def measure(measured: MeasuredCluster, seconds: float, runs: int) -> dict[str, Any]:
     """All rows on one cluster; the floor before and after each, so that a machine that became busy shows."""
     rounds = max(int(seconds * 25), 20)
     floors, lights, helds, loads = [], [], [], []
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(measured.settings, handlers) as cluster:
         await light(cluster, WARM_UP, 100)
-        before = rig.cpu_seconds()
+        before = measured.cpu_seconds()
         for _ in range(runs):
-            bare = await floor(rig.url, rounds, 100)
-            lights.append(await recorded(rig, cluster, await light(cluster, int(seconds * 100) + WARM_UP, 100)))
-            floors.append(quantiles(bare + await floor(rig.url, rounds, 100)))
-            helds.append(await recorded(rig, cluster, await held(cluster, max(int(seconds * 50), 20))))
+            bare = await floor(measured.url, rounds, 100)
+            lights.append(await recorded(measured, cluster, await light(cluster, int(seconds * 100) + WARM_UP, 100)))
+            floors.append(quantiles(bare + await floor(measured.url, rounds, 100)))
+            helds.append(await recorded(measured, cluster, await held(cluster, max(int(seconds * 50), 20))))
             progress(f"light load: {lights[-1]}; held: {helds[-1]}")
-        after = rig.cpu_seconds()
+        after = measured.cpu_seconds()
         for _ in range(runs):
             ids, rate = await half(cluster, seconds / 4)
-            loads.append({**await recorded(rig, cluster, ids), "jobs_per_second": rate})
+            loads.append({**await recorded(measured, cluster, ids), "jobs_per_second": rate})
             progress(f"half load: {loads[-1]}")
         found, floored, few = middle(lights), middle(floors), max(int(seconds * 6), 5)
         rate = statistics.median(one["jobs_per_second"] for one in loads)
@@ -187,21 +187,21 @@ async def measure(rig: Bench, seconds: float, runs: int) -> dict[str, Any]:
             "floor_p99_ms": floored["p99_ms"],
             "held": middle(helds),
             "half_load": {**middle(loads), "jobs_per_second": round(rate)},
-            "commit_to_start_bare": quantiles(await transactions(rig, cluster, few, bare=True)),
-            "commit_to_start_hinted": quantiles(await transactions(rig, cluster, few, bare=False)),
+            "commit_to_start_bare": quantiles(await transactions(measured, cluster, few, bare=True)),
+            "commit_to_start_hinted": quantiles(await transactions(measured, cluster, few, bare=False)),
             "jobs_per_second": 100,
             "jobs": found["jobs"],
             "runs": runs,
             "cpu_seconds_light_and_held": {name: round(after[name] - before[name], 2) for name in after},
-            "servers": await rig.described(),
+            "servers": await measured.described(),
         }
 
 
 def run(seconds: float, runs: int) -> dict[str, Any]:
     """One agent with five buckets, one for each priority."""
-    with bench() as rig:
-        rig.start_agent()
-        return uvloop.run(measure(rig, seconds, runs))
+    with measured_cluster() as measured:
+        measured.start_agent()
+        return uvloop.run(measure(measured, seconds, runs))
 
 
 @click.command()

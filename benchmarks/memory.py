@@ -14,9 +14,9 @@ from typing import Any
 import click
 
 from benchmarks.drain import TEXT
-from benchmarks.handlers import handlers, noop, sleep
-from benchmarks.report import median, output_options, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench, descendants
+from benchmarks.support.handlers import handlers, noop, sleep
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, descendants, measured_cluster
+from benchmarks.support.report import median, output_options, show, summary
 from jobmaster.wiring import open_cluster
 
 _SLOTS = 2
@@ -33,9 +33,9 @@ def weight(pid: int) -> dict[str, float]:
     return {"rss_mb": sizes["Rss:"] / 1e6, "pss_mb": sizes["Pss:"] / 1e6, "unique_mb": unique / 1e6}
 
 
-async def _submit_waiting(rig: Bench, jobs: int) -> None:
+async def _submit_waiting(measured: MeasuredCluster, jobs: int) -> None:
     """Jobs that keep the slots busy, then jobs that wait behind them."""
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(measured.settings, handlers) as cluster:
         await cluster.submit_many(({"seconds": 600.0} for _ in range(_SLOTS)), sleep)
         await cluster.submit_many(({"text": TEXT} for _ in range(jobs)), noop)
 
@@ -43,10 +43,10 @@ async def _submit_waiting(rig: Bench, jobs: int) -> None:
 def _buffered(jobs: int) -> float:
     """Unique bytes of a process that has claimed so many jobs and runs none of them."""
     agent = {"buckets": {**MEDIUM_ONLY, "medium": 1}, "slots": _SLOTS, "bucket_buffer": jobs, "max_running": _SLOTS}
-    with bench({"agents": {"default": agent}, "thresholds": {"persist_within": "600s"}}) as rig:
-        rig.start_agent()
-        child = descendants(rig.agents[0].pid)[1]
-        asyncio.run(_submit_waiting(rig, jobs))
+    with measured_cluster({"agents": {"default": agent}, "thresholds": {"persist_within": "600s"}}) as measured:
+        measured.start_agent()
+        child = descendants(measured.agents[0].pid)[1]
+        asyncio.run(_submit_waiting(measured, jobs))
         time.sleep(_SETTLE_SECONDS + jobs / 50_000)
         return weight(child)["unique_mb"] * 1e6
 
@@ -55,13 +55,13 @@ def run(runs: int, jobs: int) -> dict[str, Any]:
     """Processes at rest, and the difference that buffered jobs make."""
     supervisors, children = [], []
     for _ in range(runs):
-        with bench({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 15}}}}) as rig:
-            rig.start_agent()
+        with measured_cluster({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 15}}}}) as measured:
+            measured.start_agent()
             time.sleep(_SETTLE_SECONDS)
-            supervisor, child = descendants(rig.agents[0].pid)[:2]
+            supervisor, child = descendants(measured.agents[0].pid)[:2]
             supervisors.append(weight(supervisor))
             children.append(weight(child))
-            servers = asyncio.run(rig.described())
+            servers = asyncio.run(measured.described())
     few = jobs // 10
     per_job = [(_buffered(jobs) - _buffered(few)) / (jobs - few) for _ in range(runs)]
     return {

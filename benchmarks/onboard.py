@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.master_probe import fill
-from benchmarks.report import median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.support.master_probe import fill
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from benchmarks.support.report import median, output_options, progress, show, summary
 
 _ONLY_ONBOARDING = {
     "agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "slots": 1, "bucket_buffer": 0, "max_running": 1}},
@@ -39,22 +39,22 @@ _ONBOARDED = ["ASSIGNED", "PROCESSING"]
 _ENDED = ["SUCCEEDED"]
 
 
-async def once(rig: Bench, jobs: int, *, handler: str, whole_way: bool) -> dict[str, Any]:
+async def once(measured: MeasuredCluster, jobs: int, *, handler: str, whole_way: bool) -> dict[str, Any]:
     """Put due jobs in beside a frozen agent, let it go; jobs per second and CPU."""
-    sql = await rig.connect()
+    sql = await measured.connect()
     try:
-        rig.signal_agents(signal.SIGSTOP)
+        measured.signal_agents(signal.SIGSTOP)
         args = b'{"seconds":600.0}' if handler == "bench.sleep" else b'{"text":""}'
         await fill(sql, jobs, due=True, handler=handler, args=args, seed=time.monotonic_ns())
         await sql.execute("CHECKPOINT")
         released = await sql.fetchval("SELECT clock_timestamp()")
-        before = rig.cpu_seconds()
-        rig.signal_agents(signal.SIGCONT)
+        before = measured.cpu_seconds()
+        measured.signal_agents(signal.SIGCONT)
         while await sql.fetchval(_LEFT):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)  # the rate is read from the rows, not from this clock
         if whole_way:
-            await drain.wait_drained(rig)
-        after = rig.cpu_seconds()
+            await drain.wait_drained(measured)
+        after = measured.cpu_seconds()
         seconds = await sql.fetchval(_MOVED, released, _ENDED if whole_way else _ONBOARDED)
     finally:
         await sql.close()
@@ -65,24 +65,24 @@ async def once(rig: Bench, jobs: int, *, handler: str, whole_way: bool) -> dict[
 def rates(held: int, jobs: int, runs: int, *, whole_way: bool) -> list[dict[str, Any]]:
     """Runs on one table, each with a new agent, so that no bucket is full."""
     found = []
-    with bench(_WHOLE_WAY if whole_way else _ONLY_ONBOARDING) as rig:
-        asyncio.run(_fill_far(rig, held))
+    with measured_cluster(_WHOLE_WAY if whole_way else _ONLY_ONBOARDING) as measured:
+        asyncio.run(_fill_far(measured, held))
         for number in range(runs + 1):
-            rig.start_agent()
+            measured.start_agent()
             share = jobs if number else max(jobs // 10, 1000)
             one = asyncio.run(
-                once(rig, share, handler="bench.noop" if whole_way else "bench.sleep", whole_way=whole_way)
+                once(measured, share, handler="bench.noop" if whole_way else "bench.sleep", whole_way=whole_way)
             )
-            rig.kill_agents()
-            asyncio.run(_clear(rig))
+            measured.kill_agents()
+            asyncio.run(_clear(measured))
             if number:
                 found.append(one)
                 progress(f"{held:,} held: {one['jobs_per_second']:,.0f} jobs/s{' to the outcome' if whole_way else ''}")
     return found
 
 
-async def _fill_far(rig: Bench, held: int) -> None:
-    sql = await rig.connect()
+async def _fill_far(measured: MeasuredCluster, held: int) -> None:
+    sql = await measured.connect()
     try:
         began = time.perf_counter()
         await fill(sql, held, due=False, handler="bench.sleep")
@@ -91,9 +91,9 @@ async def _fill_far(rig: Bench, held: int) -> None:
         await sql.close()
 
 
-async def _clear(rig: Bench) -> None:
+async def _clear(measured: MeasuredCluster) -> None:
     """What the run has moved goes; what is held stays. The dead agent and its buckets are forgotten."""
-    sql = await rig.connect()
+    sql = await measured.connect()
     try:
         await sql.execute("DELETE FROM job WHERE state <> 'HELD'", timeout=600)
         await sql.execute("DELETE FROM bucket; DELETE FROM agent; DELETE FROM lease")

@@ -22,9 +22,9 @@ from typing import Any
 import click
 
 from benchmarks.drain import outcomes, wait_drained
-from benchmarks.handlers import echo, handlers
-from benchmarks.report import median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench, descendants
+from benchmarks.support.handlers import echo, handlers
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, descendants, measured_cluster
+from benchmarks.support.report import median, output_options, progress, show, summary
 from jobmaster.wiring import open_cluster
 
 _SAMPLE_SECONDS = 0.05
@@ -65,27 +65,29 @@ def _texts(jobs: int, size: int) -> Iterator[dict[str, str]]:
         yield {"text": base64.b64encode(chance.randbytes(length)).decode()[:length]}
 
 
-async def _submit(rig: Bench, jobs: int, size: int) -> None:
-    async with await open_cluster(rig.settings, handlers) as cluster:
+async def _submit(measured: MeasuredCluster, jobs: int, size: int) -> None:
+    async with await open_cluster(measured.settings, handlers) as cluster:
         done = await cluster.submit_many(_texts(jobs, size), echo)
     assert done.submitted == jobs, done
 
 
 def one_run(jobs: int, kib: int) -> dict[str, Any]:
     """Fresh servers, one agent, all jobs."""
-    with bench({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 1}}}}, defaults=True) as rig:
-        rig.start_agent()
-        child = descendants(rig.agents[0].pid)[1]
-        before = rig.cpu_seconds()
+    with measured_cluster(
+        {"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 1}}}}, defaults=True
+    ) as measured:
+        measured.start_agent()
+        child = descendants(measured.agents[0].pid)[1]
+        before = measured.cpu_seconds()
         began = time.time()
         with Peak(child) as peak:
-            asyncio.run(_submit(rig, jobs, kib * 1024))
+            asyncio.run(_submit(measured, jobs, kib * 1024))
             submitted = time.time() - began
-            asyncio.run(wait_drained(rig))
-        found, seconds = asyncio.run(outcomes(rig, jobs, began))
-        after = rig.cpu_seconds()
-        assert child in descendants(rig.agents[0].pid), "the agent's process did not live to the end"
-        log = (rig.directory / "agent-0.log").read_text()
+            asyncio.run(wait_drained(measured))
+        found, seconds = asyncio.run(outcomes(measured, jobs, began))
+        after = measured.cpu_seconds()
+        assert child in descendants(measured.agents[0].pid), "the agent's process did not live to the end"
+        log = (measured.directory / "agent-0.log").read_text()
         return {
             "outcomes_in_master": found,
             "seconds": seconds,
@@ -94,7 +96,7 @@ def one_run(jobs: int, kib: int) -> dict[str, Any]:
             "before_mb": peak.before / 1e6,
             "events": dict(Counter(name for name in _BAD_EVENTS for _ in range(log.count(name)))),
             "cpu_seconds": {name: round(after[name] - before[name], 2) for name in after},
-            "servers": asyncio.run(rig.described()),
+            "servers": asyncio.run(measured.described()),
         }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from benchmarks import performance_tables
-from benchmarks.report import REPOSITORY, RESULTS, progress
+from benchmarks.support import performance_tables
+from benchmarks.support.report import REPOSITORY, RESULTS, progress
 from jobmaster.pipeline.report import svg
 from jobmaster.pipeline.report.svg import HEIGHT, WIDTH
 

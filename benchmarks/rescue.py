@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from benchmarks.handlers import handlers, until_gate
-from benchmarks.report import output_options, progress, show
-from benchmarks.rig import Bench, bench, descendants
+from benchmarks.support.handlers import handlers, until_gate
+from benchmarks.support.measured_cluster import MeasuredCluster, descendants, measured_cluster
+from benchmarks.support.report import output_options, progress, show
 from jobmaster.client.cluster import Cluster
 from jobmaster.wiring import open_cluster
 
@@ -73,10 +73,10 @@ def _at_least(total: int) -> Callable[[Sequence[Start]], bool]:
 
 
 async def trial(
-    rig: Bench, victim: subprocess.Popen[bytes], cluster: Cluster, case: Case, number: int, jobs: int
+    measured: MeasuredCluster, victim: subprocess.Popen[bytes], cluster: Cluster, case: Case, number: int, jobs: int
 ) -> float:
     """Seconds from the kill to the last restart."""
-    path, gate = rig.directory / f"starts-{number}", rig.directory / f"gate-{number}"
+    path, gate = measured.directory / f"starts-{number}", measured.directory / f"gate-{number}"
     arguments = {"path": str(path), "gate": str(gate)}
     mine: list[Start] = []
     pids: set[int] = set()
@@ -106,20 +106,20 @@ async def trial(
     else:
         victim.send_signal(signal.SIGTERM)
         await asyncio.to_thread(victim.wait, 60)
-    rig.agents.remove(victim)
+    measured.agents.remove(victim)
     return took
 
 
-async def trials(rig: Bench, case: Case, jobs: int) -> list[float]:
+async def trials(measured: MeasuredCluster, case: Case, jobs: int) -> list[float]:
     """One after the other."""
     if not case.alone:
-        rig.start_agent()
+        measured.start_agent()
     found = []
     for number in range(case.trials):
-        victim = await asyncio.to_thread(rig.start_agent)
+        victim = await asyncio.to_thread(measured.start_agent)
         # A producer of its own each time: one that has been there for a while does not know the newest buckets yet.
-        async with await open_cluster(rig.settings, handlers) as cluster:
-            found.append(await trial(rig, victim, cluster, case, number, jobs))
+        async with await open_cluster(measured.settings, handlers) as cluster:
+            found.append(await trial(measured, victim, cluster, case, number, jobs))
         if (number + 1) % 10 == 0 or case.whole:
             progress(f"{number + 1} of {case.trials}: {found[-1]:.2f} s, longest {max(found):.2f} s")
     return found
@@ -128,8 +128,8 @@ async def trials(rig: Bench, case: Case, jobs: int) -> list[float]:
 def run(case: Case, jobs: int) -> dict[str, Any]:
     """Median, 99th percentile (the longest but one of a hundred) and maximum over all trials."""
     # Slots for all jobs at once: who waits for a slot is not waiting for the rescue.
-    with bench({"leases": case.leases, "agents": {"default": {"slots": 500}}}) as rig:
-        found = sorted(asyncio.run(trials(rig, case, jobs)))
+    with measured_cluster({"leases": case.leases, "agents": {"default": {"slots": 500}}}) as measured:
+        found = sorted(asyncio.run(trials(measured, case, jobs)))
     return {
         "p50_seconds": round(statistics.median(found), 3),
         "p99_seconds": round(found[math.ceil(len(found) * 0.99) - 1], 3),

@@ -16,9 +16,9 @@ from typing import Any
 import asyncpg
 import click
 
-from benchmarks.report import output_options, progress, show
-from benchmarks.rig import Bench, bench
-from benchmarks.synthetic_history import fill_day, lower_floor
+from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
+from benchmarks.support.report import output_options, progress, show
+from benchmarks.support.synthetic_history import fill_day, lower_floor
 from jobmaster.master.driver.statements import quoted
 from jobmaster.wiring import open_archive
 
@@ -56,11 +56,11 @@ def _said(found: list[float]) -> dict[str, float]:
     return {name: round(ordered[min(int(len(ordered) * part), len(ordered) - 1)], 1) for name, part in share.items()}
 
 
-async def measure(rig: Bench, finished: int, unfinished: int) -> dict[str, Any]:
+async def measure(measured: MeasuredCluster, finished: int, unfinished: int) -> dict[str, Any]:
     """Two ranges, one after the other."""
-    settings = rig.settings
+    settings = measured.settings
     async with contextlib.AsyncExitStack() as stack:
-        sql = await asyncpg.connect(rig.dsn, server_settings={"search_path": quoted(settings.schema_name())})
+        sql = await asyncpg.connect(measured.dsn, server_settings={"search_path": quoted(settings.schema_name())})
         stack.push_async_callback(sql.close)
         await lower_floor(sql, 2)
         for day in (2, 1):
@@ -97,8 +97,8 @@ async def measure(rig: Bench, finished: int, unfinished: int) -> dict[str, Any]:
 @output_options
 def main(finished: int, unfinished: int, as_json: bool, save: bool) -> None:
     """How long others wait while a range leaves."""
-    with bench({}) as rig:
-        found = asyncio.run(measure(rig, finished, unfinished))
+    with measured_cluster({}) as measured:
+        found = asyncio.run(measure(measured, finished, unfinished))
     show("retire", found, as_json=as_json, save=save)
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.report import REPOSITORY, median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from benchmarks.support.report import REPOSITORY, median, output_options, progress, show, summary
 
 PATCH = Path(__file__).parent / "unsafe.patch"
 _TREES = ("jobmaster", "agents", "master_schema", "benchmarks")
@@ -57,13 +57,13 @@ def run(jobs: int, runs: int) -> dict[str, Any]:
     found: dict[str, list[dict[str, Any]]] = {"safe": [], "unsafe": []}
     with ExitStack() as stack:
         tree = stack.enter_context(unsafe_tree())
-        rigs: dict[str, Bench] = {name: stack.enter_context(bench(_AGENTS)) for name in found}
+        rigs: dict[str, MeasuredCluster] = {name: stack.enter_context(measured_cluster(_AGENTS)) for name in found}
         rigs["safe"].start_agent()
         rigs["unsafe"].start_agent(python_path=f"{tree}:{tree / 'agents'}")
         servers = asyncio.run(rigs["safe"].described())
         for number in range(runs + 1):
             share = jobs if number else max(jobs // 10, 1000)
-            turn = {name: drain.one_drain(rig, share) for name, rig in rigs.items()}
+            turn = {name: drain.one_drain(measured, share) for name, measured in rigs.items()}
             assert all(one["outcomes_in_master"] == share for one in turn.values()), turn
             progress(", ".join(f"{name} {one['jobs_per_second']:,.0f}/s" for name, one in turn.items()))
             if number:

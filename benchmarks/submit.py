@@ -22,9 +22,9 @@ import redis.asyncio
 import uvloop
 
 from benchmarks.drain import TEXT
-from benchmarks.handlers import handlers, noop
-from benchmarks.report import median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.support.handlers import handlers, noop
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from benchmarks.support.report import median, output_options, progress, show, summary
 from jobmaster.agentstore.keys import Keys
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
@@ -171,27 +171,27 @@ def _share(jobs: int, count: int) -> int:
     return max(jobs // 10 if count < 10 else jobs, count)
 
 
-async def measure(settings: ClusterSettings, rig: Bench, jobs: int, runs: int) -> dict[str, Way]:
+async def measure(settings: ClusterSettings, measured: MeasuredCluster, jobs: int, runs: int) -> dict[str, Way]:
     """Every way in turn, ``runs`` times, after one turn to warm up."""
-    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(rig.url) as driver:
+    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(measured.url) as driver:
         await cluster.submit(noop, {"text": TEXT})
         ways = _ways(cluster, driver, jobs)
         for number in range(runs + 1):
             for way in ways:
                 warm_up = min(max(way.jobs // 10, 1000), way.jobs)
-                found = await way.run(way.jobs if number else warm_up, rig.cpu_seconds)
+                found = await way.run(way.jobs if number else warm_up, measured.cpu_seconds)
                 if number:
                     way.rates.append(found)
     return {way.name: way for way in ways}
 
 
-def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> dict[str, Any]:
+def of_durability(measured: MeasuredCluster, durability: Durability, jobs: int, runs: int) -> dict[str, Any]:
     """All ways at one durability."""
-    settings = rig.settings
+    settings = measured.settings
     jobs_section = msgspec.structs.replace(settings.jobs, durability=durability)
     changed = msgspec.structs.replace(settings, jobs=jobs_section)
     share = max(int(jobs * _SHARE[durability]), 1000)
-    ways = uvloop.run(measure(changed, rig, share, runs))
+    ways = uvloop.run(measure(changed, measured, share, runs))
     for way in ways.values():
         progress(f"{durability.value}, {way.name}: {way.median:,.0f}/s")
     return {
@@ -208,11 +208,11 @@ def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = REQUESTABLE
     servers: dict[str, Any] = {}
     for durability in durabilities:
         overrides = {"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 3}}}, "leases": _LEASES}
-        with bench(overrides, valkey_settings={"appendfsync": _APPENDFSYNC[durability]}) as rig:
-            rig.start_agent()
-            servers[durability.value] = asyncio.run(rig.described())
-            rig.signal_agents(signal.SIGSTOP)
-            found[durability.value] = of_durability(rig, durability, jobs, runs)
+        with measured_cluster(overrides, valkey_settings={"appendfsync": _APPENDFSYNC[durability]}) as measured:
+            measured.start_agent()
+            servers[durability.value] = asyncio.run(measured.described())
+            measured.signal_agents(signal.SIGSTOP)
+            found[durability.value] = of_durability(measured, durability, jobs, runs)
     report: dict[str, Any] = {
         "single": {name: one["single"] for name, one in found.items()},
         "single_own_id": {name: one["single_own_id"] for name, one in found.items()},

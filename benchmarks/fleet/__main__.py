@@ -27,7 +27,7 @@ from benchmarks.fleet.bounds import limits
 from benchmarks.fleet.costs import DRAINED, WAITED, Costs, measured_costs
 from benchmarks.fleet.fleet_size import Fleet, problems
 from benchmarks.fleet.measure_costs import SIZES, measured
-from benchmarks.report import output_options, progress, show
+from benchmarks.support.report import output_options, progress, show
 
 
 class Options(TypedDict):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from benchmarks.rig import Bench, cpu_of, descendants
+from benchmarks.support.measured_cluster import MeasuredCluster, cpu_of, descendants
 
 _T = TypeVar("_T")
 
@@ -30,9 +30,9 @@ def exact_cpu(pid: int) -> float:
     return spent / 1e9 if spent else cpu_of(pid)
 
 
-def postgres_cpu(rig: Bench) -> float:
+def postgres_cpu(measured: MeasuredCluster) -> float:
     """CPU seconds of every living process of the database server."""
-    return sum(map(exact_cpu, descendants(rig.servers.status().postgres.pid or 0)))
+    return sum(map(exact_cpu, descendants(measured.servers.status().postgres.pid or 0)))
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> dict[str, float]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.report import RESULTS
+from benchmarks.support.report import RESULTS
 
 MEASURED = RESULTS / "fleet_costs.json"
 DRAINED = RESULTS / "drain.json"

@@ -23,9 +23,9 @@ from benchmarks.drain import empty
 from benchmarks.fallback import outcome
 from benchmarks.fleet.cost_fitting import Used, each, fitted, postgres_cpu
 from benchmarks.fleet.store_probe import StoreProbe
-from benchmarks.master_probe import MasterProbe
-from benchmarks.report import progress
-from benchmarks.rig import Bench, bench
+from benchmarks.support.master_probe import MasterProbe
+from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
+from benchmarks.support.report import progress
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql
@@ -45,15 +45,17 @@ _PLAN_MARKS = ("Seq Scan", "Sort", "Rows Removed", "Execution Time")
 _ARGS = b'{"text":"' + b"x" * 89 + b'"}'
 
 
-async def used(rig: Bench, probe: MasterProbe, calls: int, call: Callable[[], Awaitable[object]]) -> Used:
+async def used(
+    measured: MeasuredCluster, probe: MasterProbe, calls: int, call: Callable[[], Awaitable[object]]
+) -> Used:
     """Mean cost of a call, after a few that are not counted."""
     for _ in range(6):  # the sixth of a prepared statement has its final plan
         await call()
     log = await probe.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-    server, client = postgres_cpu(rig), time.process_time()
+    server, client = postgres_cpu(measured), time.process_time()
     for _ in range(calls):
         await call()
-    client, server = time.process_time() - client, postgres_cpu(rig) - server
+    client, server = time.process_time() - client, postgres_cpu(measured) - server
     log = await probe.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn") - log
     return Used(round(server / calls * 1e6, 2), round(client / calls * 1e6, 2), round(float(log) / calls, 1))
 
@@ -103,7 +105,7 @@ class _Ticks:
         return time.time_ns() // 1000
 
 
-async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict[str, Used]:
+async def control(measured: MeasuredCluster, probe: MasterProbe, owners: list[AgentId]) -> dict[str, Used]:
     """Every statement that a cluster at rest sends."""
     me, master = owners[0], probe.master
     turn = iter(range(1 << 30))
@@ -124,14 +126,18 @@ async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict
 
     few = max(min(_CALLS, 60_000 // len(owners)), 10)
     return {
-        "renew": await used(rig, probe, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
-        "leader_tick": await used(rig, probe, _CALLS, lambda: master.leadership.tick(me, 1, 3600.0, 300.0)),
-        "certify": await used(rig, probe, few, none_dead),
-        "take_lost": await used(rig, probe, few, none_lost),
-        "draining": await used(rig, probe, few, lambda: master.queries.list_buckets(states=[BucketState.DRAINING])),
-        "map": await used(rig, probe, few, refresh),
+        "renew": await used(
+            measured, probe, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)
+        ),
+        "leader_tick": await used(measured, probe, _CALLS, lambda: master.leadership.tick(me, 1, 3600.0, 300.0)),
+        "certify": await used(measured, probe, few, none_dead),
+        "take_lost": await used(measured, probe, few, none_lost),
+        "draining": await used(
+            measured, probe, few, lambda: master.queries.list_buckets(states=[BucketState.DRAINING])
+        ),
+        "map": await used(measured, probe, few, refresh),
         "compare": await used(
-            rig, probe, _CALLS, lambda: master.onboarding.bucket_rows(probe.fences[0].bucket_id, None, 5000)
+            measured, probe, _CALLS, lambda: master.onboarding.bucket_rows(probe.fences[0].bucket_id, None, 5000)
         ),
     }
 
@@ -171,32 +177,34 @@ def in_flight(count: int) -> list[InFlightRow]:
     ]
 
 
-async def rows(rig: Bench, probe: MasterProbe, batches: Sequence[tuple[int, int]]) -> dict[str, list[tuple[int, Used]]]:
+async def rows(
+    measured: MeasuredCluster, probe: MasterProbe, batches: Sequence[tuple[int, int]]
+) -> dict[str, list[tuple[int, Used]]]:
     """Every statement about jobs, by the size of its batch."""
     fence: Fence = probe.fences[0]
     master = probe.master
     found: dict[str, list[tuple[int, Used]]] = {name: [] for name in ("copy", "upsert", "persist", "hold", "onboard")}
     for size, calls in batches:
         ready = [[outcome(fence.bucket_id) for _ in range(size)] for _ in range(calls + 6)]
-        found["copy"].append((size, await used(rig, probe, calls, each(ready, master.outcomes.copy_final))))
-        await empty(rig)
+        found["copy"].append((size, await used(measured, probe, calls, each(ready, master.outcomes.copy_final))))
+        await empty(measured)
         few = max(calls // 2, 8)
         going = [in_flight(size) for _ in range(few + 6)]
         ended = [[outcome(fence.bucket_id)._replace(id=row.id) for row in batch] for batch in going]
         found["persist"].append(
-            (size, await used(rig, probe, few, each(going, partial(master.outcomes.persist, fence))))
+            (size, await used(measured, probe, few, each(going, partial(master.outcomes.persist, fence))))
         )
-        found["upsert"].append((size, await used(rig, probe, few, each(ended, master.outcomes.record_final))))
-        await empty(rig)
+        found["upsert"].append((size, await used(measured, probe, few, each(ended, master.outcomes.record_final))))
+        await empty(measured)
         fresh = [new_jobs(size) for _ in range(few + 6)]
-        found["hold"].append((size, await used(rig, probe, few, each(fresh, master.intake.insert_held))))
+        found["hold"].append((size, await used(measured, probe, few, each(fresh, master.intake.insert_held))))
 
         async def onboard(limit: int = size) -> None:
             answer = await master.onboarding.onboard(fence, "default", 3, 0.0, limit, None)
             assert len(answer.entries) == limit
 
-        found["onboard"].append((size, await used(rig, probe, few, onboard)))
-        await empty(rig)
+        found["onboard"].append((size, await used(measured, probe, few, onboard)))
+        await empty(measured)
         progress(f"batches of {size}: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in found.items())}")
     return found
 
@@ -216,16 +224,18 @@ def flush_us(directory: Path) -> float:
 # ---------------------------------------------------------------- all of it
 
 
-async def _measured(rig: Bench, sizes: Sequence[int], batches: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    probe = await MasterProbe.open(rig)
+async def _measured(
+    measured: MeasuredCluster, sizes: Sequence[int], batches: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    probe = await MasterProbe.open(measured)
     try:
         progress("statements about jobs")
-        by_size = await rows(rig, probe, batches)
+        by_size = await rows(measured, probe, batches)
         owners: list[AgentId] = []
         grown: dict[str, list[tuple[int, Used]]] = {}
         for agents in sizes:
             await populate(probe, agents, owners)
-            for name, cost in (await control(rig, probe, owners)).items():
+            for name, cost in (await control(measured, probe, owners)).items():
                 grown.setdefault(name, []).append((agents, cost))
             progress(
                 f"{agents} agents: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in grown.items())}"
@@ -234,10 +244,10 @@ async def _measured(rig: Bench, sizes: Sequence[int], batches: Sequence[tuple[in
     finally:
         with contextlib.suppress(TimeoutError):
             await probe.close()
-    store = await StoreProbe(rig).measured()
+    store = await StoreProbe(measured).measured()
     return {
         "buckets_per_agent": BUCKETS,
-        "flush_us": flush_us(rig.directory),
+        "flush_us": flush_us(measured.directory),
         "rows": {name: _lines(points) for name, points in by_size.items()},
         "control": {name: _lines(points) for name, points in grown.items()},
         "store": store,
@@ -262,6 +272,6 @@ def measured(sizes: Sequence[int] = SIZES, batches: Sequence[tuple[int, int]] = 
         sizes: numbers of agents, growing.
         batches: rows of a batch, and how often it is sent.
     """
-    with bench() as rig:
-        servers = asyncio.run(rig.described())
-        return {**asyncio.run(_measured(rig, sizes, batches)), "servers": servers}
+    with measured_cluster() as measured:
+        servers = asyncio.run(measured.described())
+        return {**asyncio.run(_measured(measured, sizes, batches)), "servers": servers}

@@ -15,8 +15,8 @@ from typing import Any
 import redis.asyncio
 
 from benchmarks.fleet.cost_fitting import each, exact_cpu, fitted
-from benchmarks.report import progress
-from benchmarks.rig import Bench
+from benchmarks.support.measured_cluster import MeasuredCluster
+from benchmarks.support.report import progress
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, encode_entry
@@ -32,8 +32,8 @@ _BUCKETS = 15
 class StoreProbe:
     """One owner of one bucket, and one producer."""
 
-    def __init__(self, rig: Bench) -> None:
-        self._rig = rig
+    def __init__(self, measured: MeasuredCluster) -> None:
+        self._measured = measured
         self._fence = Fence(BucketId(new_id()), 1, AgentId(new_id()))
         self._lists = 0
         """Claimed lists so far: their numbers only grow, the store takes no lower one."""
@@ -41,9 +41,9 @@ class StoreProbe:
 
     async def measured(self) -> dict[str, Any]:
         """Points and fits of every call."""
-        rig, settings = self._rig, self._rig.settings.stores["default"]
-        store = await AgentStore.connect(cluster="bench", name="default", url=rig.url, settings=settings)
-        look = redis.asyncio.from_url(rig.url)
+        measured, settings = self._measured, self._measured.settings.stores["default"]
+        store = await AgentStore.connect(cluster="bench", name="default", url=measured.url, settings=settings)
+        look = redis.asyncio.from_url(measured.url)
         try:
             await store.initialise(new_id(), new_id())
             await store.open_bucket(self._fence)
@@ -92,7 +92,7 @@ class StoreProbe:
         """Mean CPU of a call at both sides."""
         for _ in range(6):
             await call()
-        pid = self._rig.servers.status().valkey.pid or 0
+        pid = self._measured.servers.status().valkey.pid or 0
         await look.config_resetstat()
         server, client = exact_cpu(pid), time.process_time()
         for _ in range(calls):

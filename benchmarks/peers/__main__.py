@@ -27,12 +27,12 @@ import msgspec
 import uvloop
 
 from benchmarks import drain, submit
-from benchmarks.handlers import handlers
 from benchmarks.peers import job_counter
 from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.environments import DEFAULT, Environment, Unusable
-from benchmarks.report import REPOSITORY, median, output_options, progress, show, summary
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench, cpu_of, descendants
+from benchmarks.support.handlers import handlers
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, cpu_of, descendants, measured_cluster
+from benchmarks.support.report import REPOSITORY, median, output_options, progress, show, summary
 from jobmaster.model.job import Durability
 from jobmaster.wiring import open_cluster
 
@@ -54,9 +54,9 @@ Used = dict[str, dict[str, list[dict[str, float]]]]
 class Rival:
     """One peer on the servers of this run, over the loopback."""
 
-    def __init__(self, rig: Bench, environment: Environment) -> None:
+    def __init__(self, measured: MeasuredCluster, environment: Environment) -> None:
         self.peer = environment.peer
-        self._rig = rig
+        self._measured = measured
         self._environment = environment
         self.failure = ""
         """Why it is measured no more."""
@@ -64,7 +64,7 @@ class Rival:
         """CPU microseconds a job of its last drain: its workers from their start on, and the servers."""
 
     def _variables(self, marks: Path | None = None) -> dict[str, str]:
-        chosen = {"BENCH_DSN": self._rig.dsn, "BENCH_REDIS": self._rig.url, "PYTHONPATH": str(REPOSITORY)}
+        chosen = {"BENCH_DSN": self._measured.dsn, "BENCH_REDIS": self._measured.url, "PYTHONPATH": str(REPOSITORY)}
         return {**os.environ, **chosen, **({job_counter.DIRECTORY: str(marks)} if marks else {})}
 
     def _call(self, *arguments: str) -> str:
@@ -107,7 +107,7 @@ class Rival:
         """Its tables as autovacuum leaves them when it comes in time: without dead rows, with statistics of what waits now.
         Graphile Worker, which deletes what has ended, fell from 50,000 jobs a second to 1,000 where that had not been."""
         if self.peer.store == "postgresql":
-            asyncio.run(_vacuum_foreign_tables(self._rig))
+            asyncio.run(_vacuum_foreign_tables(self._measured))
 
     def setup(self) -> float:
         """Its tables."""
@@ -121,14 +121,14 @@ class Rival:
 
     def drain(self, processes: int, jobs: int) -> float:
         """Queue, then let fresh workers run them; jobs per second."""
-        before = self._rig.cpu_seconds()
+        before = self._measured.cpu_seconds()
         with tempfile.TemporaryDirectory(prefix="marks-") as name, self._workers(processes, Path(name)) as workers:
             end = time.monotonic() + _DRAIN_SECONDS_MAX
             while (count := job_counter.read(Path(name))).jobs < jobs:
                 if time.monotonic() > end or any(worker.poll() is not None for worker in workers):
                     raise RuntimeError(f"{self.peer.name} ran {count.jobs} of {jobs} jobs and then no more")
                 time.sleep(_LOOK_SECONDS)
-            after = self._rig.cpu_seconds() | {
+            after = self._measured.cpu_seconds() | {
                 "workers": sum(cpu_of(pid) for worker in workers for pid in descendants(worker.pid))
             }
             self.used = _per_job(before, after, jobs, ("workers", "postgres", "store"))
@@ -159,7 +159,7 @@ class Rival:
     def clear(self) -> None:
         """Nothing waits any more: tables made anew, or the keys that are not ours deleted."""
         if self.peer.store == "redis":
-            asyncio.run(_forget_foreign_keys(self._rig))
+            asyncio.run(_forget_foreign_keys(self._measured))
 
     def described(self) -> dict[str, Any]:
         """What it is and promises."""
@@ -176,21 +176,21 @@ def _per_job(before: dict[str, float], after: dict[str, float], jobs: int, names
     return {name: round((after[name] - before.get(name, 0.0)) / jobs * 1e6, 2) for name in names}
 
 
-async def _forget_foreign_keys(rig: Bench) -> None:
+async def _forget_foreign_keys(measured: MeasuredCluster) -> None:
     import redis.asyncio
 
-    async with redis.asyncio.from_url(rig.url) as store:
+    async with redis.asyncio.from_url(measured.url) as store:
         foreign = [key async for key in store.scan_iter(count=10_000) if not key.startswith(b"jm:")]
         for start in range(0, len(foreign), 10_000):
             await store.unlink(*foreign[start : start + 10_000])
 
 
-async def _vacuum_foreign_tables(rig: Bench) -> None:
-    sql = await rig.connect()
+async def _vacuum_foreign_tables(measured: MeasuredCluster) -> None:
+    sql = await measured.connect()
     try:
         tables = await sql.fetch(
             "SELECT format('%I.%I', schemaname, relname) AS name FROM pg_stat_user_tables WHERE schemaname <> $1",
-            rig.settings.schema_name(),
+            measured.settings.schema_name(),
         )
         for table in tables:
             await sql.execute(f"VACUUM (ANALYZE) {table['name']}")
@@ -201,17 +201,17 @@ async def _vacuum_foreign_tables(rig: Bench) -> None:
 # ---------------------------------------------------------------- rounds
 
 
-def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int, used: Used) -> Rates:
+def drains(measured: MeasuredCluster, rivals: list[Rival], processes: int, runs: int, jobs: int, used: Used) -> Rates:
     """Everybody in turn, after one turn to warm up; CPU microseconds a job of each run go into ``used``."""
     rates: Rates = {OURS: [], "floor": [], "raw_copy": [], **{rival.peer.name: [] for rival in rivals}}
-    rig.start_agent("--name", f"with{processes}")
+    measured.start_agent("--name", f"with{processes}")
     for number in range(runs + 1):
         scale = 1.0 if number else 0.1
-        own = drain.one_drain(rig, int(jobs * scale))
+        own = drain.one_drain(measured, int(jobs * scale))
         turn = {OURS: own["jobs_per_second"]}
         cpu = {OURS: _per_job({}, own["cpu_seconds"], int(jobs * scale), ("agents", "postgres", "store"))}
         for bare in ("floor", "raw_copy"):
-            turn[bare] = drain.one_floor(rig, bare, max(int(jobs * scale), 1000))["jobs_per_second"]
+            turn[bare] = drain.one_floor(measured, bare, max(int(jobs * scale), 1000))["jobs_per_second"]
         for rival in rivals:
             share = int(rival.peer.drain_jobs * scale) * processes
             turn |= rival.attempt(partial(rival.queue_and_drain, processes, share))
@@ -220,20 +220,20 @@ def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int
         for name, rate in turn.items() if number else ():
             rates[name].append(rate)
             used.setdefault(str(processes), {}).setdefault(name, []).append(cpu.get(name, {}))
-    rig.stop_agents()
+    measured.stop_agents()
     return rates
 
 
-def submits(rig: Bench, rivals: list[Rival], runs: int, jobs: int) -> dict[str, Rates]:
+def submits(measured: MeasuredCluster, rivals: list[Rival], runs: int, jobs: int) -> dict[str, Rates]:
     """One by one, from 100 callers, in bulk; at both durabilities on our side."""
-    rig.start_agent("--name", "with1")
-    rig.signal_agents(signal.SIGSTOP)
+    measured.start_agent("--name", "with1")
+    measured.signal_agents(signal.SIGSTOP)
     ways: dict[str, Rates] = {way: {} for way in _SUBMITTED}
     for number in range(runs + 1):
         scale = 1.0 if number else 0.1
         for way, rates in ways.items():
             turn = {
-                f"{OURS} ({durability.value})": _ours(rig, way, durability, int(jobs * scale))
+                f"{OURS} ({durability.value})": _ours(measured, way, durability, int(jobs * scale))
                 for durability in sorted({_DURABILITY[rival.peer.store] for rival in rivals})
             }
             for rival in rivals:
@@ -245,16 +245,16 @@ def submits(rig: Bench, rivals: list[Rival], runs: int, jobs: int) -> dict[str, 
                 progress(f"{way}: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
                 for name, rate in turn.items():
                     rates.setdefault(name, []).append(rate)
-    rig.kill_agents()
+    measured.kill_agents()
     return ways
 
 
-def _ours(rig: Bench, way: str, durability: Durability, jobs: int) -> float:
+def _ours(measured: MeasuredCluster, way: str, durability: Durability, jobs: int) -> float:
     """Jobs per second of our client, in this process."""
 
-    async def measured() -> float:
-        section = msgspec.structs.replace(rig.settings.jobs, durability=durability)
-        async with await open_cluster(msgspec.structs.replace(rig.settings, jobs=section), handlers) as cluster:
+    async def measure() -> float:
+        section = msgspec.structs.replace(measured.settings.jobs, durability=durability)
+        async with await open_cluster(msgspec.structs.replace(measured.settings, jobs=section), handlers) as cluster:
             await submit.callers(cluster, 1, 10)
             if way == "bulk":
                 return (await submit.rate(lambda n: submit.bulk(cluster, n), jobs))[0]
@@ -264,7 +264,7 @@ def _ours(rig: Bench, way: str, durability: Durability, jobs: int) -> float:
             )
             return (await submit.rate(lambda n: submit.callers(cluster, count, n), max(share, count)))[0]
 
-    return uvloop.run(measured())
+    return uvloop.run(measure())
 
 
 # ---------------------------------------------------------------- the report
@@ -329,14 +329,14 @@ def run(names: list[str], cache: Path, runs: int, jobs: int, *, with_submits: bo
             unusable[name] = str(error)
             progress(str(error))
     agents = {f"with{count}": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": count} for count in COUNTS}
-    with bench({"agents": agents}, tcp=True) as rig:
-        rivals = [Rival(rig, environment) for environment in environments]
+    with measured_cluster({"agents": agents}, tcp=True) as measured:
+        rivals = [Rival(measured, environment) for environment in environments]
         for rival in rivals:
             rival.attempt(rival.setup)
-        servers = asyncio.run(rig.described())
+        servers = asyncio.run(measured.described())
         used: Used = {}
-        by_count = {count: drains(rig, rivals, count, runs, jobs, used) for count in COUNTS}
-        ways = submits(rig, rivals, runs, jobs) if with_submits else {}
+        by_count = {count: drains(measured, rivals, count, runs, jobs, used) for count in COUNTS}
+        ways = submits(measured, rivals, runs, jobs) if with_submits else {}
         unusable |= {rival.peer.name: rival.failure for rival in rivals if rival.failure}
         report = compared([rival for rival in rivals if not rival.failure], by_count, ways)
         report["cpu_us_per_job"] = {

@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers.catalogue import Peer
-from benchmarks.report import REPOSITORY, progress
+from benchmarks.support.report import REPOSITORY, progress
 
 DEFAULT = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jobmaster-benchmarks"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from benchmarks.pipeline import archive_rollup, read_write
-from benchmarks.report import output_options, progress, show
+from benchmarks.support.report import output_options, progress, show
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.report import progress
-from benchmarks.synthetic_history import fill_day, lower_floor
+from benchmarks.support.report import progress
+from benchmarks.support.synthetic_history import fill_day, lower_floor
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.spark.session import SessionOptions

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from benchmarks.synthetic_history import fill_day, lower_floor
+from benchmarks.support.synthetic_history import fill_day, lower_floor
 from jobmaster.embedded import PostgresServer
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.spark.session import SessionOptions, open_session

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.performance_tables import of_peers, of_submit, rewritten, text
 from benchmarks.plots import PAGE, PLOTS
-from benchmarks.report import RESULTS
+from benchmarks.support.performance_tables import of_peers, of_submit, rewritten, text
+from benchmarks.support.report import RESULTS
 
 OLD: dict[str, Any] = {
     "single": {"store": {"1": 10, "100": 1000}, "master": {"1": 5, "100": 500}},

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks import performance_tables
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.fleet_size import Fleet
 from benchmarks.plots import draw, lines
+from benchmarks.support import performance_tables
 
 ORIGIN = {"commit": "abc", "taken_at": "2026-01-01T00:00:00", "machine": {"cores": 2, "python": "3.11"}}
 

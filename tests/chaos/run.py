@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.report import commit, machine
+from benchmarks.support.report import commit, machine
 from tests.chaos.checks import collect
 from tests.chaos.checks.checker import EXCUSE_SECONDS, Verdict, check, rescue_seconds
 from tests.chaos.checks.history import History

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import commit, machine
+from benchmarks.support.report import commit, machine
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 _PART = "<!-- made by python -m tests.simulation --write: {} -->"

@@ -1,7 +1,7 @@
 """A small cluster without processes: real master and store, agents that are driven call by call, and their deaths.
 
-``Stage.owner`` makes an agent with one bucket; ``Owner.live`` brings jobs into every place a job can be in when its owner
-dies. ``Ending`` cuts another agent off at its n-th call, before or after the call had its effect.
+``DrivenCluster.owner`` makes an agent with one bucket; ``Owner.live`` brings jobs into every place a job can be in when its
+owner dies. ``CallCutter`` cuts another agent off at its n-th call, before or after the call had its effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HIGH_WATER = {"high_water_jobs": 10_000, "high_water_bytes": 1 << 30, "skew_ms_m
 
 
 @dataclass
-class Lived:
+class JobsLeft:
     """Ids of the jobs an owner left behind, by place."""
 
     pending: list[bytes] = field(default_factory=list)
@@ -89,8 +89,10 @@ class Lived:
 class Participant:
     """One agent: its own connections, so that its end is only its own."""
 
-    def __init__(self, stage: Stage, master: Master, store: AgentStore, agent_id: bytes, lease_seconds: float) -> None:
-        self.stage = stage
+    def __init__(
+        self, driven: DrivenCluster, master: Master, store: AgentStore, agent_id: bytes, lease_seconds: float
+    ) -> None:
+        self.driven = driven
         self.master = master
         self.store = store
         self.agent_id = agent_id
@@ -189,9 +191,9 @@ class Owner(Participant):
     async def settle(self, name: str) -> None:
         assert await self.store.settle(self.fence, [name], []) is ReplyStatus.OK
 
-    async def live(self, count: int = 3) -> Lived:
+    async def live(self, count: int = 3) -> JobsLeft:
         """Jobs in every place; then it may die."""
-        lived = Lived()
+        lived = JobsLeft()
         lived.processing_alone = await self.submit(count)
         await self.persist(await self.claim("done-1", count))
         await self.settle("done-1")
@@ -243,8 +245,8 @@ def hold_row(entry: Entry, lane: str) -> HoldRow:
     )  # fmt: skip
 
 
-class Stage:
-    """The servers, and who acts on them."""
+class DrivenCluster:
+    """The servers, and agents on them that the test drives."""
 
     def __init__(self, dsn: str, schema: str, store_url: str, cluster: str) -> None:
         self.dsn = dsn
@@ -318,33 +320,33 @@ class Stage:
             await thing.close()
 
 
-async def check(stage: Stage, owner: Owner, lived: Lived) -> None:
+async def check(driven: DrivenCluster, owner: Owner, lived: JobsLeft) -> None:
     """Every job is where it belongs, once; the bucket is retired; nothing lies in the store."""
     expected = lived.expected()
-    found = await stage.jobs()
+    found = await driven.jobs()
     assert {job_id: found.get(job_id) for job_id in expected} == expected
-    state, epoch = await stage.bucket_state(owner.fence.bucket_id)
+    state, epoch = await driven.bucket_state(owner.fence.bucket_id)
     assert state == "READY_TO_DELETE"
     assert epoch > owner.fence.epoch
     depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
     assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
 
 
-class When(Enum):
+class CutMoment(Enum):
     """Where a call is cut."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
-class Killed(BaseException):
+class AgentKilled(BaseException):
     """The agent is gone in the middle of what it did; nothing in it may catch this."""
 
 
-class Ending:
+class CallCutter:
     """Counts the calls an agent makes to both stores and ends it at one of them."""
 
-    def __init__(self, at: int | None = None, when: When = When.BEFORE) -> None:
+    def __init__(self, at: int | None = None, when: CutMoment = CutMoment.BEFORE) -> None:
         self.at = at
         self.when = when
         self.calls = 0
@@ -356,7 +358,7 @@ class Ending:
 
 
 class _Cut:
-    def __init__(self, thing: object, ending: Ending) -> None:
+    def __init__(self, thing: object, ending: CallCutter) -> None:
         self._thing = thing
         self._ending = ending
 
@@ -369,11 +371,11 @@ class _Cut:
         async def cut(*arguments: object, **named: object) -> object:
             number, ending.calls = ending.calls, ending.calls + 1
             ending.names.append(name)
-            if number == ending.at and ending.when is When.BEFORE:
-                raise Killed
+            if number == ending.at and ending.when is CutMoment.BEFORE:
+                raise AgentKilled
             answer = await call(*arguments, **named)
             if number == ending.at:
-                raise Killed
+                raise AgentKilled
             return answer
 
         return cut

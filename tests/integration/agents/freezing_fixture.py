@@ -20,7 +20,7 @@ from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Owner, Stage
+from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, DrivenCluster, Owner
 from tests.support.idle import is_idle
 from tests.support.waiting import until
 
@@ -88,12 +88,12 @@ class Life:
 
 
 @asynccontextmanager
-async def living(stage: Stage) -> AsyncIterator[Life]:
+async def living(driven: DrivenCluster) -> AsyncIterator[Life]:
     """One that works until the block ends."""
     began.clear()
     gates.clear()
     gates.update({name: asyncio.Event() for name in ("first", "fails", "then")})
-    made = Life(await stage.owner())
+    made = Life(await driven.owner())
     running = asyncio.ensure_future(made.bucket_worker.run())
     made.bucket_worker.open(made.owned)
     yield made
@@ -116,6 +116,6 @@ async def nothing_lies_there(life: Life) -> None:
     assert (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
 
 
-async def states(stage: Stage, ids: list[bytes]) -> dict[bytes, str]:
-    rows = await stage.rows("SELECT id, state::text FROM job WHERE id = ANY ($1::uuid[])", [text(i) for i in ids])
+async def states(driven: DrivenCluster, ids: list[bytes]) -> dict[bytes, str]:
+    rows = await driven.rows("SELECT id, state::text FROM job WHERE id = ANY ($1::uuid[])", [text(i) for i in ids])
     return {row["id"].bytes: row["state"] for row in rows}

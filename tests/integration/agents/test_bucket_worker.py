@@ -31,7 +31,7 @@ from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Killed, Owner, Stage
+from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, AgentKilled, DrivenCluster, Owner
 from tests.support.idle import is_idle
 from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
@@ -110,7 +110,7 @@ class _Fated:
                 raise Unavailable(f"{name} was not sent")
             answer = await call(*arguments, **named)
             if mine:
-                raise OutcomeUnknown(f"the answer to {name} was lost") if fate.end is End.LOST else Killed
+                raise OutcomeUnknown(f"the answer to {name} was lost") if fate.end is End.LOST else AgentKilled
             return answer
 
         return fated
@@ -174,7 +174,7 @@ class Life:
         playing = asyncio.ensure_future(self.play())
         try:
             await asyncio.wait((running, playing), return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_SECONDS)
-            if playing.done() and not isinstance(playing.exception(), Killed):
+            if playing.done() and not isinstance(playing.exception(), AgentKilled):
                 return playing.result()
             if running.done() and (error := running.exception()) is not None and not _was_killed(error):
                 raise error
@@ -188,7 +188,9 @@ class Life:
 
 
 def _was_killed(error: BaseException) -> bool:
-    return isinstance(error, Killed) or (isinstance(error, BaseExceptionGroup) and error.subgroup(Killed) is not None)
+    return isinstance(error, AgentKilled) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(AgentKilled) is not None
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -199,24 +201,24 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def born(stage: Stage) -> AsyncIterator[Callable[[Fate], Awaitable[Life]]]:
+async def born(driven: DrivenCluster) -> AsyncIterator[Callable[[Fate], Awaitable[Life]]]:
     async def be_born(fate: Fate) -> Life:
         go.clear()
         ran.clear()
         failed.clear()
-        return Life(await stage.owner(), fate)
+        return Life(await driven.owner(), fate)
 
     yield be_born
     go.set()
 
 
-async def check(stage: Stage, life: Life) -> None:
+async def check(driven: DrivenCluster, life: Life) -> None:
     """One outcome or back in the master, nothing twice, nothing left."""
     ids = list(life.jobs)
-    rows = await stage.rows("SELECT id, state::text, bucket_id FROM job WHERE id = ANY ($1::uuid[])", ids_text(ids))
+    rows = await driven.rows("SELECT id, state::text, bucket_id FROM job WHERE id = ANY ($1::uuid[])", ids_text(ids))
     assert len(rows) == len(ids), "a job is lost"
     assert {row["state"] for row in rows} <= {"SUCCEEDED", "HELD"}
-    twice = await stage.rows("SELECT job_id FROM ledger WHERE concluding GROUP BY 1 HAVING count(*) > 1")
+    twice = await driven.rows("SELECT job_id FROM ledger WHERE concluding GROUP BY 1 HAVING count(*) > 1")
     assert not twice
     depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
     assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
@@ -226,22 +228,24 @@ def ids_text(ids: list[bytes]) -> list[str]:
     return [text(job_id) for job_id in ids]
 
 
-async def test_a_life_without_faults(stage: Stage, born: Callable[[Fate], Awaitable[Life]]) -> None:
+async def test_a_life_without_faults(driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]]) -> None:
     life = await born(Fate())
     assert await life.run() == []
-    await check(stage, life)
-    rows = await stage.rows("SELECT id, state::text, rescues FROM job")
+    await check(driven, life)
+    rows = await driven.rows("SELECT id, state::text, rescues FROM job")
     unfinished = [row for row in rows if row["state"] == "HELD"]
     assert len(unfinished) == 2, "only what was not due"
     assert {row["rescues"] for row in rows} == {0}
-    assert (await stage.bucket_state(life.owner.fence.bucket_id))[0] == "READY_TO_DELETE"
+    assert (await driven.bucket_state(life.owner.fence.bucket_id))[0] == "READY_TO_DELETE"
     assert ran.count("note") == 5, "nothing runs twice when nothing fails"
-    [attempt] = await stage.rows("SELECT outcome FROM attempt")
+    [attempt] = await driven.rows("SELECT outcome FROM attempt")
     assert attempt["outcome"] == "failed"
 
 
 @pytest.mark.parametrize("end", [End.AWAY, End.LOST])
-async def test_every_call_may_fail_once(stage: Stage, born: Callable[[Fate], Awaitable[Life]], end: End) -> None:
+async def test_every_call_may_fail_once(
+    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]], end: End
+) -> None:
     counted = Fate()
     await (await born(counted)).run()
     for at in range(len(counted.names) + 3):
@@ -250,15 +254,17 @@ async def test_every_call_may_fail_once(stage: Stage, born: Callable[[Fate], Awa
         left = await life.run()
         what = f"call {at}: {fate.names[at] if at < len(fate.names) else 'none'}"
         assert left == [], what
-        await check(stage, life)
-        state = await stage.bucket_state(life.owner.fence.bucket_id)
+        await check(driven, life)
+        state = await driven.bucket_state(life.owner.fence.bucket_id)
         assert state[0] == "READY_TO_DELETE", what
 
 
-async def test_at_every_call_the_process_may_die(stage: Stage, born: Callable[[Fate], Awaitable[Life]]) -> None:
+async def test_at_every_call_the_process_may_die(
+    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]]
+) -> None:
     counted = Fate()
     await (await born(counted)).run()
-    helper = await stage.agent()
+    helper = await driven.agent()
     rescue = helper.rescue()
     for at in range(len(counted.names)):
         fate = Fate(at, End.KILLED)
@@ -266,13 +272,13 @@ async def test_at_every_call_the_process_may_die(stage: Stage, born: Callable[[F
         if await life.run() is not None:
             continue  # this life had fewer calls
         await life.owner.die()
-        while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
+        while (await driven.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
             await rescue.tick()
-        await check(stage, life)
+        await check(driven, life)
 
 
 async def test_what_had_ended_when_the_master_went_away_does_not_run_again(
-    stage: Stage, born: Callable[[Fate], Awaitable[Life]]
+    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]]
 ) -> None:
     fate = Fate()
     life = await born(fate)
@@ -290,10 +296,10 @@ async def test_what_had_ended_when_the_master_went_away_does_not_run_again(
     await asyncio.gather(running, return_exceptions=True)
     await bucket_worker.aclose()
     await life.owner.die()
-    rescue = (await stage.agent()).rescue()
-    while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
+    rescue = (await driven.agent()).rescue()
+    while (await driven.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
         await rescue.tick()
-    await check(stage, life)
-    rows = await stage.rows("SELECT handler, state::text, attempt, rescues FROM job ORDER BY handler, id")
+    await check(driven, life)
+    rows = await driven.rows("SELECT handler, state::text, attempt, rescues FROM job ORDER BY handler, id")
     found = [tuple(row) for row in rows]
     assert found == [("again", "HELD", 1, 0), *[("note", "SUCCEEDED", 1, 0)] * 5, ("slow", "HELD", 0, 1)]

@@ -11,13 +11,13 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, InFlightRow, NewJob
 from jobmaster.ports import ReplyStatus, Written
-from tests.integration.agents.fixture import PRIORITY, Stage
+from tests.integration.agents.fixture import PRIORITY, DrivenCluster
 from tests.integration.agents.freezing_fixture import Life, began, encoded, gates, nothing_lies_there, states
 from tests.support.idle import is_idle
 from tests.support.waiting import eventually, until
 
 
-async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
+async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(driven: DrivenCluster, life: Life) -> None:
     """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
     writes = life.bucket_worker.in_flight_writer._in_flight._outcomes
     persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
@@ -41,7 +41,7 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage
 
     async def done() -> bool:
         life.bucket_worker.due_fetcher.kick(life.owner.fence.bucket_id)
-        return await states(stage, [strict]) == {strict: "SUCCEEDED"}
+        return await states(driven, [strict]) == {strict: "SUCCEEDED"}
 
     await eventually(done)
     assert began[strict] == 1
@@ -49,7 +49,7 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage
     await nothing_lies_there(life)
 
 
-async def test_a_freeze_that_was_over_before_the_owner_saw_it(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_was_over_before_the_owner_saw_it(driven: DrivenCluster, life: Life) -> None:
     """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
     sum of the epochs tells."""
     gates["first"].set()
@@ -66,11 +66,11 @@ async def test_a_freeze_that_was_over_before_the_owner_saw_it(stage: Stage, life
     assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
     assert await life.submit(entry) is ReplyStatus.OK
     await until(lambda: is_idle(life.bucket_worker))
-    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+    assert await states(driven, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
 
 
-async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_a_failover_has_lost_ends(driven: DrivenCluster, life: Life) -> None:
     """A failover has lost the commit: the store is stopped, and no unfreezing will ever come."""
     waits, entry = encoded("first")
     gates["first"].set()
@@ -84,7 +84,7 @@ async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) 
     async def goes_on() -> bool:
         await life.ownership_check.tick()
         life.bucket_worker.due_fetcher.kick(fence.bucket_id)
-        return await states(stage, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
+        return await states(driven, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
 
     await eventually(goes_on)
     assert life.owned.fence == fence
@@ -93,17 +93,19 @@ async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) 
     await nothing_lies_there(life)
 
 
-async def test_a_freeze_that_a_failover_loses_after_the_owner_saw_it_ends_too(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_a_failover_loses_after_the_owner_saw_it_ends_too(
+    driven: DrivenCluster, life: Life
+) -> None:
     waits, entry = encoded("first")
     gates["first"].set()
     await life.freeze()
     await life.beat()
     assert life.owned.frozen
-    await stage.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
+    await driven.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
     await life.beat()
     assert not life.owned.frozen
     assert await life.submit(entry) is ReplyStatus.OK
     await until(lambda: began[waits] == 1)
     await nothing_lies_there(life)
     assert (life.owned.fence, life.lost) == (life.owner.fence, [])
-    assert await states(stage, [waits]) == {waits: "SUCCEEDED"}
+    assert await states(driven, [waits]) == {waits: "SUCCEEDED"}

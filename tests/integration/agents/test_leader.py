@@ -19,7 +19,7 @@ from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import Leader
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.integration.agents.fixture import PRIORITY, Participant, Stage
+from tests.integration.agents.fixture import PRIORITY, DrivenCluster, Participant
 from tests.support.hand_clock import HandClock
 
 
@@ -66,8 +66,8 @@ class Remembered:
         return set()
 
 
-async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new_epoch(stage: Stage) -> None:
-    first, second = Candidate(await stage.agent()), Candidate(await stage.agent())
+async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new_epoch(driven: DrivenCluster) -> None:
+    first, second = Candidate(await driven.agent()), Candidate(await driven.agent())
     await first.duty.tick()
     await second.duty.tick()
     assert first.duty.epoch is not None
@@ -80,9 +80,9 @@ async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new
     assert second.duty.epoch > 1
 
 
-async def test_a_leader_that_slept_through_its_lease_finds_its_successor(stage: Stage) -> None:
+async def test_a_leader_that_slept_through_its_lease_finds_its_successor(driven: DrivenCluster) -> None:
     leases = Leases(leader_lease_seconds=0.4, leader_renew_seconds=0.1)
-    sleeper, successor = Candidate(await stage.agent(), leases), Candidate(await stage.agent(), leases)
+    sleeper, successor = Candidate(await driven.agent(), leases), Candidate(await driven.agent(), leases)
     await sleeper.duty.tick()
     epoch = sleeper.duty.epoch
     while successor.duty.epoch is None:
@@ -95,8 +95,8 @@ async def test_a_leader_that_slept_through_its_lease_finds_its_successor(stage: 
     assert successor.duty.epoch > epoch
 
 
-async def test_a_dead_leader_is_replaced_at_once(stage: Stage) -> None:
-    first, second = Candidate(await stage.agent()), Candidate(await stage.agent())
+async def test_a_dead_leader_is_replaced_at_once(driven: DrivenCluster) -> None:
+    first, second = Candidate(await driven.agent()), Candidate(await driven.agent())
     await first.duty.tick()
     await second.duty.tick()
     await first.agent.die()
@@ -105,8 +105,8 @@ async def test_a_dead_leader_is_replaced_at_once(stage: Stage) -> None:
     assert second.duty.epoch is not None
 
 
-async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(stage: Stage) -> None:
-    owner, other, leader = await stage.owner(), await stage.owner(), Candidate(await stage.agent())
+async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(driven: DrivenCluster) -> None:
+    owner, other, leader = await driven.owner(), await driven.owner(), Candidate(await driven.agent())
     jobs = [NewJob(new_id(), PRIORITY, owner.lane, "work", b"{}", b"", 0)]
     await owner.master.intake.insert_held(jobs)
     await leader.duty.tick()
@@ -117,12 +117,12 @@ async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(stage: Stage) -> 
     assert leader.agent.telemetry.hints == 1
 
 
-async def test_an_overdue_lease_is_seen_by_the_leader(stage: Stage) -> None:
-    leader = Candidate(await stage.agent())
+async def test_an_overdue_lease_is_seen_by_the_leader(driven: DrivenCluster) -> None:
+    leader = Candidate(await driven.agent())
     await leader.duty.tick()
     await leader.duty.tick()
     assert leader.overdue == 0
-    await stage.agent(lease_seconds=0.01)
+    await driven.agent(lease_seconds=0.01)
     while not leader.overdue:
         await leader.duty.tick()
 
@@ -130,8 +130,8 @@ async def test_an_overdue_lease_is_seen_by_the_leader(stage: Stage) -> None:
 # ---------------------------------------------------------------- anti-entropy
 
 
-async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(stage: Stage) -> None:
-    owner = await stage.owner()
+async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(driven: DrivenCluster) -> None:
+    owner = await driven.owner()
     lost = await owner.mark(2)
     put = await owner.onboard(3)
     claimed = await owner.claim("one", 2)
@@ -160,7 +160,7 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
     await duty.compare(owned, watch)
     clock.now += 30.0
     await duty.compare(owned, watch)
-    found = await stage.jobs()
+    found = await driven.jobs()
     assert {job_id: found[job_id][0] for job_id in found} == {
         **{entry.id: "HELD" for entry in lost},
         **dict.fromkeys(put, "ASSIGNED"),
@@ -186,92 +186,92 @@ def maintenance_of(agent: Participant, kicks: list[int], tombstone_seconds: floa
     )
 
 
-async def test_a_drained_bucket_is_forgotten_in_store_and_master(stage: Stage) -> None:
-    owner, keeper = await stage.owner(), await stage.agent()
+async def test_a_drained_bucket_is_forgotten_in_store_and_master(driven: DrivenCluster) -> None:
+    owner, keeper = await driven.owner(), await driven.agent()
     await owner.submit(3)
     await owner.die()
     await keeper.rescue().tick()
     maintenance = maintenance_of(keeper, [])
-    while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
+    while await driven.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
         await maintenance.forget_buckets()
     assert owner.fence.bucket_id not in await keeper.store.known_buckets()
-    assert len(await stage.jobs()) == 3
+    assert len(await driven.jobs()) == 3
 
 
-async def test_a_fresh_tombstone_stays(stage: Stage) -> None:
-    owner, keeper = await stage.owner(), await stage.agent()
+async def test_a_fresh_tombstone_stays(driven: DrivenCluster) -> None:
+    owner, keeper = await driven.owner(), await driven.agent()
     await owner.die()
     await keeper.rescue().tick()
     await maintenance_of(keeper, [], tombstone_seconds=600.0).forget_buckets()
-    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
+    assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
 
 
-async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(stage: Stage) -> None:
-    owner, keeper = await stage.owner(), await stage.agent()
+async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(driven: DrivenCluster) -> None:
+    owner, keeper = await driven.owner(), await driven.agent()
     submitted = await owner.submit(4)
     await owner.claim("one", 2)
-    await stage.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
+    await driven.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     await owner.die()
     kicks: list[int] = []
     await maintenance_of(keeper, kicks).adopt_resurrected()
     assert kicks == [1]
     await keeper.rescue().tick()
-    found = await stage.jobs()
+    found = await driven.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
     assert (await owner.store.claim(owner.fence, "two", 10)).status is ReplyStatus.FENCED
 
 
-async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(stage: Stage) -> None:
+async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(driven: DrivenCluster) -> None:
     """A rescue goes by names: it passes over them, and the bucket is retired and forgotten around its jobs."""
-    owner, keeper = await stage.owner(), await stage.agent()
+    owner, keeper = await driven.owner(), await driven.agent()
     submitted = await owner.submit(4)
     await owner.claim("one", 3)
     keys = keeper.store.keys.bucket(owner.fence.bucket_id)
-    async with redis.asyncio.Redis.from_url(stage.store_url) as raw:
+    async with redis.asyncio.Redis.from_url(driven.store_url) as raw:
         await raw.delete(keys.lists)
     await owner.die()
     await keeper.rescue().tick()
     kicks: list[int] = []
     maintenance = maintenance_of(keeper, kicks)
-    while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
+    while await driven.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
         await maintenance.forget_buckets()
-    assert len(await stage.jobs()) == 1, "three of them are known to the store only"
+    assert len(await driven.jobs()) == 1, "three of them are known to the store only"
     await maintenance.adopt_resurrected()
     assert kicks == [1]
     await keeper.rescue().tick()
-    found = await stage.jobs()
+    found = await driven.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
-    while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
+    while await driven.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
         await maintenance.forget_buckets()
     assert owner.fence.bucket_id not in await keeper.store.known_buckets()
 
 
-async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(stage: Stage) -> None:
+async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(driven: DrivenCluster) -> None:
     """It was rescued and dropped before the store was rolled back; the one who adopts it may be interrupted right after."""
-    owner, keeper = await stage.owner(), await stage.agent()
+    owner, keeper = await driven.owner(), await driven.agent()
     submitted = await owner.submit(2)
     bucket_id = owner.fence.bucket_id
     await owner.die()
     taken = await keeper.master.rescue.take_lost(keeper.agent_id, ["default"], {})
     assert taken is not None
-    await stage.rows("DELETE FROM bucket WHERE id = $1", text(bucket_id))
+    await driven.rows("DELETE FROM bucket WHERE id = $1", text(bucket_id))
     again = msgspec.structs.replace(taken, owner=keeper.agent_id)
     assert await keeper.master.buckets.adopt_bucket(again, "the test")
     assert not await keeper.master.buckets.adopt_bucket(again, "the test")
-    rows = await stage.rows("SELECT state, epoch FROM bucket WHERE id = $1", text(bucket_id))
+    rows = await driven.rows("SELECT state, epoch FROM bucket WHERE id = $1", text(bucket_id))
     assert [(row["state"], row["epoch"]) for row in rows] == [("LOST", taken.epoch + 1)]
     await keeper.rescue().tick()
-    found = await stage.jobs()
+    found = await driven.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
 
 
-async def test_orphaned_rows_expired_jobs_and_partitions_are_looked_after(stage: Stage) -> None:
-    owner, keeper = await stage.owner(), await stage.agent()
+async def test_orphaned_rows_expired_jobs_and_partitions_are_looked_after(driven: DrivenCluster) -> None:
+    owner, keeper = await driven.owner(), await driven.agent()
     await owner.submit(2)
     await owner.persist(await owner.claim("one", 2))
-    await stage.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
+    await driven.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     assert await keeper.master.maintenance.return_orphans(0.0, 100, max_rescues=3) == (2, 2, 0)
-    assert {state for state, _, _ in (await stage.jobs()).values()} == {"HELD"}
+    assert {state for state, _, _ in (await driven.jobs()).values()} == {"HELD"}
     maintenance = maintenance_of(keeper, [])
     for task in maintenance.tasks():
         await task.run()

@@ -16,7 +16,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import ReplyStatus, UnstorableEntry
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.outcomes.kept_codec import keep_final
-from tests.integration.agents.fixture import HIGH_WATER, Killed, Owner, Stage, When
+from tests.integration.agents.fixture import HIGH_WATER, AgentKilled, CutMoment, DrivenCluster, Owner
 
 
 async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
@@ -42,17 +42,17 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
 
 
 async def test_what_no_table_takes_goes_to_quarantine_and_blocks_nobody(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    driven: DrivenCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     unfit, good = await _poisoned(owner)
     await owner.die()
     await rescuer.rescue(page_jobs=3).tick()
-    assert await stage.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
-    states = {job_id: after[0] for job_id, after in (await stage.jobs()).items()}
+    assert await driven.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
+    states = {job_id: after[0] for job_id, after in (await driven.jobs()).items()}
     assert states.keys() == set(good)
     assert sorted(states.values()) == ["HELD"] * 6 + ["SUCCEEDED"] * 3
-    kept = await stage.rows("SELECT job_id, bucket_id, reason, entry FROM quarantine")
+    kept = await driven.rows("SELECT job_id, bucket_id, reason, entry FROM quarantine")
     assert sorted(row["entry"] for row in kept) == sorted(unfit)
     assert {row["bucket_id"].bytes for row in kept} == {owner.fence.bucket_id}
     assert sorted(row["reason"].split()[0] for row in kept) == ["assigned", "claimed", "kept", "kept", "pending"]
@@ -60,50 +60,50 @@ async def test_what_no_table_takes_goes_to_quarantine_and_blocks_nobody(
     assert rescuer.telemetry.entries_put_aside == len(unfit)
     told = [record for record in caplog.records if record.getMessage() == Event.ENTRY_QUARANTINED]
     assert len(told) == len(unfit)
-    reader = await Reader.connect(dsn=stage.dsn, schema=stage.schema)
+    reader = await Reader.connect(dsn=driven.dsn, schema=driven.schema)
     finding = await quarantine_finding(reader)
     await reader.close()
     assert finding.verdict is Verdict.WARN
     assert f"{len(unfit)} entries are in quarantine" in finding.detail
 
 
-async def test_what_the_quarantine_does_not_take_either_stays_in_the_store(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_what_the_quarantine_does_not_take_either_stays_in_the_store(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     entry = Entry(new_id(), 1, "nul\x00", b"{}")
     await owner.store.submit(owner.fence.bucket_id, [encode_entry(entry)], **HIGH_WATER)
     await owner.die()
-    await stage.rows("ALTER TABLE quarantine ADD CONSTRAINT shut CHECK (false)")
+    await driven.rows("ALTER TABLE quarantine ADD CONSTRAINT shut CHECK (false)")
     duty = rescuer.rescue()
     await duty.tick()
     depth = (await rescuer.store.depths([owner.fence.bucket_id]))[0]
     assert depth is not None
     assert (depth.pending, len(duty.unfinished), rescuer.telemetry.entries_put_aside) == (1, 1, 0)
     assert rescuer.telemetry.drains_postponed == 1
-    await stage.rows("ALTER TABLE quarantine DROP CONSTRAINT shut")
+    await driven.rows("ALTER TABLE quarantine DROP CONSTRAINT shut")
     await rescuer.rescue().tick()
-    assert [row["entry"] for row in await stage.rows("SELECT entry FROM quarantine")] == [encode_entry(entry)]
-    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
+    assert [row["entry"] for row in await driven.rows("SELECT entry FROM quarantine")] == [encode_entry(entry)]
+    assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
 
 
-async def test_a_master_that_refuses_everybody_quarantines_nobody(stage: Stage) -> None:
+async def test_a_master_that_refuses_everybody_quarantines_nobody(driven: DrivenCluster) -> None:
     """Rights that were taken away, a trigger that raises: that is no fault of the entries, and may be over tomorrow."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     ids = await owner.submit(3)
     await owner.die()
-    await stage.rows(
+    await driven.rows(
         "CREATE FUNCTION shut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'shut'; END $$"
     )
-    await stage.rows("CREATE TRIGGER shut BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION shut()")
+    await driven.rows("CREATE TRIGGER shut BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION shut()")
     await rescuer.rescue().tick()
     assert rescuer.telemetry.drains_postponed == 1
-    assert await stage.rows("SELECT FROM quarantine") == []
-    await stage.rows("DROP TRIGGER shut ON job")
+    assert await driven.rows("SELECT FROM quarantine") == []
+    await driven.rows("DROP TRIGGER shut ON job")
     await rescuer.rescue().tick()
-    assert await stage.jobs() == dict.fromkeys(ids, ("HELD", 2, 0))
+    assert await driven.jobs() == dict.fromkeys(ids, ("HELD", 2, 0))
 
 
 class _DiesPuttingAside:
-    def __init__(self, outcomes: Outcomes, when: When) -> None:
+    def __init__(self, outcomes: Outcomes, when: CutMoment) -> None:
         self._outcomes = outcomes
         self._when = when
 
@@ -111,21 +111,23 @@ class _DiesPuttingAside:
         return getattr(self._outcomes, name)
 
     async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
-        if self._when is When.AFTER:
+        if self._when is CutMoment.AFTER:
             await self._outcomes.quarantine(bucket_id, entries)
-        raise Killed
+        raise AgentKilled
 
 
-@pytest.mark.parametrize("when", list(When))
-async def test_a_rescuer_that_dies_around_the_quarantine_leaves_it_to_the_next(stage: Stage, when: When) -> None:
-    owner, dying, heir = await stage.owner(), await stage.agent(), await stage.agent()
+@pytest.mark.parametrize("when", list(CutMoment))
+async def test_a_rescuer_that_dies_around_the_quarantine_leaves_it_to_the_next(
+    driven: DrivenCluster, when: CutMoment
+) -> None:
+    owner, dying, heir = await driven.owner(), await driven.agent(), await driven.agent()
     unfit, good = await _poisoned(owner)
     await owner.die()
     dying.master.outcomes = _DiesPuttingAside(dying.master.outcomes, when)  # type: ignore[assignment]
-    with pytest.raises(Killed):
+    with pytest.raises(AgentKilled):
         await dying.rescue().tick()
     await heir.master.members.end_agent(dying.agent_id, dead=True, reason="the test killed it")
     await heir.rescue().tick()
-    assert (await stage.jobs()).keys() == set(good)
-    kept = await stage.rows("SELECT entry FROM quarantine")
+    assert (await driven.jobs()).keys() == set(good)
+    kept = await driven.rows("SELECT entry FROM quarantine")
     assert sorted(row["entry"] for row in kept) == sorted(unfit), "each once"

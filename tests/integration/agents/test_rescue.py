@@ -19,28 +19,37 @@ from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import MasterSettings
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
-from tests.integration.agents.fixture import HIGH_WATER, Ending, Killed, Stage, When, check, hold_row, in_flight
+from tests.integration.agents.fixture import (
+    HIGH_WATER,
+    AgentKilled,
+    CallCutter,
+    CutMoment,
+    DrivenCluster,
+    check,
+    hold_row,
+    in_flight,
+)
 
 # ---------------------------------------------------------------- the owner dies
 
 
-async def test_every_job_of_a_dead_owner_is_held_or_concluded_exactly_once(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_every_job_of_a_dead_owner_is_held_or_concluded_exactly_once(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live()
     await owner.die()
     await rescuer.rescue().tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
     assert rescuer.telemetry.drain_refusals >= len(lived.finished)
     assert rescuer.told == [{(owner.lane, 3)}]  # whoever owns such buckets fetches the jobs now
 
 
-async def test_small_pages_move_the_same(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_small_pages_move_the_same(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(5)
     await owner.die()
     await rescuer.rescue(page_jobs=2).tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
 class Watched:
@@ -58,8 +67,8 @@ class Watched:
         return self._more.get(name) or getattr(self._port, name)
 
 
-async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     size, count = 120 * 1024, 45
     entries = [Entry(new_id(), 1, "work", b'"' + b"x" * size + b'"') for _ in range(count)]
     submitted = await owner.store.submit(owner.fence.bucket_id, [encode_entry(e) for e in entries], **HIGH_WATER)
@@ -77,23 +86,23 @@ async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(st
     await rescuer.rescue(store=Watched(rescuer.store, read_page=read_page)).tick()
     assert rescuer.telemetry.buckets_drained == 1
     assert max(pages) <= BATCH_BYTES
-    rows = await stage.rows("SELECT state::text FROM job WHERE lane = $1", owner.lane)
+    rows = await driven.rows("SELECT state::text FROM job WHERE lane = $1", owner.lane)
     assert [row["state"] for row in rows] == ["HELD"] * count
 
 
-async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(stage: Stage) -> None:
+async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(driven: DrivenCluster) -> None:
     """The real time-out of a real statement: each row takes a twentieth of it."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     submitted = await owner.submit(60)
     await owner.die()
     settings = MasterSettings(pool_size=1, statement_timeout_seconds=0.5)
-    slow = await Master.connect(dsn=stage.dsn, schema=stage.schema, settings=settings, application_name="slow")
-    stage.opened.append(slow)
-    await stage.rows(
+    slow = await Master.connect(dsn=driven.dsn, schema=driven.schema, settings=settings, application_name="slow")
+    driven.opened.append(slow)
+    await driven.rows(
         f"CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN IF NEW.lane = '{owner.lane}' THEN PERFORM pg_sleep(0.025); END IF; RETURN NEW; END $$"
     )
-    await stage.rows("CREATE TRIGGER slow BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION be_slow()")
+    await driven.rows("CREATE TRIGGER slow BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION be_slow()")
     tries: list[int] = []
 
     async def rescue_page(fence: Fence, entries: Sequence[Entry], *args: Any, **options: Any) -> Written:
@@ -107,30 +116,30 @@ async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(s
             await asyncio.sleep(0.1)
             await rescue.tick()
     finally:
-        await stage.rows("DROP TRIGGER slow ON job")
-        await stage.rows("DROP FUNCTION be_slow")
+        await driven.rows("DROP TRIGGER slow ON job")
+        await driven.rows("DROP FUNCTION be_slow")
     assert tries[0] == 60
     assert max(tries[1:]) <= 30, "what timed out was not sent again as it was"
-    rows = await stage.rows("SELECT id, state::text FROM job WHERE lane = $1", owner.lane)
+    rows = await driven.rows("SELECT id, state::text FROM job WHERE lane = $1", owner.lane)
     assert sorted((row["id"].bytes, row["state"]) for row in rows) == sorted((job_id, "HELD") for job_id in submitted)
 
 
-async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     await owner.submit(4)
     await owner.claim("one", 2)
     await owner.die()
     await rescuer.rescue().tick()
-    rows = await stage.rows(
+    rows = await driven.rows(
         "SELECT jobs_moved, jobs_rescued, reason FROM bucket_event WHERE to_state = 'READY_TO_DELETE'"
     )
     assert [(row["jobs_moved"], row["jobs_rescued"]) for row in rows] == [(4, 2)]
 
 
 async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_reason(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    driven: DrivenCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live()
     await owner.die()
     await rescuer.rescue().tick()
@@ -143,28 +152,28 @@ async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_r
     assert told.jobmaster_fields["jobs"] == len(lived.poison)  # type: ignore[attr-defined]
 
 
-async def test_without_a_certificate_nothing_is_taken(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_without_a_certificate_nothing_is_taken(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     await owner.live()
     await rescuer.rescue().tick()
-    assert await stage.bucket_state(owner.fence.bucket_id) == ("ACTIVE", 1)
+    assert await driven.bucket_state(owner.fence.bucket_id) == ("ACTIVE", 1)
     assert rescuer.telemetry.buckets_taken == 0
 
 
 # ---------------------------------------------------------------- the zombie owner
 
 
-async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_a_zombie_owner_is_refused_everywhere(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     await owner.submit(2)
     await owner.persist(running := await owner.claim("run", 2))
     fresh = await owner.submit(2)
     claimed = await owner.claim("new", 2)
     await owner.die()
     await rescuer.rescue().tick()
-    before = await stage.jobs()
+    before = await driven.jobs()
 
-    zombie, _ = await stage.connect(owner.agent_id)  # its old connections were cut by the rescuer
+    zombie, _ = await driven.connect(owner.agent_id)  # its old connections were cut by the rescuer
     ids = {entry.id for entry in (*running, *claimed)}
     assert not (
         await zombie.outcomes.persist(owner.fence, [in_flight(entry, owner.lane) for entry in claimed])
@@ -189,130 +198,130 @@ async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
     assert await owner.store.keep_outcomes(owner.fence, [b"x"], []) is ReplyStatus.FENCED
     late = await owner.store.submit(owner.fence.bucket_id, [encode_entry(Entry(new_id(), 1, "w", b"{}"))], **HIGH_WATER)
     assert late.status is ReplyStatus.CLOSED
-    assert await stage.jobs() == before
+    assert await driven.jobs() == before
     assert set(fresh) <= set(before)
 
 
-async def test_the_dead_owners_database_connections_are_cut(stage: Stage) -> None:
+async def test_the_dead_owners_database_connections_are_cut(driven: DrivenCluster) -> None:
     """A frozen client inside a COPY would hold its locks for ever: no timeout of the server ends it."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     await owner.submit(1)
     await owner.claim("one", 1)
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
     name = text(owner.agent_id)
-    assert (await stage.rows(count, name))[0][0] > 0
+    assert (await driven.rows(count, name))[0][0] > 0
     await rescuer.master.members.end_agent(owner.agent_id, dead=True, reason="killed")
     await rescuer.rescue().tick()
-    assert (await stage.rows(count, name))[0][0] == 0
+    assert (await driven.rows(count, name))[0][0] == 0
 
 
-async def test_a_living_rescuers_connections_are_not_cut_when_it_declares_a_bucket_lost(stage: Stage) -> None:
-    owner, rescuer, other = await stage.owner(), await stage.agent(), await stage.agent()
+async def test_a_living_rescuers_connections_are_not_cut_when_it_declares_a_bucket_lost(driven: DrivenCluster) -> None:
+    owner, rescuer, other = await driven.owner(), await driven.agent(), await driven.agent()
     await owner.submit(1)
     await owner.die()
     bucket = await rescuer.master.rescue.take_lost(rescuer.agent_id, ["default"], {})
     assert bucket is not None
     name = text(rescuer.agent_id)
     assert await rescuer.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "leaving")
-    before = await stage.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
+    before = await driven.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
     assert before
     await other.rescue().tick()
     assert other.telemetry.buckets_drained == 1
-    after = await stage.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
+    after = await driven.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
     assert after == before
 
 
 # ---------------------------------------------------------------- the rescuer dies
 
 
-async def calls_of_a_whole_rescue(stage: Stage) -> Ending:
+async def calls_of_a_whole_rescue(driven: DrivenCluster) -> CallCutter:
     """How many calls an undisturbed rescue of such a bucket makes."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
-    ending = Ending()
+    ending = CallCutter()
     await rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2).tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
     return ending
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", When)
-async def test_a_rescuer_may_die_at_any_call_and_another_finishes(stage: Stage, when: When) -> None:
-    whole = await calls_of_a_whole_rescue(stage)
+@pytest.mark.parametrize("when", CutMoment)
+async def test_a_rescuer_may_die_at_any_call_and_another_finishes(driven: DrivenCluster, when: CutMoment) -> None:
+    whole = await calls_of_a_whole_rescue(driven)
     assert {"take_lost", "fence", "read_page", "rescue_page", "remove_page", "record_final", "hold", "close_if_empty",
             "sweep", "close_drained"} <= set(whole.names)  # fmt: skip
-    heir = await stage.agent()
+    heir = await driven.agent()
     for at in range(whole.calls):
-        owner, rescuer = await stage.owner(), await stage.agent()
+        owner, rescuer = await driven.owner(), await driven.agent()
         lived = await owner.live(2)
         await owner.die()
-        ending = Ending(at, when)
-        with pytest.raises(Killed):
+        ending = CallCutter(at, when)
+        with pytest.raises(AgentKilled):
             await rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2).tick()
         await heir.master.members.end_agent(rescuer.agent_id, dead=True, reason=f"died {when} {ending.names[-1]}")
         await heir.rescue(page_jobs=2).tick()
-        await check(stage, owner, lived)
+        await check(driven, owner, lived)
         await rescuer.master.close()
         await rescuer.store.close()
         await owner.store.close()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", When)
-async def test_a_rescuer_that_only_lost_answers_finishes_itself(stage: Stage, when: When) -> None:
+@pytest.mark.parametrize("when", CutMoment)
+async def test_a_rescuer_that_only_lost_answers_finishes_itself(driven: DrivenCluster, when: CutMoment) -> None:
     """Not dead, only interrupted (time-out, cut connection): the same agent comes back to its own bucket."""
-    whole = await calls_of_a_whole_rescue(stage)
+    whole = await calls_of_a_whole_rescue(driven)
     for at in range(0, whole.calls, 3):
-        owner, rescuer = await stage.owner(), await stage.agent()
+        owner, rescuer = await driven.owner(), await driven.agent()
         lived = await owner.live(2)
         await owner.die()
-        ending = Ending(at, when)
+        ending = CallCutter(at, when)
         duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
-        with pytest.raises(Killed):
+        with pytest.raises(AgentKilled):
             await duty.tick()
         if duty.unfinished:
             for work in duty.unfinished.values():
                 work.next_at = 0.0
         await duty.tick()
-        await check(stage, owner, lived)
+        await check(driven, owner, lived)
         await rescuer.master.close()
         await rescuer.store.close()
 
 
-async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(stage: Stage) -> None:
+async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(driven: DrivenCluster) -> None:
     """The claim was committed, its answer lost. Nobody else may take the bucket while its owner lives."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
-    ending = Ending(1, When.AFTER)
+    ending = CallCutter(1, CutMoment.AFTER)
     duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
-    with pytest.raises(Killed):
+    with pytest.raises(AgentKilled):
         await duty.tick()
     assert ending.names[-1] == "take_lost"
-    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
+    assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
     assert len(duty.unfinished) == 0
     await duty.tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
-async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(stage: Stage) -> None:
-    owner, leaving, heir = await stage.owner(), await stage.agent(), await stage.agent()
+async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(driven: DrivenCluster) -> None:
+    owner, leaving, heir = await driven.owner(), await driven.agent(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
-    ending = Ending(1, When.AFTER)
+    ending = CallCutter(1, CutMoment.AFTER)
     duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
-    with pytest.raises(Killed):
+    with pytest.raises(AgentKilled):
         await duty.tick()
     await duty.give_back()
     assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
-async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) -> None:
+async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(driven: DrivenCluster) -> None:
     """It has read a page and is cut off; another takes the bucket over; then it goes on with what it remembers."""
-    owner, zombie, heir = await stage.owner(), await stage.agent(), await stage.agent()
+    owner, zombie, heir = await driven.owner(), await driven.agent(), await driven.agent()
     submitted = await owner.submit(6)
     claimed = await owner.claim("one", 3)
     await owner.die()
@@ -327,7 +336,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     second = await heir.master.rescue.take_lost(heir.agent_id, ["default"], {})
     assert second is not None
     assert second.epoch > bucket.epoch
-    master, _ = await stage.connect(zombie.agent_id)
+    master, _ = await driven.connect(zombie.agent_id)
     late = await master.rescue.rescue_page(drain.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert (late.bucket_ok, late.accepted) == (False, frozenset())
     # The heir has not fenced the store yet: what keeps the page there is that the refusal was obeyed.
@@ -338,18 +347,18 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     assert (depth.pending, depth.claimed_lists) == (3, 1)
     assert await master.rescue.sweep(drain.fence, 100, max_rescues=3) == (0, 0, 0)
     assert not await master.rescue.close_drained(drain.fence, 0, 0)
-    assert await stage.jobs() == {}
+    assert await driven.jobs() == {}
 
     heirs = Evacuation(second, heir.master, heir.store, lambda: True, page_jobs=100, max_rescues=3)
     assert await heirs.run() is EvacuationEnd.DRAINED
-    rescues = {job_id: after[2] for job_id, after in (await stage.jobs()).items()}
+    rescues = {job_id: after[2] for job_id, after in (await driven.jobs()).items()}
     assert rescues == {job_id: int(job_id in {entry.id for entry in claimed}) for job_id in submitted}
     assert await zombie.store.remove_page(drain.fence, page) is ReplyStatus.FENCED
 
 
-async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(stage: Stage) -> None:
+async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(driven: DrivenCluster) -> None:
     """It gave the bucket back and took it again: the owner is the same, only the epoch tells the two drains apart."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     submitted = await owner.submit(2)
     await owner.die()
     first = await rescuer.master.rescue.take_lost(rescuer.agent_id, ["default"], {})
@@ -363,36 +372,36 @@ async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(st
     assert second.owner == first.owner
     late = await rescuer.master.rescue.rescue_page(old.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert not late.bucket_ok
-    assert await stage.jobs() == {}
+    assert await driven.jobs() == {}
     new = Evacuation(second, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
     assert await new.run() is EvacuationEnd.DRAINED
-    assert await stage.jobs() == dict.fromkeys(submitted, ("HELD", 2, 0))
+    assert await driven.jobs() == dict.fromkeys(submitted, ("HELD", 2, 0))
 
 
-async def test_two_rescuers_share_the_buckets_and_drain_each_once(stage: Stage) -> None:
-    first, second = await stage.agent(), await stage.agent()
-    owners = [await stage.owner() for _ in range(6)]
+async def test_two_rescuers_share_the_buckets_and_drain_each_once(driven: DrivenCluster) -> None:
+    first, second = await driven.agent(), await driven.agent()
+    owners = [await driven.owner() for _ in range(6)]
     lives = [await owner.live(2) for owner in owners]
     for owner in owners:
         await owner.die()
     await asyncio.gather(first.rescue().tick(), second.rescue().tick())
     for owner, lived in zip(owners, lives, strict=True):
-        await check(stage, owner, lived)
+        await check(driven, owner, lived)
     assert first.telemetry.buckets_drained + second.telemetry.buckets_drained == 6
     assert first.telemetry.drains_superseded + second.telemetry.drains_superseded == 0
 
 
-async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(stage: Stage) -> None:
-    owner, leaving, heir = await stage.owner(), await stage.agent(), await stage.agent()
+async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(driven: DrivenCluster) -> None:
+    owner, leaving, heir = await driven.owner(), await driven.agent(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
-    ending = Ending(4)
+    ending = CallCutter(4)
     duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
-    with pytest.raises(Killed):
+    with pytest.raises(AgentKilled):
         await duty.tick()
     assert len(duty.unfinished) == 1
     await duty.give_back()
-    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
+    assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "LOST"
     assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)

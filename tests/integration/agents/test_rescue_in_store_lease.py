@@ -6,7 +6,7 @@ import asyncio
 
 from jobmaster.ports import ReplyStatus
 from jobmaster_agents.rescue.rescuer import StoreRescuer
-from tests.integration.agents.fixture import Stage, check
+from tests.integration.agents.fixture import DrivenCluster, check
 
 TERM = 3.0
 
@@ -20,28 +20,28 @@ async def finish(duty: StoreRescuer) -> None:
         await asyncio.sleep(wait)
 
 
-async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_nothing_moves_before_the_store_term_is_over(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live()
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.OK
-    before = await stage.jobs()
+    before = await driven.jobs()
     await owner.die()
     duty = rescuer.rescue()
     wait = await duty.tick()
     assert 0.0 < wait <= TERM
     assert len(duty.unfinished) == 1
-    assert await stage.jobs() == before
+    assert await driven.jobs() == before
     assert rescuer.telemetry.drains_postponed == 0, "it is no failure"
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.FENCED, (
         "but its former owner learns it at once"
     )
     await finish(duty)
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
 
 
-async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(stage: Stage) -> None:
-    owner, first, second = await stage.owner(), await stage.agent(), await stage.agent()
+async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(driven: DrivenCluster) -> None:
+    owner, first, second = await driven.owner(), await driven.agent(), await driven.agent()
     lived = await owner.live()
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.OK
     await owner.die()
@@ -50,11 +50,11 @@ async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(st
     duty = second.rescue()
     await duty.tick()
     await finish(duty)
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
-async def test_other_buckets_do_not_wait_for_one_that_does(stage: Stage) -> None:
-    waiting, other, rescuer = await stage.owner(), await stage.owner(), await stage.agent()
+async def test_other_buckets_do_not_wait_for_one_that_does(driven: DrivenCluster) -> None:
+    waiting, other, rescuer = await driven.owner(), await driven.owner(), await driven.agent()
     await waiting.live()
     lived = await other.live()
     assert await waiting.store.grant_term(waiting.fence, 60.0) is ReplyStatus.OK
@@ -63,4 +63,4 @@ async def test_other_buckets_do_not_wait_for_one_that_does(stage: Stage) -> None
     duty = rescuer.rescue()
     await duty.tick()
     assert len(duty.unfinished) == 1
-    await check(stage, other, lived)
+    await check(driven, other, lived)

@@ -17,30 +17,30 @@ from jobmaster.settings.model import Leases, StoreSettings
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.state.store_reachability import StoreReachability
-from tests.integration.agents.fixture import Stage, check
+from tests.integration.agents.fixture import DrivenCluster, check
 
 # ---------------------------------------------------------------- stores that disagree or are silent
 
 
-async def test_a_store_with_a_higher_epoch_is_taken_above_it(stage: Stage) -> None:
+async def test_a_store_with_a_higher_epoch_is_taken_above_it(driven: DrivenCluster) -> None:
     """A failover of the master forgot the last takeovers: the store knows epoch 7000, the master only 1."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
     status, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7000, AgentId(new_id())))
     assert status is ReplyStatus.OK
     await rescuer.rescue().tick()
-    await check(stage, owner, lived)
-    assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 7001
+    await check(driven, owner, lived)
+    assert (await driven.bucket_state(owner.fence.bucket_id))[1] == 7001
     assert rescuer.telemetry.buckets_taken == 2
 
 
 async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
-    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+    driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
     server = new_valkey()
-    stage.store_url = server.url
-    owner, rescuer = await stage.owner(), await stage.agent()
+    driven.store_url = server.url
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
     server.kill()
@@ -48,26 +48,26 @@ async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
     await duty.tick()
     assert len(duty.unfinished) == 1
     assert rescuer.telemetry.drains_postponed == 1
-    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
+    assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
     await rescuer.reachability.tick()
     server.start()
     await rescuer.reachability.tick()
     assert rescuer.heard == ["default"]
     await duty.tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
 async def test_other_buckets_are_drained_while_one_store_is_silent(
-    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+    driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
-    server, url = new_valkey(), stage.store_url
-    stage.store_url = server.url
-    silent = await stage.owner()
+    server, url = new_valkey(), driven.store_url
+    driven.store_url = server.url
+    silent = await driven.owner()
     await silent.submit(1)
-    stage.store_url = url
-    owner, rescuer = await stage.owner(), await stage.agent()
+    driven.store_url = url
+    owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
-    await stage.rows("UPDATE bucket SET store = 'silent' WHERE id = $1", text(silent.fence.bucket_id))
+    await driven.rows("UPDATE bucket SET store = 'silent' WHERE id = $1", text(silent.fence.bucket_id))
     await silent.die()
     await owner.die()
     rescuer.stores["silent"] = silent.store
@@ -76,21 +76,21 @@ async def test_other_buckets_are_drained_while_one_store_is_silent(
     await stuck.tick()
     assert len(stuck.unfinished) == 1
     await rescuer.rescue().tick()
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)
 
 
 async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
-    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+    driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
     """Stopped, not ended: the kernel takes what is sent to it, and nobody answers."""
     server = new_valkey()
-    stage.store_url = server.url
-    owner, rescuer = await stage.owner(), await stage.agent()
+    driven.store_url = server.url
+    owner, rescuer = await driven.owner(), await driven.agent()
     await owner.submit(1)
     await owner.die()
     patient = StoreSettings(call_timeout_seconds=600.0, connect_timeout_seconds=600.0)
-    store = await AgentStore.connect(cluster=stage.cluster, name="default", url=server.url, settings=patient)
-    stage.opened.append(store)
+    store = await AgentStore.connect(cluster=driven.cluster, name="default", url=server.url, settings=patient)
+    driven.opened.append(store)
     await store.initialise(rescuer.master.cluster.uid, new_id())
     duty = rescuer.rescue(store=store)
     assert server.pid is not None
@@ -104,18 +104,18 @@ async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
             await tick
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    assert await stage.bucket_state(owner.fence.bucket_id) == ("LOST", 2)
+    assert await driven.bucket_state(owner.fence.bucket_id) == ("LOST", 2)
     assert len(duty.unfinished) == 0
 
 
 async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
-    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+    driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
     """An agent that is cut off from a store leaves its buckets to those that reach it."""
     server = new_valkey()
-    stage.store_url = server.url
-    owners = [await stage.owner() for _ in range(3)]
-    rescuer = await stage.agent()
+    driven.store_url = server.url
+    owners = [await driven.owner() for _ in range(3)]
+    rescuer = await driven.agent()
     for owner in owners:
         await owner.submit(1)
         await owner.die()
@@ -124,22 +124,22 @@ async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
     for _ in range(3):
         await duty.tick()
         await rescuer.reachability.tick()
-    states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
+    states = [(await driven.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert sorted(states) == ["DRAINING", "LOST", "LOST"]
     server.start()
     await rescuer.reachability.tick()
     await duty.tick()
-    states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
+    states = [(await driven.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert states == ["READY_TO_DELETE"] * 3
 
 
 async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it(
-    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+    driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
     """Also by an agent that has started since, and has never reached that store."""
     server = new_valkey()
-    stage.store_url = server.url
-    owner, rescuer = await stage.owner(), await stage.agent()
+    driven.store_url = server.url
+    owner, rescuer = await driven.owner(), await driven.agent()
     known = await owner.onboard(2)
     await owner.die()
     server.kill()
@@ -153,16 +153,16 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
     duty._store_dead_seconds = 0.0
     await duty.tick()
     assert len(duty.unfinished) == 1
-    assert {job_id: (await stage.jobs())[job_id][0] for job_id in known} == dict.fromkeys(known, "HELD")
+    assert {job_id: (await driven.jobs())[job_id][0] for job_id in known} == dict.fromkeys(known, "HELD")
     assert rescuer.told == [{(owner.lane, 3)}]
 
 
 # ---------------------------------------------------------------- the whole chain, by leases alone
 
 
-async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(stage: Stage) -> None:
+async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(driven: DrivenCluster) -> None:
     leases = Leases(lease_seconds=1.5, renew_seconds=0.5)
-    rescuer = await stage.agent(lease_seconds=leases.lease_seconds)
+    rescuer = await driven.agent(lease_seconds=leases.lease_seconds)
     clock = SystemClock()
     rescue = rescuer.rescue()
     certified = asyncio.Event()
@@ -180,7 +180,7 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
 
     await failure_detector.tick()
     await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
-    owner = await stage.owner(leases.lease_seconds)
+    owner = await driven.owner(leases.lease_seconds)
     lived = await owner.live(1)
     assert (await owner.master.members.renew(owner.agent_id, leases.lease_seconds)).alive
     silent_since = clock.boottime()
@@ -191,4 +191,4 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
     assert clock.boottime() >= silent_since + leases.lease_seconds * 0.99
     await rescue.tick()
     assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
-    await check(stage, owner, lived)
+    await check(driven, owner, lived)

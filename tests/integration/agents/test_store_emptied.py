@@ -26,7 +26,7 @@ from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import PrefetchLimit
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Owner, Stage
+from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, DrivenCluster, Owner
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -78,10 +78,10 @@ async def living(owner: Owner, lane: str) -> AsyncIterator[Life]:
     await life.bucket_worker.aclose()
 
 
-async def emptied(stage: Stage) -> None:
+async def emptied(driven: DrivenCluster) -> None:
     """FLUSHALL, as far as this cluster is concerned."""
-    raw = redis.from_url(stage.store_url)
-    keys = [key async for key in raw.scan_iter(match=f"jm:{{{stage.cluster}*", count=1000)]
+    raw = redis.from_url(driven.store_url)
+    keys = [key async for key in raw.scan_iter(match=f"jm:{{{driven.cluster}*", count=1000)]
     assert keys
     await raw.delete(*keys)
     await raw.aclose()
@@ -93,8 +93,8 @@ def afresh() -> None:
     ran.clear()
 
 
-async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: Stage) -> None:
-    owner = await stage.owner()
+async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(driven: DrivenCluster) -> None:
+    owner = await driven.owner()
     entries = [Entry(new_id(), 1, "work", b"{}") for _ in range(500)]
     unfit = Entry(new_id(), 1, "nul\0", b"{}")
     async with living(owner, owner.lane) as life:
@@ -102,24 +102,24 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         await until(lambda: len(life.bucket_worker.job_table) == 500 and len(ran) == 1)
         await life.submit([unfit])
         await until(lambda: len(life.bucket_worker.job_table) == 501)
-        await emptied(stage)
+        await emptied(driven)
         life.bucket_worker.claimers[owner.fence.bucket_id].wake()
         await until(lambda: life.owned.lost)
         await life.lost_buckets.tick()
         assert life.telemetry.jobs_salvaged == 500, "one is safe in quarantine"
         assert life.telemetry.jobs_at_risk == 0
-        assert set((await stage.jobs()).values()) == {("HELD", 1, 0)}
-        kept = await stage.rows("SELECT entry FROM quarantine")
+        assert set((await driven.jobs()).values()) == {("HELD", 1, 0)}
+        kept = await driven.rows("SELECT entry FROM quarantine")
         assert [row["entry"] for row in kept] == [encode_entry(unfit)]
-        assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
-        finding = await _finding(stage)
+        assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "LOST"
+        finding = await _finding(driven)
         assert finding.verdict is Verdict.OK
         assert "all 500 jobs were saved" in finding.detail
-    rescuer = await stage.agent()
+    rescuer = await driven.agent()
     await rescuer.store.initialise(rescuer.master.cluster.uid, new_id())
     await rescuer.rescue().tick()
-    heir = await stage.owner()
-    await stage.rows("UPDATE bucket SET lane = $1 WHERE id = $2::uuid", owner.lane, heir.fence.bucket_id.hex())
+    heir = await driven.owner()
+    await driven.rows("UPDATE bucket SET lane = $1 WHERE id = $2::uuid", owner.lane, heir.fence.bucket_id.hex())
     async with living(heir, owner.lane) as life:
         life.bucket_worker.due_fetcher.kick(heir.fence.bucket_id)
         await until(
@@ -129,31 +129,31 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         )
         await until(lambda: set(ran) == {entry.id for entry in entries})
         await life.bucket_worker.outcome_writer.wait_settled()
-    after = await stage.jobs()
+    after = await driven.jobs()
     assert after == {entry.id: ("SUCCEEDED", 2, 0) for entry in entries}
 
 
-async def _finding(stage: Stage) -> Finding:
-    reader = await Reader.connect(dsn=stage.dsn, schema=stage.schema)
+async def _finding(driven: DrivenCluster) -> Finding:
+    reader = await Reader.connect(dsn=driven.dsn, schema=driven.schema)
     try:
         return await loss_finding(reader)
     finally:
         await reader.close()
 
 
-async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: Stage) -> None:
-    assert (await _finding(stage)).verdict is Verdict.OK
-    owner = await stage.owner()
+async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(driven: DrivenCluster) -> None:
+    assert (await _finding(driven)).verdict is Verdict.OK
+    owner = await driven.owner()
     async with living(owner, owner.lane) as life:
         life.bucket_worker.claimers[owner.fence.bucket_id].prefetch_limit = PrefetchLimit(2, 0)
         await life.submit([Entry(new_id(), 1, "work", b"{}") for _ in range(5)])
         await until(lambda: life.bucket_worker.claimers[owner.fence.bucket_id].waiting == 3)
-        await emptied(stage)
+        await emptied(driven)
         await life.bucket_worker.claimers[owner.fence.bucket_id].adopt_unknown_lists()
         assert life.owned.lost
         await life.lost_buckets.tick()
         assert (life.telemetry.jobs_at_risk, life.telemetry.jobs_salvaged) == (3, 2)
-    finding = await _finding(stage)
+    finding = await _finding(driven)
     assert finding.verdict is Verdict.WARN
     assert finding.detail.startswith("3 job(s) without a row lay in 1 bucket(s)")
     assert "(2 more were saved)" in finding.detail
@@ -161,33 +161,33 @@ async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: S
     assert "GEN" in finding.detail
 
 
-async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_row(stage: Stage) -> None:
+async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_row(driven: DrivenCluster) -> None:
     """The owner's copy is HELD already when a rescuer finds the entry in the store: it runs once."""
-    owner, rescuer = await stage.owner(), await stage.agent()
+    owner, rescuer = await driven.owner(), await driven.agent()
     entry = Entry(new_id(), 1, "work", b"{}")
     async with living(owner, owner.lane) as life:
         await life.submit([entry])
         await until(lambda: len(ran) == 1)
         owner.ownership.lose(owner.fence.bucket_id, "its store fell back")
         await life.lost_buckets.tick()
-        assert await stage.jobs() == {entry.id: ("HELD", 1, 0)}
+        assert await driven.jobs() == {entry.id: ("HELD", 1, 0)}
     duty = rescuer.rescue()
     await duty.tick()
-    assert await stage.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
+    assert await driven.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
     assert rescuer.telemetry.drain_refusals == 1
-    assert await stage.jobs() == {entry.id: ("HELD", 1, 0)}
+    assert await driven.jobs() == {entry.id: ("HELD", 1, 0)}
 
 
-async def test_an_owner_whose_bucket_is_anothers_writes_nothing(stage: Stage) -> None:
-    owner, rescuer = await stage.owner(), await stage.agent()
+async def test_an_owner_whose_bucket_is_anothers_writes_nothing(driven: DrivenCluster) -> None:
+    owner, rescuer = await driven.owner(), await driven.agent()
     async with living(owner, owner.lane) as life:
         entry = Entry(new_id(), 1, "work", b"{}")
         await life.submit([entry])
         await until(lambda: len(ran) == 1)
         await owner.die()
         await rescuer.rescue().tick()
-        assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}
+        assert await driven.jobs() == {entry.id: ("HELD", 2, 1)}
         owner.ownership.lose(owner.fence.bucket_id, "fenced")
         await life.lost_buckets.tick()
         assert life.telemetry.jobs_salvaged == 0
-    assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}
+    assert await driven.jobs() == {entry.id: ("HELD", 2, 1)}

@@ -1,4 +1,4 @@
-"""A real schema with a small, lawful history in it, and the means to break the law behind every guard's back."""
+"""A real schema with a small correct history in it, and ways to break an invariant past every guard."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def fresh() -> UUID:
     return UUID(bytes=new_id())
 
 
-class Ground:
-    """One master and one store."""
+class AuditedCluster:
+    """One master and one store, with ways to break an invariant in them."""
 
     def __init__(self, connection: asyncpg.Connection[asyncpg.Record], reader: Reader, store: AgentStore) -> None:
         self.connection = connection
@@ -96,12 +96,12 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Ground]:
+async def audited(migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[AuditedCluster]:
     connection = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
     reader = await Reader.connect(dsn=migrated_dsn, schema=SCHEMA)
     store = await AgentStore.connect(cluster=cluster_name, name="default", url=store_url, settings=StoreSettings())
     await store.initialise(new_id(), new_id())
-    found = Ground(connection, reader, store)
+    found = AuditedCluster(connection, reader, store)
     await found.add_agent(found.agent)
     await found.add_agent(found.rescuer)
     await found.add_bucket(found.bucket, found.agent)
@@ -112,36 +112,36 @@ async def ground(migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncI
 
 
 @pytest.fixture
-async def history(ground: Ground) -> Ground:
+async def history(audited: AuditedCluster) -> AuditedCluster:
     """Everything that may lawfully happen."""
     for state in ("HELD", "ASSIGNED", "PROCESSING", "SUCCEEDED", "FAILED", "CANCELLED"):
-        await ground.add_job(state)
-    retried = await ground.add_job("SUCCEEDED", token=3, attempt=1)
-    await ground.add_attempt(retried, 2)
-    waiting = await ground.add_job("HELD", token=2, attempt=1)
-    await ground.add_attempt(waiting, 2, "timed_out")
-    late = await ground.add_job("SUCCEEDED", token=4)
-    await ground.add_attempt(late, 2, "lost", refused=True)
-    failed_by_rescue = await ground.add_job("FAILED", token=2, rescues=3)
-    await ground.add_attempt(failed_by_rescue, 2, "refused", refused=True)
-    keyed = await ground.add_job("SUCCEEDED", headers=b'{"key":"k1","metadata":{"x":"\\u0000"}}')
-    await ground.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k1', $1, '')", keyed)
-    await ground.execute(
+        await audited.add_job(state)
+    retried = await audited.add_job("SUCCEEDED", token=3, attempt=1)
+    await audited.add_attempt(retried, 2)
+    waiting = await audited.add_job("HELD", token=2, attempt=1)
+    await audited.add_attempt(waiting, 2, "timed_out")
+    late = await audited.add_job("SUCCEEDED", token=4)
+    await audited.add_attempt(late, 2, "lost", refused=True)
+    failed_by_rescue = await audited.add_job("FAILED", token=2, rescues=3)
+    await audited.add_attempt(failed_by_rescue, 2, "refused", refused=True)
+    keyed = await audited.add_job("SUCCEEDED", headers=b'{"key":"k1","metadata":{"x":"\\u0000"}}')
+    await audited.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k1', $1, '')", keyed)
+    await audited.execute(
         "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('leader', $1, 1, now() + interval '1 hour')",
-        ground.agent,
+        audited.agent,
     )
     dead, taken = fresh(), fresh()
-    await ground.add_agent(dead, "DEAD", "-1 hour")
-    await ground.add_bucket(taken, dead)
-    await ground.add_event(taken, "ACTIVE", "LOST", 1, dead)
-    await ground.add_event(taken, "LOST", "DRAINING", 2, ground.rescuer)
-    await ground.add_event(taken, "DRAINING", "READY_TO_DELETE", 2, ground.rescuer)
-    await ground.execute(
-        "UPDATE bucket SET state = 'READY_TO_DELETE', epoch = 2, owner = $2 WHERE id = $1", taken, ground.rescuer
+    await audited.add_agent(dead, "DEAD", "-1 hour")
+    await audited.add_bucket(taken, dead)
+    await audited.add_event(taken, "ACTIVE", "LOST", 1, dead)
+    await audited.add_event(taken, "LOST", "DRAINING", 2, audited.rescuer)
+    await audited.add_event(taken, "DRAINING", "READY_TO_DELETE", 2, audited.rescuer)
+    await audited.execute(
+        "UPDATE bucket SET state = 'READY_TO_DELETE', epoch = 2, owner = $2 WHERE id = $1", taken, audited.rescuer
     )
     left, retired = fresh(), fresh()
-    await ground.add_agent(left, "RETIRED", "-1 hour")
-    await ground.add_bucket(retired, left)
-    await ground.add_event(retired, "ACTIVE", "COMPLETING", 1, left)
-    await ground.add_event(retired, "COMPLETING", "READY_TO_DELETE", 1, left)
-    return ground
+    await audited.add_agent(left, "RETIRED", "-1 hour")
+    await audited.add_bucket(retired, left)
+    await audited.add_event(retired, "ACTIVE", "COMPLETING", 1, left)
+    await audited.add_event(retired, "COMPLETING", "READY_TO_DELETE", 1, left)
+    return audited

@@ -17,189 +17,189 @@ from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import ReplyStatus
-from tests.integration.audit.conftest import Ground, fresh
+from tests.integration.audit.conftest import AuditedCluster, fresh
 
 CHECKED = [invariant.number for invariant in INVARIANTS if invariant.not_applicable is None]
 
 
-async def test_a_lawful_history_is_clean(history: Ground) -> None:
+async def test_a_lawful_history_is_clean(history: AuditedCluster) -> None:
     report = await history.audit(quiet_seconds=0.0)
     assert report.violations == dict.fromkeys(CHECKED, 0), report.evidence
     assert report.clean
     assert set(report.not_applicable) == {"I10", "I11", "I12"}
 
 
-async def test_the_reader_cannot_write(history: Ground) -> None:
+async def test_the_reader_cannot_write(history: AuditedCluster) -> None:
     with pytest.raises(JobMasterError, match="read-only"):
         await history.reader.rows("DELETE FROM job")
 
 
-async def drop_keys(ground: Ground, table: str) -> None:
+async def drop_keys(audited: AuditedCluster, table: str) -> None:
     """The primary key of a table and of its partitions."""
-    await ground.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+    await audited.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
 
 
 # ---------------------------------------------------------------- crimes: what is done, and what it is found as
 
 
-async def two_final_rows(ground: Ground) -> str:
-    await drop_keys(ground, "job")
-    first = await ground.add_job("SUCCEEDED")
-    await ground.add_job("SUCCEEDED", id=first)
+async def two_final_rows(audited: AuditedCluster) -> str:
+    await drop_keys(audited, "job")
+    first = await audited.add_job("SUCCEEDED")
+    await audited.add_job("SUCCEEDED", id=first)
     return str(first)
 
 
-async def an_assignment_that_failed_and_succeeded(ground: Ground) -> str:
-    job = await ground.add_job("SUCCEEDED", token=2)
-    await ground.add_attempt(job, 2)
+async def an_assignment_that_failed_and_succeeded(audited: AuditedCluster) -> str:
+    job = await audited.add_job("SUCCEEDED", token=2)
+    await audited.add_attempt(job, 2)
     return str(job)
 
 
-async def success_with_an_error(ground: Ground) -> str:
-    return str(await ground.add_job("SUCCEEDED", error=b"{}"))
+async def success_with_an_error(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("SUCCEEDED", error=b"{}"))
 
 
-async def failure_without_an_error(ground: Ground) -> str:
-    return str(await ground.add_job("FAILED", error=None))
+async def failure_without_an_error(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("FAILED", error=None))
 
 
-async def result_before_the_end(ground: Ground) -> str:
-    return str(await ground.add_job("PROCESSING", result=b"1"))
+async def result_before_the_end(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("PROCESSING", result=b"1"))
 
 
-async def epochs_go_back(ground: Ground) -> str:
-    await ground.add_event(ground.bucket, "ACTIVE", "COMPLETING", 3, ground.agent)
-    await ground.execute("UPDATE bucket SET epoch = 3 WHERE id = $1", ground.bucket)
-    await ground.add_event(ground.bucket, "COMPLETING", "READY_TO_DELETE", 2, ground.agent)
-    return str(ground.bucket)
+async def epochs_go_back(audited: AuditedCluster) -> str:
+    await audited.add_event(audited.bucket, "ACTIVE", "COMPLETING", 3, audited.agent)
+    await audited.execute("UPDATE bucket SET epoch = 3 WHERE id = $1", audited.bucket)
+    await audited.add_event(audited.bucket, "COMPLETING", "READY_TO_DELETE", 2, audited.agent)
+    return str(audited.bucket)
 
 
-async def row_behind_its_events(ground: Ground) -> str:
-    await ground.add_event(ground.bucket, "ACTIVE", "COMPLETING", 2, ground.agent)
-    return str(ground.bucket)
+async def row_behind_its_events(audited: AuditedCluster) -> str:
+    await audited.add_event(audited.bucket, "ACTIVE", "COMPLETING", 2, audited.agent)
+    return str(audited.bucket)
 
 
-async def row_ahead_of_its_bucket(ground: Ground) -> str:
-    return str(await ground.add_job("SUCCEEDED", bucket_epoch=7))
+async def row_ahead_of_its_bucket(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("SUCCEEDED", bucket_epoch=7))
 
 
-async def token_goes_back(ground: Ground) -> str:
-    job = await ground.add_job("HELD", token=2)
-    await ground.add_attempt(job, 3)
+async def token_goes_back(audited: AuditedCluster) -> str:
+    job = await audited.add_job("HELD", token=2)
+    await audited.add_attempt(job, 3)
     return str(job)
 
 
-async def stale_outcome(ground: Ground) -> str:
-    job = await ground.add_job("SUCCEEDED", token=2)
-    await ground.add_attempt(job, 3)
+async def stale_outcome(audited: AuditedCluster) -> str:
+    job = await audited.add_job("SUCCEEDED", token=2)
+    await audited.add_attempt(job, 3)
     return str(job)
 
 
-async def refused_yet_recorded(ground: Ground) -> str:
-    job = await ground.add_job("SUCCEEDED", token=2)
-    await ground.add_attempt(job, 2, "refused", refused=True)
+async def refused_yet_recorded(audited: AuditedCluster) -> str:
+    job = await audited.add_job("SUCCEEDED", token=2)
+    await audited.add_attempt(job, 2, "refused", refused=True)
     return str(job)
 
 
-async def two_owners(ground: Ground) -> str:
-    await ground.add_event(ground.bucket, "ACTIVE", "COMPLETING", 1, ground.rescuer)
-    return str(ground.bucket)
+async def two_owners(audited: AuditedCluster) -> str:
+    await audited.add_event(audited.bucket, "ACTIVE", "COMPLETING", 1, audited.rescuer)
+    return str(audited.bucket)
 
 
-async def owner_who_never_took_it(ground: Ground) -> str:
-    await ground.execute("UPDATE bucket SET owner = $2 WHERE id = $1", ground.bucket, ground.rescuer)
-    return str(ground.bucket)
+async def owner_who_never_took_it(audited: AuditedCluster) -> str:
+    await audited.execute("UPDATE bucket SET owner = $2 WHERE id = $1", audited.bucket, audited.rescuer)
+    return str(audited.bucket)
 
 
-async def held_in_a_bucket(ground: Ground) -> str:
-    await ground.execute("ALTER TABLE job DROP CONSTRAINT job_held_is_nowhere")
-    return str(await ground.add_job("HELD", bucket_id=ground.bucket))
+async def held_in_a_bucket(audited: AuditedCluster) -> str:
+    await audited.execute("ALTER TABLE job DROP CONSTRAINT job_held_is_nowhere")
+    return str(await audited.add_job("HELD", bucket_id=audited.bucket))
 
 
-async def in_flight_nowhere(ground: Ground) -> str:
-    await ground.execute("ALTER TABLE job DROP CONSTRAINT job_assigned_is_somewhere")
-    return str(await ground.add_job("ASSIGNED", bucket_id=None))
+async def in_flight_nowhere(audited: AuditedCluster) -> str:
+    await audited.execute("ALTER TABLE job DROP CONSTRAINT job_assigned_is_somewhere")
+    return str(await audited.add_job("ASSIGNED", bucket_id=None))
 
 
-async def in_flight_twice(ground: Ground) -> str:
-    await drop_keys(ground, "job")
+async def in_flight_twice(audited: AuditedCluster) -> str:
+    await drop_keys(audited, "job")
     other = fresh()
-    await ground.add_bucket(other, ground.agent)
-    job = await ground.add_job("ASSIGNED")
-    await ground.add_job("ASSIGNED", id=job, bucket_id=other)
+    await audited.add_bucket(other, audited.agent)
+    job = await audited.add_job("ASSIGNED")
+    await audited.add_job("ASSIGNED", id=job, bucket_id=other)
     return str(job)
 
 
-async def in_a_bucket_of_another_lane(ground: Ground) -> str:
-    return str(await ground.add_job("PROCESSING", lane="payroll"))
+async def in_a_bucket_of_another_lane(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("PROCESSING", lane="payroll"))
 
 
-async def in_no_bucket_at_all(ground: Ground) -> str:
-    return str(await ground.add_job("PROCESSING", bucket_id=fresh()))
+async def in_no_bucket_at_all(audited: AuditedCluster) -> str:
+    return str(await audited.add_job("PROCESSING", bucket_id=fresh()))
 
 
-async def in_the_hands_of_the_dead(ground: Ground) -> str:
+async def in_the_hands_of_the_dead(audited: AuditedCluster) -> str:
     dead, bucket = fresh(), fresh()
-    await ground.add_agent(dead, "DEAD", "-1 hour")
-    await ground.add_bucket(bucket, dead)
-    return str(await ground.add_job("PROCESSING", bucket_id=bucket))
+    await audited.add_agent(dead, "DEAD", "-1 hour")
+    await audited.add_bucket(bucket, dead)
+    return str(await audited.add_job("PROCESSING", bucket_id=bucket))
 
 
-async def under_an_old_epoch(ground: Ground) -> str:
-    await ground.execute("UPDATE bucket SET epoch = 2 WHERE id = $1", ground.bucket)
-    return str(await ground.add_job("ASSIGNED"))
+async def under_an_old_epoch(audited: AuditedCluster) -> str:
+    await audited.execute("UPDATE bucket SET epoch = 2 WHERE id = $1", audited.bucket)
+    return str(await audited.add_job("ASSIGNED"))
 
 
-async def two_jobs_of_one_key(ground: Ground) -> str:
+async def two_jobs_of_one_key(audited: AuditedCluster) -> str:
     for _ in range(2):
-        await ground.add_job("SUCCEEDED", headers=b'{"key":"k9"}')
+        await audited.add_job("SUCCEEDED", headers=b'{"key":"k9"}')
     return "h k9"
 
 
-async def key_of_another_job(ground: Ground) -> str:
-    job = await ground.add_job("SUCCEEDED", headers=b'{"key":"k8"}')
-    await ground.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k7', $1, '')", job)
+async def key_of_another_job(audited: AuditedCluster) -> str:
+    job = await audited.add_job("SUCCEEDED", headers=b'{"key":"k8"}')
+    await audited.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k7', $1, '')", job)
     return "h k7"
 
 
-async def two_leases_of_one_name(ground: Ground) -> str:
-    await drop_keys(ground, "lease")
-    await ground.execute(
+async def two_leases_of_one_name(audited: AuditedCluster) -> str:
+    await drop_keys(audited, "lease")
+    await audited.execute(
         "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('leader', $1, 1, now() + interval '1 hour')",
-        ground.rescuer,
+        audited.rescuer,
     )
     return "leader"
 
 
-async def lost_out_of_completing(ground: Ground) -> str:
+async def lost_out_of_completing(audited: AuditedCluster) -> str:
     left, bucket = fresh(), fresh()
-    await ground.add_agent(left, "RETIRED")
-    await ground.execute("UPDATE agent SET ended_at = now() + interval '1 hour' WHERE id = $1", left)
-    await ground.add_bucket(bucket, left)
-    await ground.add_event(bucket, "ACTIVE", "COMPLETING", 1, left)
-    await ground.add_event(bucket, "COMPLETING", "LOST", 1, left)
+    await audited.add_agent(left, "RETIRED")
+    await audited.execute("UPDATE agent SET ended_at = now() + interval '1 hour' WHERE id = $1", left)
+    await audited.add_bucket(bucket, left)
+    await audited.add_event(bucket, "ACTIVE", "COMPLETING", 1, left)
+    await audited.add_event(bucket, "COMPLETING", "LOST", 1, left)
     return str(bucket)
 
 
-async def lost_after_the_exit(ground: Ground) -> str:
+async def lost_after_the_exit(audited: AuditedCluster) -> str:
     left, bucket = fresh(), fresh()
-    await ground.add_agent(left, "RETIRED")
-    await ground.add_bucket(bucket, left)
-    await ground.add_event(bucket, "ACTIVE", "LOST", 1, left)
+    await audited.add_agent(left, "RETIRED")
+    await audited.add_bucket(bucket, left)
+    await audited.add_event(bucket, "ACTIVE", "LOST", 1, left)
     return str(bucket)
 
 
-async def lost_by_its_owner_after_its_end(ground: Ground) -> str:
+async def lost_by_its_owner_after_its_end(audited: AuditedCluster) -> str:
     """The owner is alive: it shrinks, or has a long job in another bucket."""
     bucket = fresh()
-    await ground.add_bucket(bucket, ground.agent)
-    await ground.add_event(bucket, "ACTIVE", "COMPLETING", 1, ground.agent)
-    await ground.add_event(bucket, "COMPLETING", "READY_TO_DELETE", 1, ground.agent)
-    await ground.add_event(bucket, "READY_TO_DELETE", "LOST", 1, ground.agent)
+    await audited.add_bucket(bucket, audited.agent)
+    await audited.add_event(bucket, "ACTIVE", "COMPLETING", 1, audited.agent)
+    await audited.add_event(bucket, "COMPLETING", "READY_TO_DELETE", 1, audited.agent)
+    await audited.add_event(bucket, "READY_TO_DELETE", "LOST", 1, audited.agent)
     return str(bucket)
 
 
-CRIMES: list[tuple[str, Callable[[Ground], Awaitable[str]]]] = [
+CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I1", two_final_rows),
     ("I1", an_assignment_that_failed_and_succeeded),
     ("I2", success_with_an_error),
@@ -227,7 +227,7 @@ CRIMES: list[tuple[str, Callable[[Ground], Awaitable[str]]]] = [
     ("I14", lost_after_the_exit),
     ("I14", lost_by_its_owner_after_its_end),
 ]
-ALSO: dict[Callable[[Ground], Awaitable[str]], set[str]] = {
+ALSO: dict[Callable[[AuditedCluster], Awaitable[str]], set[str]] = {
     in_flight_nowhere: {"I8"},
     in_the_hands_of_the_dead: set(),
     refused_yet_recorded: set(),
@@ -238,7 +238,9 @@ ALSO: dict[Callable[[Ground], Awaitable[str]], set[str]] = {
 
 
 @pytest.mark.parametrize(("number", "crime"), CRIMES, ids=[f"{number} {crime.__name__}" for number, crime in CRIMES])
-async def test_a_crime_is_found(history: Ground, number: str, crime: Callable[[Ground], Awaitable[str]]) -> None:
+async def test_a_crime_is_found(
+    history: AuditedCluster, number: str, crime: Callable[[AuditedCluster], Awaitable[str]]
+) -> None:
     subject = await crime(history)
     report = await history.audit(quiet_seconds=0.0)
     assert report.violations[number] >= 1, report
@@ -247,7 +249,7 @@ async def test_a_crime_is_found(history: Ground, number: str, crime: Callable[[G
     assert found - {number} <= ALSO.get(crime, set()), report.evidence
 
 
-async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: Ground) -> None:
+async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: AuditedCluster) -> None:
     """A store was put back to before the exit: its jobs are rescued, and nobody's exit was unclean."""
     left, bucket = fresh(), fresh()
     await history.add_agent(left, "RETIRED")
@@ -259,14 +261,14 @@ async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: G
     assert not any(report.violations.values()), report.evidence
 
 
-async def test_the_young_are_not_judged(history: Ground) -> None:
+async def test_the_young_are_not_judged(history: AuditedCluster) -> None:
     """I8 waits until it has been quiet; the same row is a violation afterwards."""
     await in_no_bucket_at_all(history)
     assert (await history.audit(quiet_seconds=60.0)).violations["I8"] == 0
     assert (await history.audit(quiet_seconds=0.0)).violations["I8"] == 1
 
 
-async def test_all_are_counted_and_few_are_shown(history: Ground) -> None:
+async def test_all_are_counted_and_few_are_shown(history: AuditedCluster) -> None:
     for _ in range(5):
         await success_with_an_error(history)
     report = await history.audit(evidence_rows=2)
@@ -274,7 +276,7 @@ async def test_all_are_counted_and_few_are_shown(history: Ground) -> None:
     assert len(report.evidence["I2"]) == 2
 
 
-async def test_rows_below_the_floor_are_not_looked_at(history: Ground) -> None:
+async def test_rows_below_the_floor_are_not_looked_at(history: AuditedCluster) -> None:
     await success_with_an_error(history)
     assert (await history.audit(floor=new_id())).violations["I2"] == 0
 
@@ -286,16 +288,16 @@ def entry_of(job_id: bytes) -> bytes:
     return encode_entry(Entry(job_id, 1, "h", b"{}"))
 
 
-async def submit(ground: Ground, bucket: UUID, job_id: bytes) -> None:
-    fence = Fence(BucketId(bucket.bytes), 1, AgentId(ground.agent.bytes))
-    assert await ground.store.open_bucket(fence) is ReplyStatus.OK
-    answer = await ground.store.submit(
+async def submit(audited: AuditedCluster, bucket: UUID, job_id: bytes) -> None:
+    fence = Fence(BucketId(bucket.bytes), 1, AgentId(audited.agent.bytes))
+    assert await audited.store.open_bucket(fence) is ReplyStatus.OK
+    answer = await audited.store.submit(
         bucket.bytes, [entry_of(job_id)], high_water_jobs=10, high_water_bytes=10_000, skew_ms_max=3_600_000
     )
     assert answer.status is ReplyStatus.OK
 
 
-async def test_acknowledged_jobs_are_found_in_master_and_store(history: Ground) -> None:
+async def test_acknowledged_jobs_are_found_in_master_and_store(history: AuditedCluster) -> None:
     in_master, waiting, claimed = await history.add_job("HELD"), new_id(), new_id()
     await submit(history, history.bucket, claimed)
     fence = Fence(BucketId(history.bucket.bytes), 1, AgentId(history.agent.bytes))
@@ -305,14 +307,14 @@ async def test_acknowledged_jobs_are_found_in_master_and_store(history: Ground) 
     assert report.violations["I5"] == 0, report.evidence
 
 
-async def test_an_acknowledged_job_that_is_nowhere_is_found(history: Ground) -> None:
+async def test_an_acknowledged_job_that_is_nowhere_is_found(history: AuditedCluster) -> None:
     lost = new_id()
     report = await history.audit(acknowledged=[lost, (await history.add_job("SUCCEEDED")).bytes])
     assert report.violations["I5"] == 1
     assert [row.subject for row in report.evidence["I5"]] == [str(UUID(bytes=lost))]
 
 
-async def test_jobs_in_a_bucket_that_the_master_forgot_are_found(history: Ground) -> None:
+async def test_jobs_in_a_bucket_that_the_master_forgot_are_found(history: AuditedCluster) -> None:
     stranger = fresh()
     await submit(history, stranger, new_id())
     report = await history.audit()

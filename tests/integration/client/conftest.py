@@ -13,7 +13,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
-from tests.integration.client.fixture import HandAgent, Workshop, handlers, settings_for
+from tests.integration.client.fixture import ClientFixture, DrivenAgent, handlers, settings_for
 
 OpenCluster = Callable[..., Awaitable[Cluster]]
 
@@ -45,7 +45,7 @@ async def master(migrated_dsn: str, client_settings: ClusterSettings, opened: As
 
 
 @pytest.fixture
-async def agent(master: Master, client_settings: ClusterSettings, opened: AsyncExitStack) -> HandAgent:
+async def agent(master: Master, client_settings: ClusterSettings, opened: AsyncExitStack) -> DrivenAgent:
     """A registered agent with an initialised store and no buckets yet."""
     settings = client_settings.stores["default"]
     store = await AgentStore.connect(
@@ -53,14 +53,14 @@ async def agent(master: Master, client_settings: ClusterSettings, opened: AsyncE
     )
     opened.push_async_callback(store.close)
     await store.initialise(master.cluster.uid, new_id())
-    agent = HandAgent(master, store, "default")
+    agent = DrivenAgent(master, store, "default")
     await agent.start(handlers)
     return agent
 
 
 @pytest.fixture
 def open_cluster(
-    master: Master, agent: HandAgent, client_settings: ClusterSettings, opened: AsyncExitStack
+    master: Master, agent: DrivenAgent, client_settings: ClusterSettings, opened: AsyncExitStack
 ) -> OpenCluster:
     """Opens producers; ``stores=``, ``settings=``, ``handlers=`` replace the usual ones."""
 
@@ -75,9 +75,9 @@ def open_cluster(
 
 
 @pytest.fixture
-async def shop(
-    client_settings: ClusterSettings, migrated_dsn: str, master: Master, agent: HandAgent, open_cluster: OpenCluster
-) -> Workshop:
+async def client(
+    client_settings: ClusterSettings, migrated_dsn: str, master: Master, agent: DrivenAgent, open_cluster: OpenCluster
+) -> ClientFixture:
     """A cluster with two buckets in lane ``default``, priority medium, and a producer."""
     await agent.open(count=2)
-    return Workshop(client_settings, migrated_dsn, master, agent, await open_cluster())
+    return ClientFixture(client_settings, migrated_dsn, master, agent, await open_cluster())

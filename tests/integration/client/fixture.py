@@ -1,4 +1,4 @@
-"""A whole cluster for the client's tests: real PostgreSQL, real stores, and an agent that the test moves by hand."""
+"""A whole cluster for the client's tests: real PostgreSQL, real stores, and an agent that the test drives."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def settings_for(cluster: str, urls: dict[str, str], **parts: object) -> Cluster
     return ClusterSettings(**values)  # type: ignore[arg-type]  # names of parts are the test's business
 
 
-class HandAgent:
-    """An agent without a runtime: it owns buckets, and does what the test says."""
+class DrivenAgent:
+    """An agent without a runtime: it owns buckets, and each of its steps is a call by the test."""
 
     def __init__(self, master: Master, store: AgentStore, name: str) -> None:
         self.master = master
@@ -130,10 +130,12 @@ class HandAgent:
         return done
 
 
-class Workshop:
-    """What one test has."""
+class ClientFixture:
+    """Servers, a client and an agent of one test."""
 
-    def __init__(self, settings: ClusterSettings, dsn: str, master: Master, agent: HandAgent, cluster: Cluster) -> None:
+    def __init__(
+        self, settings: ClusterSettings, dsn: str, master: Master, agent: DrivenAgent, cluster: Cluster
+    ) -> None:
         self.settings = settings
         self.dsn = dsn
         self.master = master

@@ -18,48 +18,48 @@ from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidAr
 from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import Workshop, pay, resize
+from tests.integration.client.fixture import ClientFixture, pay, resize
 
 
-async def test_every_item_of_an_iterable_arrives_once(shop: Workshop) -> None:
-    summary = await shop.cluster.submit_many(({"path": str(i)} for i in range(5000)), resize)
+async def test_every_item_of_an_iterable_arrives_once(client: ClientFixture) -> None:
+    summary = await client.cluster.submit_many(({"path": str(i)} for i in range(5000)), resize)
     assert summary.submitted == 5000
     assert summary.by_level == {Durability.STORE: 5000}
-    waiting = await shop.waiting()
+    waiting = await client.waiting()
     assert waiting.keys() == set(summary.ids)
     assert {entry.args for entry in waiting.values()} == {b'{"path":"%d"}' % i for i in range(5000)}
 
 
-async def test_pairs_of_several_handlers_go_to_their_lanes(shop: Workshop) -> None:
-    await shop.agent.open("payroll", 4)
+async def test_pairs_of_several_handlers_go_to_their_lanes(client: ClientFixture) -> None:
+    await client.agent.open("payroll", 4)
 
     async def items() -> AsyncIterator[tuple[Any, Any]]:
         for i in range(30):
             yield (resize, {"path": str(i)}) if i % 3 else (pay, {"employee": i})
 
-    summary = await shop.cluster.submit_many(items(), tags=["bulk"])
+    summary = await client.cluster.submit_many(items(), tags=["bulk"])
     assert summary.submitted == 30
-    lanes = dict.fromkeys(shop.agent.buckets, 0)
-    for key, buckets in shop.agent.buckets.items():
+    lanes = dict.fromkeys(client.agent.buckets, 0)
+    for key, buckets in client.agent.buckets.items():
         for bucket in buckets:
-            lanes[key] += len((await shop.agent.claim(bucket))[1])
+            lanes[key] += len((await client.agent.claim(bucket))[1])
     assert lanes == {("default", 3): 20, ("payroll", 4): 10}
 
 
-async def test_held_and_durable_bulk_is_rows(shop: Workshop) -> None:
-    later = await shop.cluster.submit_many([{"path": "a"}] * 2500, resize, after=3600)
-    durable = await shop.cluster.submit_many([{"path": "b"}] * 1500, resize, durability="master")
-    unserved = await shop.cluster.submit_many([{"employee": 1}] * 10, pay)
+async def test_held_and_durable_bulk_is_rows(client: ClientFixture) -> None:
+    later = await client.cluster.submit_many([{"path": "a"}] * 2500, resize, after=3600)
+    durable = await client.cluster.submit_many([{"path": "b"}] * 1500, resize, durability="master")
+    unserved = await client.cluster.submit_many([{"employee": 1}] * 10, pay)
     for summary in (later, durable, unserved):
         assert set(summary.by_level) == {Durability.MASTER}
-    rows = await shop.rows()
+    rows = await client.rows()
     assert {rows[job_id] for job_id in later.ids} == {"HELD"}
     assert {rows[job_id] for job_id in durable.ids} == {"ASSIGNED"}
     assert len(rows) == 4010
-    assert (await shop.waiting()).keys() == set(durable.ids)
+    assert (await client.waiting()).keys() == set(durable.ids)
 
 
-async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(shop: Workshop) -> None:
+async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: ClientFixture) -> None:
     read = 0
 
     def items() -> Iterator[dict[str, str]]:
@@ -69,20 +69,20 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(shop: Worksh
             yield {"path": str(i)}
 
     held = asyncio.Event()
-    submit = shop.store.submit
+    submit = client.store.submit
 
     async def slow(*args: Any, **options: Any) -> Any:
         await held.wait()
         return await submit(*args, **options)
 
-    shop.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
-    task = asyncio.create_task(shop.cluster.submit_many(items(), resize))
+    client.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
+    task = asyncio.create_task(client.cluster.submit_many(items(), resize))
     seen = -1
     while read != seen or not read:  # until it stands still
         seen = read
         for _ in range(50):
             await asyncio.sleep(0)
-    assert read == (CHUNKS_MAX + 1) * shop.settings.limits.submit_chunk_jobs
+    assert read == (CHUNKS_MAX + 1) * client.settings.limits.submit_chunk_jobs
     held.set()
     assert (await task).submitted == 20_000
 
@@ -96,16 +96,16 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(shop: Worksh
     ],
 )
 async def test_a_bad_item_is_named(
-    shop: Workshop, items: list[Any], handler: str | None, cause: type[Exception], words: str, unsent: int
+    client: ClientFixture, items: list[Any], handler: str | None, cause: type[Exception], words: str, unsent: int
 ) -> None:
     with pytest.raises(BulkFailed, match=words) as caught:
-        await shop.cluster.submit_many(items, handler)
+        await client.cluster.submit_many(items, handler)
     assert isinstance(caught.value.__cause__, cause)
     assert caught.value.unsent == unsent
-    assert (await shop.waiting()).keys() == set(caught.value.summary.ids)
+    assert (await client.waiting()).keys() == set(caught.value.summary.ids)
 
 
-async def test_names_without_code_go_in_bulk_too(shop: Workshop, open_cluster: OpenCluster) -> None:
+async def test_names_without_code_go_in_bulk_too(client: ClientFixture, open_cluster: OpenCluster) -> None:
     cluster = await open_cluster(handlers=Handlers())
     summary = await cluster.submit_many(({"path": str(i)} for i in range(50)), "images.resize")
     assert summary.submitted == 50
@@ -113,8 +113,8 @@ async def test_names_without_code_go_in_bulk_too(shop: Workshop, open_cluster: O
         await cluster.submit_many([{"path": "a"}] * 3 + [{}], "images.resize")
 
 
-async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(shop: Workshop) -> None:
-    submit = shop.store.submit
+async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(client: ClientFixture) -> None:
+    submit = client.store.submit
     calls = 0
 
     async def third_time_lost(bucket_id: bytes, items: Any, **options: Any) -> Any:
@@ -128,7 +128,7 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
             raise OutcomeUnknown("the answer was lost", job_ids=[item[ID_AT] for item in items])
         return answer
 
-    shop.store.submit = third_time_lost  # type: ignore[method-assign]
+    client.store.submit = third_time_lost  # type: ignore[method-assign]
     read: list[int] = []
 
     def items() -> Iterator[dict[str, str]]:
@@ -137,24 +137,24 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
             yield {"path": str(i)}
 
     with pytest.raises(BulkFailed) as caught:
-        await shop.cluster.submit_many(items(), resize)
+        await client.cluster.submit_many(items(), resize)
     failed = caught.value
     assert isinstance(failed.__cause__, OutcomeUnknown)
     assert failed.summary.submitted + len(failed.unknown_ids) + failed.unsent == len(read)
-    waiting = await shop.waiting()
+    waiting = await client.waiting()
     acknowledged, unknown = set(failed.summary.ids), set(failed.unknown_ids)
     assert acknowledged
     assert unknown
     # A chunk that finds every bucket avoided, because a call to it failed a moment ago, becomes rows.
-    rows = await shop.master.queries.states(list(acknowledged - waiting.keys()))
+    rows = await client.master.queries.states(list(acknowledged - waiting.keys()))
     assert acknowledged <= waiting.keys() | rows.keys()
     assert waiting.keys() <= acknowledged | unknown
 
 
-async def test_full_buckets_stop_spill_or_slow_a_bulk(shop: Workshop, open_cluster: OpenCluster) -> None:
-    stores = {"default": msgspec.structs.replace(shop.settings.stores["default"], high_water_jobs=1000)}
+async def test_full_buckets_stop_spill_or_slow_a_bulk(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    stores = {"default": msgspec.structs.replace(client.settings.stores["default"], high_water_jobs=1000)}
     settings = msgspec.structs.replace(
-        shop.settings,
+        client.settings,
         stores=stores,
         limits=Limits(submit_chunk_jobs=100),
         jobs=JobDefaults(on_full_timeout_seconds=20.0),
@@ -169,20 +169,20 @@ async def test_full_buckets_stop_spill_or_slow_a_bulk(shop: Workshop, open_clust
     blocked = asyncio.create_task(cluster.submit_many([{"path": "c"}] * 1500, resize))
     done = 0
     while done < 3500:
-        done += await shop.agent.work_off(result=b'{"width":1,"height":1}')
+        done += await client.agent.work_off(result=b'{"width":1,"height":1}')
         await asyncio.sleep(0)
     assert (await blocked).by_level == {Durability.STORE: 1500}
-    states = list((await shop.rows()).values())
+    states = list((await client.rows()).values())
     assert states.count(JobState.SUCCEEDED.value) == 3500
 
 
-async def test_options_of_a_single_job_are_refused(shop: Workshop) -> None:
+async def test_options_of_a_single_job_are_refused(client: ClientFixture) -> None:
     with pytest.raises(InputError, match="belong to one job"):
-        await shop.cluster.submit_many([{"path": "a"}], resize, idempotency_key="k")  # type: ignore[call-arg]
+        await client.cluster.submit_many([{"path": "a"}], resize, idempotency_key="k")  # type: ignore[call-arg]
 
 
 async def test_ids_that_the_master_refuses_are_never_acknowledged(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A producer whose clock runs two years ahead, and jobs that no store has looked at first.
     def from_the_future() -> bytes:
@@ -194,11 +194,11 @@ async def test_ids_that_the_master_refuses_are_never_acknowledged(
     for options in ({"after": 3600}, {"durability": "master"}):
         given: Any = options
         with pytest.raises(BulkFailed, match="outside the master's partitions") as caught:
-            await shop.cluster.submit_many([{"path": "a"}] * 3, resize, **given)
+            await client.cluster.submit_many([{"path": "a"}] * 3, resize, **given)
         assert (caught.value.summary.submitted, len(caught.value.unknown_ids), caught.value.unsent) == (0, 0, 3)
         with pytest.raises(InputError, match="outside its partitions"):
-            await shop.cluster.submit(resize, {"path": "a"}, **given)
+            await client.cluster.submit(resize, {"path": "a"}, **given)
     with pytest.raises(ClockSkew):
-        await shop.cluster.submit(resize, {"path": "a"})
-    assert await shop.rows() == {}
-    assert await shop.waiting() == {}
+        await client.cluster.submit(resize, {"path": "a"})
+    assert await client.rows() == {}
+    assert await client.waiting() == {}

@@ -31,7 +31,7 @@ from jobmaster.model.job import Durability, NewJob
 from jobmaster.ports import Written
 from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreSettings
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import HandAgent, Workshop, handlers, resize, settings_for
+from tests.integration.client.fixture import ClientFixture, DrivenAgent, handlers, resize, settings_for
 from tests.support.proxy.tcp_proxy import SILENT, SLOW, slow_store_proxy
 from tests.support.waiting import until
 
@@ -39,48 +39,48 @@ NewValkey = Callable[..., ValkeyServer]
 
 
 async def second_store(
-    shop: Workshop, server: ValkeyServer, opened: AsyncExitStack, url: str | None = None
-) -> tuple[HandAgent, ClusterSettings]:
+    client: ClientFixture, server: ValkeyServer, opened: AsyncExitStack, url: str | None = None
+) -> tuple[DrivenAgent, ClusterSettings]:
     """Another store with an agent of its own and two buckets."""
     store = await AgentStore.connect(
-        cluster=shop.settings.cluster,
+        cluster=client.settings.cluster,
         name="other",
         url=url or server.url,
         settings=StoreSettings(call_timeout_seconds=1.0, connect_timeout_seconds=1.0),
     )
     opened.push_async_callback(store.close)
-    await store.initialise(shop.master.cluster.uid, new_id())
-    agent = HandAgent(shop.master, store, "other")
+    await store.initialise(client.master.cluster.uid, new_id())
+    agent = DrivenAgent(client.master, store, "other")
     await agent.start(handlers)
     await agent.open(count=2)
-    urls = {"default": str(shop.settings.stores["default"].url), "other": server.url}
-    return agent, settings_for(shop.settings.cluster, urls)
+    urls = {"default": str(client.settings.stores["default"].url), "other": server.url}
+    return agent, settings_for(client.settings.cluster, urls)
 
 
 async def test_a_dead_store_sends_jobs_to_the_other_one_and_then_to_the_master(
-    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+    client: ClientFixture, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     server = new_valkey()
-    agent, settings = await second_store(shop, server, opened)
-    both = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
+    agent, settings = await second_store(client, server, opened)
+    both = await open_cluster(settings=settings, stores={"default": client.store, "other": agent.store})
     await asyncio.gather(*(both.submit(resize, {"path": "a"}) for _ in range(20)))
     server.kill()
-    mine = {bucket.id for bucket in shop.agent.buckets["default", 3]}
+    mine = {bucket.id for bucket in client.agent.buckets["default", 3]}
     for _ in range(20):
         receipt = await both.submit(resize, {"path": "b"})
         assert receipt.bucket_id in mine
     alone = await open_cluster(settings=settings, stores={"other": agent.store})
     held = await alone.submit(resize, {"path": "c"})
     assert held.level is Durability.MASTER
-    assert await shop.rows() == {held.id: "HELD"}
+    assert await client.rows() == {held.id: "HELD"}
 
 
 async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_again_is_safe(
-    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+    client: ClientFixture, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     server = new_valkey()
     async with slow_store_proxy(server.url, seed=1) as proxy:
-        agent, settings = await second_store(shop, server, opened, proxy.store_url)
+        agent, settings = await second_store(client, server, opened, proxy.store_url)
         cluster = await open_cluster(settings=settings, stores={"other": agent.store})
         await cluster.submit(resize, {"path": "warm"})
         proxy.set(SILENT)
@@ -107,7 +107,7 @@ async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_agai
     ],
 )
 async def test_durability_is_reached_or_refused_never_downgraded(
-    shop: Workshop,
+    client: ClientFixture,
     new_valkey: NewValkey,
     opened: AsyncExitStack,
     open_cluster: OpenCluster,
@@ -116,7 +116,7 @@ async def test_durability_is_reached_or_refused_never_downgraded(
     allow_volatile: bool,
     expected: Durability | str,
 ) -> None:
-    agent, settings = await second_store(shop, new_valkey(**config), opened)
+    agent, settings = await second_store(client, new_valkey(**config), opened)
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})
     submit = cluster.submit(
         "images.resize",
@@ -133,7 +133,7 @@ async def test_durability_is_reached_or_refused_never_downgraded(
 
 
 async def test_a_log_turned_off_later_is_noticed(
-    shop: Workshop,
+    client: ClientFixture,
     new_valkey: NewValkey,
     opened: AsyncExitStack,
     open_cluster: OpenCluster,
@@ -143,7 +143,7 @@ async def test_a_log_turned_off_later_is_noticed(
 
     monkeypatch.setattr(store_handle, "RECHECK_SECONDS", 0.0)
     server = new_valkey(appendonly="yes")
-    agent, settings = await second_store(shop, server, opened)
+    agent, settings = await second_store(client, server, opened)
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})
     assert (await cluster.submit(resize, {"path": "a"})).level is Durability.STORE
     async with redis.asyncio.Redis.from_url(server.url) as raw:
@@ -154,19 +154,19 @@ async def test_a_log_turned_off_later_is_noticed(
 
 
 async def test_a_store_without_the_functions_is_named(
-    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+    client: ClientFixture, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     import redis.asyncio
 
     server = new_valkey()
-    agent, settings = await second_store(shop, server, opened)
+    agent, settings = await second_store(client, server, opened)
     agent.store._calls.reload = None  # as a producer, who never loads functions
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})
     async with redis.asyncio.Redis.from_url(server.url) as raw:
         await raw.function_flush()
     with pytest.raises(StoreRefused, match="'other'"):
         await cluster.submit(resize, {"path": "a"})
-    assert await shop.rows() == {}
+    assert await client.rows() == {}
 
 
 async def test_intake_goes_on_while_the_master_is_down(
@@ -189,7 +189,7 @@ async def test_intake_goes_on_while_the_master_is_down(
     )
     opened.push_async_callback(store.close)
     await store.initialise(master.cluster.uid, new_id())
-    agent = HandAgent(master, store, "default")
+    agent = DrivenAgent(master, store, "default")
     await agent.start(handlers)
     (bucket,) = await agent.open()
     cluster = Cluster(client_settings, master, {"default": store}, handlers=handlers)
@@ -207,9 +207,9 @@ async def test_intake_goes_on_while_the_master_is_down(
 
 @pytest.mark.parametrize("options", [{"after": 3600}, {"durability": "master"}, {"idempotency_key": "k"}])
 async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
-    shop: Workshop, options: dict[str, Any]
+    client: ClientFixture, options: dict[str, Any]
 ) -> None:
-    insert_held, insert_assigned = shop.master.intake.insert_held, shop.master.intake.insert_assigned
+    insert_held, insert_assigned = client.master.intake.insert_held, client.master.intake.insert_assigned
     lost: list[str] = []
 
     async def held(jobs: Sequence[NewJob]) -> Written:
@@ -226,30 +226,30 @@ async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
             raise OutcomeUnknown("the answer was lost")
         return written
 
-    shop.master.intake.insert_held = held  # type: ignore[method-assign]  # the fault, written down
-    shop.master.intake.insert_assigned = assigned  # type: ignore[method-assign]
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, **options)
+    client.master.intake.insert_held = held  # type: ignore[method-assign]  # the fault, written down
+    client.master.intake.insert_assigned = assigned  # type: ignore[method-assign]
+    receipt = await client.cluster.submit(resize, {"path": "a"}, **options)
     assert lost
     assert (receipt.level, receipt.duplicate) == (Durability.MASTER, False)
-    assert list(await shop.rows()) == [receipt.id]
+    assert list(await client.rows()) == [receipt.id]
     if receipt.bucket_id is not None:
-        assert list(await shop.waiting()) == [receipt.id]
+        assert list(await client.waiting()) == [receipt.id]
 
 
-async def test_a_commit_that_stays_unknown_names_the_job(shop: Workshop) -> None:
+async def test_a_commit_that_stays_unknown_names_the_job(client: ClientFixture) -> None:
     async def never(jobs: Sequence[NewJob]) -> Written:
         raise OutcomeUnknown("the answer was lost")
 
-    shop.master.intake.insert_held = never  # type: ignore[method-assign]
+    client.master.intake.insert_held = never  # type: ignore[method-assign]
     results = await asyncio.gather(
-        *(shop.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(3)), return_exceptions=True
+        *(client.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(3)), return_exceptions=True
     )
     named = [result.job_ids for result in results if isinstance(result, OutcomeUnknown)]
     assert [len(ids) for ids in named] == [1, 1, 1]
     assert len(set(named)) == 3
 
 
-def lose_the_first_answer_then(shop: Workshop, monkeypatch: pytest.MonkeyPatch, then: JobMasterError) -> None:
+def lose_the_first_answer_then(client: ClientFixture, monkeypatch: pytest.MonkeyPatch, then: JobMasterError) -> None:
     """Inserts into the master are committed, the first answer is lost, and every later one fails."""
     lost: list[str] = []
 
@@ -264,7 +264,7 @@ def lose_the_first_answer_then(shop: Workshop, monkeypatch: pytest.MonkeyPatch, 
         return call
 
     for name in ("insert_held", "insert_assigned"):
-        monkeypatch.setattr(shop.master.intake, name, failing(getattr(shop.master.intake, name)))
+        monkeypatch.setattr(client.master.intake, name, failing(getattr(client.master.intake, name)))
 
 
 CERTAIN_ERRORS = [
@@ -286,7 +286,7 @@ WAYS_TO_A_ROW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("handler", "args", "options"), WAYS_TO_A_ROW)
 @pytest.mark.parametrize("then", CERTAIN_ERRORS, ids=lambda error: type(error).__name__)
 async def test_an_error_after_a_lost_answer_never_denies_that_the_job_is_stored(
-    shop: Workshop,
+    client: ClientFixture,
     monkeypatch: pytest.MonkeyPatch,
     handler: str,
     args: dict[str, Any],
@@ -294,14 +294,14 @@ async def test_an_error_after_a_lost_answer_never_denies_that_the_job_is_stored(
     then: JobMasterError,
 ) -> None:
     with monkeypatch.context() as faults:
-        lose_the_first_answer_then(shop, faults, then)
+        lose_the_first_answer_then(client, faults, then)
         with pytest.raises(OutcomeUnknown, match=f"the answer was lost; then: {then.message}") as caught:
-            await shop.cluster.submit(handler, args, **options)
-    assert list(caught.value.job_ids) == list(await shop.rows())
+            await client.cluster.submit(handler, args, **options)
+    assert list(caught.value.job_ids) == list(await client.rows())
     again = options if "idempotency_key" in options else {**options, "job_id": caught.value.job_ids[0]}
-    receipt = await shop.cluster.submit(handler, args, **again)
+    receipt = await client.cluster.submit(handler, args, **again)
     assert (receipt.id, receipt.duplicate) == (caught.value.job_ids[0], True)
-    assert len(await shop.rows()) == 1
+    assert len(await client.rows()) == 1
 
 
 @pytest.mark.parametrize(
@@ -309,35 +309,35 @@ async def test_an_error_after_a_lost_answer_never_denies_that_the_job_is_stored(
 )
 @pytest.mark.parametrize("then", CERTAIN_ERRORS, ids=lambda error: type(error).__name__)
 async def test_nor_does_it_in_bulk(
-    shop: Workshop,
+    client: ClientFixture,
     monkeypatch: pytest.MonkeyPatch,
     handler: str,
     args: dict[str, Any],
     options: dict[str, Any],
     then: JobMasterError,
 ) -> None:
-    lose_the_first_answer_then(shop, monkeypatch, then)
+    lose_the_first_answer_then(client, monkeypatch, then)
     with pytest.raises(BulkFailed) as caught:
-        await shop.cluster.submit_many([args] * 3, handler, **options)
-    assert set(caught.value.unknown_ids) == (await shop.rows()).keys()
+        await client.cluster.submit_many([args] * 3, handler, **options)
+    assert set(caught.value.unknown_ids) == (await client.rows()).keys()
     assert (len(caught.value.unknown_ids), caught.value.unsent) == (3, 0)
 
 
 async def test_the_id_of_an_unknown_outcome_is_the_one_that_the_key_holds(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer died between the key and the row; the answer to the next one's insert is lost."""
     with monkeypatch.context() as faults:
-        faults.setattr(shop.master.intake, "insert_assigned", _down)
-        faults.setattr(shop.master.intake, "insert_held", _down)
+        faults.setattr(client.master.intake, "insert_assigned", _down)
+        faults.setattr(client.master.intake, "insert_held", _down)
         with pytest.raises(Unavailable):
-            await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert await shop.rows() == {}
+            await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    assert await client.rows() == {}
     with monkeypatch.context() as faults:
-        lose_the_first_answer_then(shop, faults, Unavailable("down"))
+        lose_the_first_answer_then(client, faults, Unavailable("down"))
         with pytest.raises(OutcomeUnknown) as caught:
-            await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert list(await shop.rows()) == list(caught.value.job_ids)
+            await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    assert list(await client.rows()) == list(caught.value.job_ids)
 
 
 async def _down(*args: Any) -> Written:
@@ -345,9 +345,9 @@ async def _down(*args: Any) -> Written:
 
 
 async def test_an_own_id_whose_row_cannot_be_compared_is_unknown(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert_held = shop.master.intake.insert_held
+    insert_held = client.master.intake.insert_held
     lost: list[str] = []
 
     async def held(jobs: Sequence[NewJob]) -> Written:
@@ -357,29 +357,29 @@ async def test_an_own_id_whose_row_cannot_be_compared_is_unknown(
             raise OutcomeUnknown("the answer was lost")
         return written
 
-    monkeypatch.setattr(shop.master.intake, "insert_held", held)
-    monkeypatch.setattr(shop.master.queries, "get", _down)
+    monkeypatch.setattr(client.master.intake, "insert_held", held)
+    monkeypatch.setattr(client.master.queries, "get", _down)
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
-        await shop.cluster.submit(resize, {"path": "a"}, after=3600, job_id=new_id())
-    assert len(await shop.rows()) == 1
+        await client.cluster.submit(resize, {"path": "a"}, after=3600, job_id=new_id())
+    assert len(await client.rows()) == 1
 
 
 async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
-    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = msgspec.structs.replace(shop.settings, jobs=JobDefaults(on_full_timeout_seconds=0.2))
+    settings = msgspec.structs.replace(client.settings, jobs=JobDefaults(on_full_timeout_seconds=0.2))
     cluster = await open_cluster(settings=settings)
     await cluster.submit(resize, {"path": "warm"})
     gate = cluster._router().pending_limit
     monkeypatch.setattr(gate, "_jobs_max", 10)
     answered = asyncio.Event()
-    submit = shop.store.submit
+    submit = client.store.submit
 
     async def slow(*args: Any, **options: Any) -> Any:
         await answered.wait()
         return await submit(*args, **options)
 
-    shop.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
+    client.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
     first = [asyncio.create_task(cluster.submit(resize, {"path": str(i)})) for i in range(10)]
     await until(lambda: gate.reached)
     with pytest.raises(BucketsFull, match="10 jobs"):
@@ -392,7 +392,9 @@ async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
     assert len({(await task).id for task in [*first, late]}) == 11
 
 
-async def test_a_closed_cluster_takes_nothing_more_and_says_so(shop: Workshop, open_cluster: OpenCluster) -> None:
+async def test_a_closed_cluster_takes_nothing_more_and_says_so(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
     cluster = await open_cluster()
     receipt = await cluster.submit(resize, {"path": "a"})
     await cluster.close()
@@ -403,7 +405,7 @@ async def test_a_closed_cluster_takes_nothing_more_and_says_so(shop: Workshop, o
 
 
 async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_buckets(
-    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody cancelled these callers, so none of them sees a ``CancelledError``; a caller who was cancelled does."""
     asked = asyncio.Event()
@@ -412,7 +414,7 @@ async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_bu
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shop.master.queries, "list_buckets", never)
+    monkeypatch.setattr(client.master.queries, "list_buckets", never)
     for options in ({}, {"durability": "master"}, {"after": 3600}, {"idempotency_key": "k"}, {"lane": "nowhere"}):
         given: Any = options
         asked.clear()
@@ -433,7 +435,7 @@ async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_bu
 
 
 async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
-    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = asyncio.Event()
 
@@ -441,7 +443,7 @@ async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shop.store, "health", never)
+    monkeypatch.setattr(client.store, "health", never)
     cluster = await open_cluster()
     cold = asyncio.create_task(cluster.submit(resize, {"path": "a"}))
     await asked.wait()
@@ -451,7 +453,7 @@ async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
     assert receipt.level is Durability.MASTER  # no store could promise anything: the fall-back
 
 
-async def test_closing_ends_a_wait_with_an_error(shop: Workshop, open_cluster: OpenCluster) -> None:
+async def test_closing_ends_a_wait_with_an_error(client: ClientFixture, open_cluster: OpenCluster) -> None:
     cluster = await open_cluster()
     receipt = await cluster.submit(resize, {"path": "a"})
     waits = asyncio.create_task(cluster.wait(receipt))

@@ -16,7 +16,7 @@ from jobmaster.model.errors import InputError, JobFailed, NotFound, Unavailable,
 from jobmaster.model.job import Durability, ErrorInfo, JobState
 from jobmaster.settings.model import StoreSettings
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import Size, Workshop, resize
+from tests.integration.client.fixture import ClientFixture, Size, resize
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy.tcp_proxy import slow_store_proxy
 from tests.support.waiting import until
@@ -38,83 +38,85 @@ async def soon(what: Awaitable[T]) -> T:
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_a_result_arrives_by_the_news_and_typed(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+async def test_a_result_arrives_by_the_news_and_typed(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     waiter = asyncio.create_task(receipt.result(timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
-    await shop.agent.work_off(result=SIZE)
+    await client.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
     # Finished before anybody waited:
-    assert await shop.cluster.result(receipt.uuid, timeout=PATIENCE_SECONDS) == Size(4, 2)
-    assert await shop.cluster.wait(str(receipt)) is JobState.SUCCEEDED
+    assert await client.cluster.result(receipt.uuid, timeout=PATIENCE_SECONDS) == Size(4, 2)
+    assert await client.cluster.wait(str(receipt)) is JobState.SUCCEEDED
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_many_waiters_on_many_jobs_hear_of_their_own(shop: Workshop) -> None:
-    receipts = [await shop.cluster.submit(resize, {"path": str(i)}) for i in range(40)]
+async def test_many_waiters_on_many_jobs_hear_of_their_own(client: ClientFixture) -> None:
+    receipts = [await client.cluster.submit(resize, {"path": str(i)}) for i in range(40)]
     waiters = [asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS)) for receipt in receipts]
-    everything = asyncio.create_task(shop.cluster.wait_all(receipts, timeout=PATIENCE_SECONDS))
+    everything = asyncio.create_task(client.cluster.wait_all(receipts, timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
-    assert await shop.agent.work_off(result=SIZE) == 40
+    assert await client.agent.work_off(result=SIZE) == 40
     assert set(await soon(asyncio.gather(*waiters))) == {JobState.SUCCEEDED}
     assert await soon(everything) == {receipt.id: JobState.SUCCEEDED for receipt in receipts}
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     with pytest.raises(WaitTimeout, match=r"within 0\.05 s"):
         await receipt.wait_saved(timeout=0.05)
-    durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+    durable = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     await soon(durable.wait_saved(timeout=PATIENCE_SECONDS))
     with pytest.raises(WaitTimeout):
         await durable.wait(timeout=0.05)
 
 
-async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_news_cost_seconds_not_the_result(client: ClientFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.2)
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     waiter = asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
-    for bucket in shop.agent.buckets["default", 3]:
-        name, entries = await shop.agent.claim(bucket)
-        await shop.agent.finish(bucket, (name, entries), result=SIZE)
+    for bucket in client.agent.buckets["default", 3]:
+        name, entries = await client.agent.claim(bucket)
+        await client.agent.finish(bucket, (name, entries), result=SIZE)
     assert await waiter is JobState.SUCCEEDED
 
 
-async def test_a_wait_outlasts_a_master_that_does_not_answer(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_outlasts_a_master_that_does_not_answer(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.05)
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
-    states = shop.master.queries.states
+    receipt = await client.cluster.submit(resize, {"path": "a"})
+    states = client.master.queries.states
     down = asyncio.Event()
 
     async def away(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         down.set()
         raise Unavailable("the master is away")
 
-    monkeypatch.setattr(shop.cluster.master.queries, "states", away)
+    monkeypatch.setattr(client.cluster.master.queries, "states", away)
     with pytest.raises(WaitTimeout, match="the master does not answer: the master is away"):
         await receipt.wait(timeout=0.1)
     waiter = asyncio.create_task(receipt.result(timeout=PATIENCE_SECONDS))
     down.clear()
     await down.wait()
-    monkeypatch.setattr(shop.cluster.master.queries, "states", states)
-    await shop.agent.work_off(result=SIZE)
+    monkeypatch.setattr(client.cluster.master.queries, "states", states)
+    await client.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
 
 
 async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_module, "READ_SECONDS", 0.05)
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     thawed = asyncio.Event()
 
     async def frozen(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         await thawed.wait()
         return {}
 
-    monkeypatch.setattr(shop.cluster.master.queries, "states", frozen)
+    monkeypatch.setattr(client.cluster.master.queries, "states", frozen)
     try:
         with pytest.raises(WaitTimeout):
             await soon(receipt.wait(timeout=0.1))
@@ -124,11 +126,11 @@ async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
 
 @pytest.mark.usefixtures("never_reread")
 async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
-    shop: Workshop, store_url: str, opened: AsyncExitStack, open_cluster: OpenCluster
+    client: ClientFixture, store_url: str, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     async with slow_store_proxy(store_url, seed=3) as proxy:
         store = await AgentStore.connect(
-            cluster=shop.settings.cluster, name="default", url=proxy.store_url, settings=StoreSettings()
+            cluster=client.settings.cluster, name="default", url=proxy.store_url, settings=StoreSettings()
         )
         published = asyncio.Event()
         subscribe = store.finished
@@ -146,7 +148,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
         store.finished = only_after_it_was_published  # type: ignore[method-assign]
         proxy.reset()
         await until(lambda: not waiting._standing["default"].is_set())
-        await shop.agent.work_off(result=SIZE)
+        await client.agent.work_off(result=SIZE)
         published.set()
         assert await soon(waiter) is JobState.SUCCEEDED
         await cluster.close()
@@ -154,9 +156,9 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
-    states = shop.master.queries.states
+async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"})
+    states = client.master.queries.states
     looks = 0
 
     async def stale(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
@@ -165,88 +167,88 @@ async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: W
         looks += 1
         answer = await states(job_ids)
         if looks == 1:
-            await shop.agent.work_off(result=SIZE)
+            await client.agent.work_off(result=SIZE)
         return answer
 
-    shop.master.queries.states = stale  # type: ignore[method-assign]  # the interleaving, written down
+    client.master.queries.states = stale  # type: ignore[method-assign]  # the interleaving, written down
     assert await soon(receipt.wait(timeout=PATIENCE_SECONDS)) is JobState.SUCCEEDED
     assert looks == 2
 
 
-async def test_a_job_that_did_not_succeed_says_how_it_ended(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+async def test_a_job_that_did_not_succeed_says_how_it_ended(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     info = ErrorInfo(type="ValueError", message="no such picture")
-    for bucket in shop.agent.buckets["default", 3]:
-        await shop.agent.finish(bucket, await shop.agent.claim(bucket), state=JobState.FAILED, error=info)
+    for bucket in client.agent.buckets["default", 3]:
+        await client.agent.finish(bucket, await client.agent.claim(bucket), state=JobState.FAILED, error=info)
     with pytest.raises(JobFailed, match="ended as FAILED: ValueError: no such picture") as caught:
         await receipt.result(timeout=PATIENCE_SECONDS)
     assert caught.value.info == info
     assert caught.value.state is JobState.FAILED
 
 
-async def test_a_timed_out_wait_leaves_nothing_behind(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
+async def test_a_timed_out_wait_leaves_nothing_behind(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"})
     for _ in range(3):
         with pytest.raises(WaitTimeout):
             await receipt.wait(timeout=0.01)
-    assert shop.cluster._waiter is not None
-    assert shop.cluster._waiter._waiters == {}
+    assert client.cluster._waiter is not None
+    assert client.cluster._waiter._waiters == {}
 
 
-async def test_get_finds_a_job_wherever_it_is(shop: Workshop, open_cluster: OpenCluster) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, tags=["x"])
+async def test_get_finds_a_job_wherever_it_is(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"}, tags=["x"])
     stranger = await open_cluster()
     for job in (receipt, receipt.id, str(receipt)):
-        view = await (shop.cluster if job is receipt else stranger).get(job)
+        view = await (client.cluster if job is receipt else stranger).get(job)
         assert (view.state, view.handler, view.lane) == (JobState.SAVE_PENDING, "images.resize", "default")
         assert view.bucket_id == receipt.bucket_id
-    bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
-    claimed = await shop.agent.claim(bucket)
+    bucket = next(b for b in client.agent.buckets["default", 3] if b.id == receipt.bucket_id)
+    claimed = await client.agent.claim(bucket)
     view = await receipt.get()
     assert view.state is JobState.QUEUED, "an agent has it in memory, and it has no row yet"
     assert (view.handler, view.bucket_id) == ("images.resize", receipt.bucket_id)
-    await shop.agent.finish(bucket, claimed, result=SIZE)
+    await client.agent.finish(bucket, claimed, result=SIZE)
     view = await receipt.get()
     assert (view.state, view.result) == (JobState.SUCCEEDED, SIZE)
-    held = await shop.cluster.submit(resize, {"path": "a"}, after=3600)
-    assert await shop.cluster.state(held) is JobState.HELD
+    held = await client.cluster.submit(resize, {"path": "a"}, after=3600)
+    assert await client.cluster.state(held) is JobState.HELD
 
 
-async def test_what_is_nowhere_is_not_found(shop: Workshop) -> None:
-    for act in (shop.cluster.get, shop.cluster.cancel):
+async def test_what_is_nowhere_is_not_found(client: ClientFixture) -> None:
+    for act in (client.cluster.get, client.cluster.cancel):
         with pytest.raises(NotFound, match="there is no job"):
             await act(new_id())
     for bad in ("nonsense", b"short", 7):
         job: Any = bad
         with pytest.raises(InputError):
-            await shop.cluster.get(job)
+            await client.cluster.get(job)
 
 
-async def test_cancel_of_a_held_job_is_final_at_once(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, after=3600)
+async def test_cancel_of_a_held_job_is_final_at_once(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"}, after=3600)
     assert await receipt.cancel() is JobState.CANCELLED
-    assert await shop.cluster.cancel(receipt) is JobState.CANCELLED
+    assert await client.cluster.cancel(receipt) is JobState.CANCELLED
     with pytest.raises(JobFailed, match="ended as CANCELLED"):
         await receipt.result(timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("known_bucket", [True, False])
 async def test_cancel_of_a_job_only_a_bucket_knows_writes_the_row_and_refuses_the_copy(
-    shop: Workshop, known_bucket: bool
+    client: ClientFixture, known_bucket: bool
 ) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"})
-    assert await shop.cluster.cancel(receipt if known_bucket else receipt.id) is JobState.CANCELLED
-    assert await shop.rows() == {receipt.id: "CANCELLED"}
+    receipt = await client.cluster.submit(resize, {"path": "a"})
+    assert await client.cluster.cancel(receipt if known_bucket else receipt.id) is JobState.CANCELLED
+    assert await client.rows() == {receipt.id: "CANCELLED"}
     # The agent that runs it all the same cannot record anything.
-    await shop.agent.work_off(result=SIZE)
-    assert await shop.rows() == {receipt.id: "CANCELLED"}
+    await client.agent.work_off(result=SIZE)
+    assert await client.rows() == {receipt.id: "CANCELLED"}
 
 
-async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     assert receipt.level is Durability.MASTER
     assert await receipt.cancel() is JobState.ASSIGNED
-    bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
-    answer = await shop.store.claim(shop.agent.fence(bucket), "hear", 10)
+    bucket = next(b for b in client.agent.buckets["default", 3] if b.id == receipt.bucket_id)
+    answer = await client.store.claim(client.agent.fence(bucket), "hear", 10)
     assert receipt.id in answer.cancelled
     assert (await receipt.get()).cancel_requested

@@ -25,15 +25,19 @@ from jobmaster.model.job import Durability, Entry, JobState
 from jobmaster.ports import SentBefore
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import HandAgent, Workshop, handlers, pay, resize
+from tests.integration.client.fixture import ClientFixture, DrivenAgent, handlers, pay, resize
 from tests.integration.client.test_faults import second_store
 
 
 @pytest.fixture
-def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def asked(client: ClientFixture, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the store was scanned, and the master was asked."""
     counts: Counter[str] = Counter()
-    find, sent_before, buckets = shop.store.find, shop.master.queries.sent_before, shop.master.queries.list_buckets
+    find, sent_before, buckets = (
+        client.store.find,
+        client.master.queries.sent_before,
+        client.master.queries.list_buckets,
+    )
 
     async def counted_find(bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int) -> Any:
         counts["find"] += len(bucket_ids)
@@ -47,17 +51,19 @@ def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts["buckets"] += 1
         return await buckets(**options)
 
-    monkeypatch.setattr(shop.store, "find", counted_find)
-    monkeypatch.setattr(shop.master.queries, "sent_before", counted_sent_before)
-    monkeypatch.setattr(shop.master.queries, "list_buckets", counted_buckets)
+    monkeypatch.setattr(client.store, "find", counted_find)
+    monkeypatch.setattr(client.master.queries, "sent_before", counted_sent_before)
+    monkeypatch.setattr(client.master.queries, "list_buckets", counted_buckets)
     return counts
 
 
-async def test_many_callers_with_ids_of_their_own_each_get_their_answer(shop: Workshop, asked: Counter[str]) -> None:
+async def test_many_callers_with_ids_of_their_own_each_get_their_answer(
+    client: ClientFixture, asked: Counter[str]
+) -> None:
     """Some wait in a bucket, some have rows, some have ended, some are new; each kind also with another payload."""
-    submit = shop.cluster.submit
+    submit = client.cluster.submit
     ended = [(await submit(resize, {"path": str(i)})).id for i in range(10)]
-    await shop.agent.work_off()
+    await client.agent.work_off()
     waiting = [(await submit(resize, {"path": str(i)})).id for i in range(20)]
     held = [(await submit(resize, {"path": str(i)}, after=3600)).id for i in range(20)]
     fresh = [new_id() for _ in range(200)]
@@ -77,47 +83,49 @@ async def test_many_callers_with_ids_of_their_own_each_get_their_answer(shop: Wo
     assert [(one.id, one.level, one.duplicate) for one in after_end] == [(i, Durability.MASTER, True) for i in ended]
     assert [(one.id, one.level, one.duplicate) for one in new] == [(i, Durability.STORE, False) for i in fresh]
     assert {type(error) for group in refused for error in group} == {Conflict}
-    assert (await shop.waiting()).keys() == set(waiting) | set(fresh)
+    assert (await client.waiting()).keys() == set(waiting) | set(fresh)
     assert asked["sent_before"] <= 3, "290 callers, one look for all that wait"
     assert asked["find"] <= 6, "two buckets, one scan of each"
     assert asked["buckets"] == 0
 
 
-async def test_callers_one_after_the_other_do_not_read_the_buckets_anew(shop: Workshop, asked: Counter[str]) -> None:
-    await shop.cluster.submit(resize, {"path": "warm"})
+async def test_callers_one_after_the_other_do_not_read_the_buckets_anew(
+    client: ClientFixture, asked: Counter[str]
+) -> None:
+    await client.cluster.submit(resize, {"path": "warm"})
     asked.clear()
     for _ in range(5):
-        await shop.cluster.submit(resize, {"path": "a"}, job_id=new_id())
+        await client.cluster.submit(resize, {"path": "a"}, job_id=new_id())
     assert asked == {"sent_before": 5, "find": 10}
 
 
-async def test_a_copy_in_a_bucket_that_was_opened_just_now_is_seen(shop: Workshop, monkeypatch: Any) -> None:
+async def test_a_copy_in_a_bucket_that_was_opened_just_now_is_seen(client: ClientFixture, monkeypatch: Any) -> None:
     """This producer's picture of the buckets is older than the bucket, and it may not be renewed again so soon."""
     monkeypatch.setattr(bucket_directory, "REFRESH_AGAIN_SECONDS", 3600.0)
-    await shop.cluster.submit(resize, {"path": "warm"})
-    await shop.agent.open(count=1)
-    newest = shop.agent.buckets["default", 3][-1]
+    await client.cluster.submit(resize, {"path": "warm"})
+    await client.agent.open(count=1)
+    newest = client.agent.buckets["default", 3][-1]
     others: dict[str, Any] = {"high_water_jobs": 10, "high_water_bytes": 10**6, "skew_ms_max": 10**6}
     job_id = new_id()
-    await shop.store.submit(newest.id, [encode_entry(Entry(job_id, 1, "images.resize", b'{"path":"a"}'))], **others)
-    again = await shop.cluster.submit(resize, {"path": "a"}, job_id=job_id)
+    await client.store.submit(newest.id, [encode_entry(Entry(job_id, 1, "images.resize", b'{"path":"a"}'))], **others)
+    again = await client.cluster.submit(resize, {"path": "a"}, job_id=job_id)
     assert (again.bucket_id, again.duplicate) == (newest.id, True)
     with pytest.raises(Conflict):
-        await shop.cluster.submit(resize, {"path": "b"}, job_id=job_id)
+        await client.cluster.submit(resize, {"path": "b"}, job_id=job_id)
 
 
 @pytest.mark.parametrize("to", [BucketState.COMPLETING, BucketState.LOST, BucketState.FROZEN])
 async def test_a_copy_in_a_bucket_that_takes_no_more_is_seen(
-    shop: Workshop, open_cluster: OpenCluster, to: BucketState
+    client: ClientFixture, open_cluster: OpenCluster, to: BucketState
 ) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"})
-    for bucket in shop.agent.buckets["default", 3]:
+    first = await client.cluster.submit(resize, {"path": "a"})
+    for bucket in client.agent.buckets["default", 3]:
         if to is BucketState.FROZEN:
-            await shop.master.buckets.freeze([bucket.id], None, "test", "test")
+            await client.master.buckets.freeze([bucket.id], None, "test", "test")
         else:
-            assert await shop.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, to, "test")
-    await shop.agent.open(count=1)
-    for cluster in (shop.cluster, await open_cluster()):
+            assert await client.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, to, "test")
+    await client.agent.open(count=1)
+    for cluster in (client.cluster, await open_cluster()):
         again = await cluster.submit(resize, {"path": "a"}, job_id=first.id)
         assert (again.id, again.bucket_id, again.duplicate) == (first.id, first.bucket_id, True)
         with pytest.raises(Conflict):
@@ -125,38 +133,38 @@ async def test_a_copy_in_a_bucket_that_takes_no_more_is_seen(
         assert (await cluster.get(first.id)).state is JobState.SAVE_PENDING
 
 
-async def test_a_job_that_moves_to_the_master_during_the_look_is_seen(shop: Workshop, monkeypatch: Any) -> None:
+async def test_a_job_that_moves_to_the_master_during_the_look_is_seen(client: ClientFixture, monkeypatch: Any) -> None:
     """It leaves its bucket just before the bucket is looked into: then its row is there when the master is asked."""
-    first = await shop.cluster.submit(resize, {"path": "a"})
-    find, moved = shop.store.find, []
+    first = await client.cluster.submit(resize, {"path": "a"})
+    find, moved = client.store.find, []
 
     async def too_late(*arguments: Any) -> Any:
-        moved.append(await shop.agent.work_off())
+        moved.append(await client.agent.work_off())
         return await find(*arguments)
 
-    monkeypatch.setattr(shop.store, "find", too_late)
-    again = await shop.cluster.submit(resize, {"path": "a"}, job_id=first.id)
+    monkeypatch.setattr(client.store, "find", too_late)
+    again = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id)
     assert moved == [1]
     assert (again.level, again.duplicate) == (Durability.MASTER, True)
 
 
-async def test_a_copy_less_safe_than_asked_is_sent_again(shop: Workshop) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"})
-    safer = await shop.cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
+async def test_a_copy_less_safe_than_asked_is_sent_again(client: ClientFixture) -> None:
+    first = await client.cluster.submit(resize, {"path": "a"})
+    safer = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
     assert (safer.id, safer.level, safer.duplicate) == (first.id, Durability.MASTER, False)
-    assert list(await shop.rows()) == [first.id]
+    assert list(await client.rows()) == [first.id]
 
 
 async def test_a_dead_store_hides_its_own_copies_only(
-    shop: Workshop, new_valkey: Callable[..., ValkeyServer], opened: AsyncExitStack, open_cluster: OpenCluster
+    client: ClientFixture, new_valkey: Callable[..., ValkeyServer], opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     server = new_valkey()
-    agent, settings = await second_store(shop, server, opened)
-    stores = {"default": shop.store, "other": agent.store}
+    agent, settings = await second_store(client, server, opened)
+    stores = {"default": client.store, "other": agent.store}
     both = await open_cluster(settings=settings, stores=stores)
     sent: list[JobReceipt[Any]] = await asyncio.gather(*(both.submit(resize, {"path": str(i)}) for i in range(5)))
     sent += [await both.submit(resize, {"path": str(i + 5)}) for i in range(35)]
-    mine = {bucket.id for bucket in shop.agent.buckets["default", 3]}
+    mine = {bucket.id for bucket in client.agent.buckets["default", 3]}
     server.kill()
     again = await asyncio.gather(
         *(both.submit(resize, {"path": str(i)}, job_id=one.id) for i, one in enumerate(sent)),
@@ -168,7 +176,7 @@ async def test_a_dead_store_hides_its_own_copies_only(
 
 
 async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_caller(
-    shop: Workshop,
+    client: ClientFixture,
     new_valkey: Callable[..., ValkeyServer],
     opened: AsyncExitStack,
     open_cluster: OpenCluster,
@@ -177,11 +185,11 @@ async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_c
     """They stay in rescue for as long as it is away, and each look would wait for it. So would each page of one look."""
     monkeypatch.setattr(lookup, "FINDS_MAX", 1)
     server = new_valkey()
-    agent, settings = await second_store(shop, server, opened)
-    cluster = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
+    agent, settings = await second_store(client, server, opened)
+    cluster = await open_cluster(settings=settings, stores={"default": client.store, "other": agent.store})
     server.kill()
     for bucket in agent.buckets["default", 3]:
-        assert await shop.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "test")
+        assert await client.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "test")
     asked, find = [], agent.store.find
 
     async def counted(*arguments: Any) -> Any:
@@ -209,7 +217,7 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     store = await AgentStore.connect(cluster=name, name="default", url=store_url, settings=StoreSettings())
     opened.push_async_callback(store.close)
     await store.initialise(master.cluster.uid, new_id())
-    agent = HandAgent(master, store, "default")
+    agent = DrivenAgent(master, store, "default")
     await agent.start(handlers)
     (bucket,) = await agent.open()
     cluster = Cluster(client_settings, master, {"default": store}, handlers=handlers)
@@ -232,7 +240,7 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     assert sorted(entries) == sorted([first.id, *(one.id for one in fresh if isinstance(one, JobReceipt))])
 
 
-async def test_a_closed_cluster_sends_nothing(shop: Workshop, open_cluster: OpenCluster) -> None:
+async def test_a_closed_cluster_sends_nothing(client: ClientFixture, open_cluster: OpenCluster) -> None:
     cluster = await open_cluster()
     await cluster.submit(resize, {"path": "warm"})
     calls = [asyncio.ensure_future(cluster.submit(resize, {"path": "a"}, job_id=new_id())) for _ in range(5)]
@@ -241,4 +249,4 @@ async def test_a_closed_cluster_sends_nothing(shop: Workshop, open_cluster: Open
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(one, Unavailable | JobReceipt) for one in results), results
     there = {one.id for one in results if isinstance(one, JobReceipt)}
-    assert len((await shop.waiting()).keys()) == 1 + len(there)
+    assert len((await client.waiting()).keys()) == 1 + len(there)

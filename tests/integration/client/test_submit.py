@@ -37,24 +37,24 @@ from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import HandAgent, Workshop, pay, resize
+from tests.integration.client.fixture import ClientFixture, DrivenAgent, pay, resize
 
 
-async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a.png", "width": 3})
+async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a.png", "width": 3})
     assert receipt.level is Durability.STORE
-    assert receipt.bucket_id in {bucket.id for bucket in shop.agent.buckets["default", 3]}
-    assert await shop.rows() == {}
-    entry = (await shop.waiting())[receipt.id]
+    assert receipt.bucket_id in {bucket.id for bucket in client.agent.buckets["default", 3]}
+    assert await client.rows() == {}
+    entry = (await client.waiting())[receipt.id]
     assert (entry.handler, entry.token, entry.due_us) == ("images.resize", 1, 0)
     assert decode_json(entry.args) == {"path": "a.png", "width": 3}
 
 
-async def test_the_short_way_and_the_long_way_write_the_same(shop: Workshop) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"})
-    second = await shop.cluster.submit("images.resize", {"path": "a"})
-    third = await shop.cluster.submit(resize, {"path": "a"}, priority="medium")
-    entries = await shop.waiting()
+async def test_the_short_way_and_the_long_way_write_the_same(client: ClientFixture) -> None:
+    first = await client.cluster.submit(resize, {"path": "a"})
+    second = await client.cluster.submit("images.resize", {"path": "a"})
+    third = await client.cluster.submit(resize, {"path": "a"}, priority="medium")
+    entries = await client.waiting()
     forms = {entries[one.id].__class__(bytes(16), *_tail(entries[one.id])) for one in (first, second, third)}
     assert len(forms) == 1
 
@@ -63,27 +63,27 @@ def _tail(entry: Any) -> tuple[Any, ...]:
     return (entry.token, entry.handler, entry.args, entry.due_us, entry.headers, entry.attempt, entry.rescues)
 
 
-async def test_concurrent_submits_share_calls_and_all_arrive(shop: Workshop) -> None:
-    await shop.cluster.submit(resize, {"path": "first"})
+async def test_concurrent_submits_share_calls_and_all_arrive(client: ClientFixture) -> None:
+    await client.cluster.submit(resize, {"path": "first"})
     calls = 0
-    submit = shop.store.submit
+    submit = client.store.submit
 
     async def counted(*args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
         return await submit(*args, **options)
 
-    shop.store.submit = counted  # type: ignore[method-assign]  # counts, and passes on
-    receipts = await asyncio.gather(*(shop.cluster.submit(resize, {"path": str(i)}) for i in range(500)))
+    client.store.submit = counted  # type: ignore[method-assign]  # counts, and passes on
+    receipts = await asyncio.gather(*(client.cluster.submit(resize, {"path": str(i)}) for i in range(500)))
     assert calls <= 3
-    assert {receipt.id for receipt in receipts} <= (await shop.waiting()).keys()
+    assert {receipt.id for receipt in receipts} <= (await client.waiting()).keys()
 
 
-async def test_options_travel_with_the_job(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(
+async def test_options_travel_with_the_job(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(
         resize, {"path": "a"}, tags=["x"], metadata={"k": "v"}, timeout=9, max_attempts=2
     )
-    headers = decode_headers((await shop.waiting())[receipt.id].headers)
+    headers = decode_headers((await client.waiting())[receipt.id].headers)
     assert (headers.tags, headers.metadata, headers.timeout_seconds, headers.max_attempts) == (
         ("x",),
         {"k": "v"},
@@ -92,44 +92,44 @@ async def test_options_travel_with_the_job(shop: Workshop) -> None:
     )
 
 
-async def test_lane_and_priority_come_from_the_submit_then_the_handler_then_the_defaults(shop: Workshop) -> None:
-    payroll = (await shop.agent.open("payroll", 4))[0]
-    critical = (await shop.agent.open("default", 5))[0]
-    low = (await shop.agent.open("payroll", 2))[0]
-    assert (await shop.cluster.submit(pay, {"employee": 1})).bucket_id == payroll.id
-    assert (await shop.cluster.submit(resize, {"path": "a"}, priority="critical")).bucket_id == critical.id
-    assert (await shop.cluster.submit(pay, {"employee": 1}, priority=2)).bucket_id == low.id
+async def test_lane_and_priority_come_from_the_submit_then_the_handler_then_the_defaults(client: ClientFixture) -> None:
+    payroll = (await client.agent.open("payroll", 4))[0]
+    critical = (await client.agent.open("default", 5))[0]
+    low = (await client.agent.open("payroll", 2))[0]
+    assert (await client.cluster.submit(pay, {"employee": 1})).bucket_id == payroll.id
+    assert (await client.cluster.submit(resize, {"path": "a"}, priority="critical")).bucket_id == critical.id
+    assert (await client.cluster.submit(pay, {"employee": 1}, priority=2)).bucket_id == low.id
 
 
-async def test_far_due_and_durable_and_unserved_jobs_are_held_by_the_master(shop: Workshop) -> None:
-    far = await shop.cluster.submit(resize, {"path": "a"}, after=timedelta(hours=1))
-    durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master", after=2)
-    unserved = await shop.cluster.submit(pay, {"employee": 1})
+async def test_far_due_and_durable_and_unserved_jobs_are_held_by_the_master(client: ClientFixture) -> None:
+    far = await client.cluster.submit(resize, {"path": "a"}, after=timedelta(hours=1))
+    durable = await client.cluster.submit(resize, {"path": "a"}, durability="master", after=2)
+    unserved = await client.cluster.submit(pay, {"employee": 1})
     for receipt in (far, durable, unserved):
         assert (receipt.level, receipt.bucket_id) == (Durability.MASTER, None)
-    assert set((await shop.rows()).values()) == {"HELD"}
-    assert len(await shop.rows()) == 3
-    assert await shop.waiting() == {}
+    assert set((await client.rows()).values()) == {"HELD"}
+    assert len(await client.rows()) == 3
+    assert await client.waiting() == {}
 
 
-async def test_a_job_due_within_the_threshold_goes_into_a_bucket_with_its_time(shop: Workshop) -> None:
+async def test_a_job_due_within_the_threshold_goes_into_a_bucket_with_its_time(client: ClientFixture) -> None:
     when = datetime.now(tz=UTC) + timedelta(seconds=200)
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, at=when)
+    receipt = await client.cluster.submit(resize, {"path": "a"}, at=when)
     assert receipt.level is Durability.STORE
-    assert (await shop.waiting())[receipt.id].due_us == int(when.timestamp() * 1_000_000)
+    assert (await client.waiting())[receipt.id].due_us == int(when.timestamp() * 1_000_000)
 
 
-async def test_a_master_submit_due_now_is_a_row_and_a_copy_with_token_two(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+async def test_a_master_submit_due_now_is_a_row_and_a_copy_with_token_two(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     assert receipt.level is Durability.MASTER
     assert receipt.bucket_id is not None
-    assert await shop.rows() == {receipt.id: "ASSIGNED"}
-    assert (await shop.waiting())[receipt.id].token == 2
+    assert await client.rows() == {receipt.id: "ASSIGNED"}
+    assert (await client.waiting())[receipt.id].token == 2
 
 
-async def test_a_due_time_in_the_past_means_now(shop: Workshop) -> None:
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, at=datetime(2020, 1, 1, tzinfo=UTC))
-    assert (await shop.waiting())[receipt.id].due_us == 0
+async def test_a_due_time_in_the_past_means_now(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, {"path": "a"}, at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert (await client.waiting())[receipt.id].due_us == 0
 
 
 # ---------------------------------------------------------------- bad input
@@ -162,20 +162,20 @@ async def test_a_due_time_in_the_past_means_now(shop: Workshop) -> None:
     ],
 )
 async def test_bad_input_is_one_clear_error_and_stores_nothing(
-    shop: Workshop, handler: Any, args: Any, options: dict[str, Any], error: type[JobMasterError], words: str
+    client: ClientFixture, handler: Any, args: Any, options: dict[str, Any], error: type[JobMasterError], words: str
 ) -> None:
     for _ in range(2):  # the second time everything is cached
         with pytest.raises(error, match=words):
-            await shop.cluster.submit(handler, args, **options)
-    assert await shop.rows() == {}
-    assert await shop.waiting() == {}
+            await client.cluster.submit(handler, args, **options)
+    assert await client.rows() == {}
+    assert await client.waiting() == {}
 
 
-async def test_nul_inside_an_argument_is_allowed_and_arrives(shop: Workshop) -> None:
-    durable = await shop.cluster.submit(resize, {"path": "a\0b"}, after=3600)
-    quick = await shop.cluster.submit(resize, {"path": "a\0b"})
-    assert decode_json((await shop.waiting())[quick.id].args) == {"path": "a\0b"}
-    view = await shop.master.queries.get(durable.id)
+async def test_nul_inside_an_argument_is_allowed_and_arrives(client: ClientFixture) -> None:
+    durable = await client.cluster.submit(resize, {"path": "a\0b"}, after=3600)
+    quick = await client.cluster.submit(resize, {"path": "a\0b"})
+    assert decode_json((await client.waiting())[quick.id].args) == {"path": "a\0b"}
+    view = await client.master.queries.get(durable.id)
     assert view is not None
     assert decode_json(view.args) == {"path": "a\0b"}
 
@@ -184,16 +184,16 @@ async def test_nul_inside_an_argument_is_allowed_and_arrives(shop: Workshop) -> 
 
 
 async def test_a_producer_without_the_code_submits_by_name_against_what_agents_published(
-    shop: Workshop, open_cluster: OpenCluster
+    client: ClientFixture, open_cluster: OpenCluster
 ) -> None:
     cluster = await open_cluster(handlers=Handlers())
     receipt = await cluster.submit("images.resize", {"path": "a"})
-    assert receipt.id in await shop.waiting()
+    assert receipt.id in await client.waiting()
     with pytest.raises(InvalidArguments, match=r"missing argument 'path'.*it takes \(path, width=\.\.\.\)"):
         await cluster.submit("images.resize", {})
     with pytest.raises(UnknownHandler, match=r"did you mean 'images\.resize'"):
         await cluster.submit("images.resizer", {})
-    payroll = (await shop.agent.open("payroll", 4))[0]
+    payroll = (await client.agent.open("payroll", 4))[0]
     assert (await cluster.submit("pay", {"employee": 3}, lane="payroll")).level in (Durability.STORE, Durability.MASTER)
     assert (await open_cluster(handlers=Handlers())) is not cluster
     fresh = await open_cluster(handlers=Handlers())
@@ -201,7 +201,7 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
 
 
 async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_says_no(
-    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+    client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await open_cluster(handlers=Handlers())
     await cluster.submit("images.resize", {"path": "a"})
@@ -210,42 +210,42 @@ async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_s
     @redeployed.job(name="images.resize")
     async def resize_to(path: str, form: str) -> None: ...
 
-    await HandAgent(shop.master, shop.store, "default").start(redeployed)
+    await DrivenAgent(client.master, client.store, "default").start(redeployed)
     with pytest.raises(InvalidArguments, match="unknown argument 'form'"):
         await cluster.submit("images.resize", {"path": "a", "form": "png"})
     monkeypatch.setattr(handler_lookup, "REREAD_SECONDS", -1.0)
     receipt = await cluster.submit("images.resize", {"path": "a", "form": "png"})
-    assert receipt.id in await shop.waiting()
+    assert receipt.id in await client.waiting()
 
 
-async def test_an_unregistered_name_is_accepted_only_when_asked_for(shop: Workshop) -> None:
+async def test_an_unregistered_name_is_accepted_only_when_asked_for(client: ClientFixture) -> None:
     with pytest.raises(UnknownHandler, match="allow_unregistered"):
-        await shop.cluster.submit("tomorrow.handler", {"x": 1})
-    receipt = await shop.cluster.submit("tomorrow.handler", {"x": 1}, allow_unregistered=True)
-    assert (await shop.waiting())[receipt.id].handler == "tomorrow.handler"
+        await client.cluster.submit("tomorrow.handler", {"x": 1})
+    receipt = await client.cluster.submit("tomorrow.handler", {"x": 1}, allow_unregistered=True)
+    assert (await client.waiting())[receipt.id].handler == "tomorrow.handler"
 
 
 # ---------------------------------------------------------------- ids and keys
 
 
-async def test_the_same_id_again_is_the_same_job_and_another_payload_is_a_conflict(shop: Workshop) -> None:
+async def test_the_same_id_again_is_the_same_job_and_another_payload_is_a_conflict(client: ClientFixture) -> None:
     job_id = new_id()
-    first = await shop.cluster.submit(resize, {"path": "a"}, job_id=job_id, after=3600)
-    again = await shop.cluster.submit(resize, {"path": "a"}, job_id=text(job_id), after=3600)
+    first = await client.cluster.submit(resize, {"path": "a"}, job_id=job_id, after=3600)
+    again = await client.cluster.submit(resize, {"path": "a"}, job_id=text(job_id), after=3600)
     assert (first.id, first.duplicate) == (job_id, False)
     assert (again.id, again.duplicate) == (job_id, True)
     with pytest.raises(Conflict, match=r"exists already, for handler 'images.resize' with other arguments"):
-        await shop.cluster.submit(resize, {"path": "b"}, job_id=job_id, after=3600)
-    assert list(await shop.rows()) == [job_id]
+        await client.cluster.submit(resize, {"path": "b"}, job_id=job_id, after=3600)
+    assert list(await client.rows()) == [job_id]
 
 
 @pytest.mark.parametrize("first", ["store", "master"])
 @pytest.mark.parametrize("then", ["store", "master"])
 async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_conflict(
-    shop: Workshop, first: Any, then: Any
+    client: ClientFixture, first: Any, then: Any
 ) -> None:
     """Whatever is promised the first time and asked for the second: one row or one copy to run, or a Conflict."""
-    job_id, submit = new_id(), shop.cluster.submit
+    job_id, submit = new_id(), client.cluster.submit
     was = await submit(resize, {"path": "a", "width": 1}, job_id=job_id, durability=first)
     again = await submit(resize, {"width": 1, "path": "a"}, job_id=job_id, durability=then)
     assert (was.id, again.id) == (job_id, job_id)
@@ -254,89 +254,95 @@ async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_confli
     for wrong, args in ((resize, {"path": "b"}), (pay, {"employee": 3})):
         with pytest.raises(Conflict, match=r"exists already, for handler 'images\.resize'"):
             await submit(wrong, args, job_id=job_id, durability=then)
-    copies = [entry for entry in (await shop.waiting()).values() if entry.id == job_id]
+    copies = [entry for entry in (await client.waiting()).values() if entry.id == job_id]
     assert len(copies) <= 1
     assert {decode_json(entry.args)["path"] for entry in copies} <= {"a"}  # type: ignore[index]
 
 
-async def test_an_id_of_another_time_is_refused(shop: Workshop) -> None:
+async def test_an_id_of_another_time_is_refused(client: ClientFixture) -> None:
     old = (int.from_bytes(new_id()[:6], "big") - 4_000_000).to_bytes(6, "big") + new_id()[6:]
     with pytest.raises(ClockSkew, match="-4000 s off"):
-        await shop.cluster.submit(resize, {"path": "a"}, job_id=old)
+        await client.cluster.submit(resize, {"path": "a"}, job_id=old)
 
 
-async def test_a_key_names_one_job_whoever_submits_it_how_often(shop: Workshop, open_cluster: OpenCluster) -> None:
+async def test_a_key_names_one_job_whoever_submits_it_how_often(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
     other = await open_cluster()
     receipts: list[JobReceipt[Any]] = await asyncio.gather(
         *(
             cluster.submit(resize, {"path": "a", "width": 1}, idempotency_key="order-7")
-            for cluster in (shop.cluster, other) * 10
+            for cluster in (client.cluster, other) * 10
         )
     )
     assert len({receipt.id for receipt in receipts}) == 1
     assert {receipt.level for receipt in receipts} == {Durability.MASTER}
-    assert len(await shop.rows()) == 1
-    late = await shop.cluster.submit(resize, {"width": 1, "path": "a"}, idempotency_key="order-7")
+    assert len(await client.rows()) == 1
+    late = await client.cluster.submit(resize, {"width": 1, "path": "a"}, idempotency_key="order-7")
     assert (late.id, late.duplicate) == (receipts[0].id, True)
-    assert len(await shop.waiting()) == 1
+    assert len(await client.waiting()) == 1
 
 
-async def test_a_key_with_another_payload_is_a_conflict_and_another_handler_has_keys_of_its_own(shop: Workshop) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+async def test_a_key_with_another_payload_is_a_conflict_and_another_handler_has_keys_of_its_own(
+    client: ClientFixture,
+) -> None:
+    first = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     with pytest.raises(Conflict, match=f"'k' of handler 'images.resize' belongs to job {first}"):
-        await shop.cluster.submit(resize, {"path": "b"}, idempotency_key="k")
-    other = await shop.cluster.submit(pay, {"employee": 1}, idempotency_key="k")
+        await client.cluster.submit(resize, {"path": "b"}, idempotency_key="k")
+    other = await client.cluster.submit(pay, {"employee": 1}, idempotency_key="k")
     assert other.id != first.id
 
 
-async def test_a_key_whose_producer_died_before_its_job_was_written_is_not_lost(shop: Workshop) -> None:
+async def test_a_key_whose_producer_died_before_its_job_was_written_is_not_lost(client: ClientFixture) -> None:
     orphan = new_id()
-    await shop.master.intake.reserve_keys("images.resize", [("k", orphan, digest("images.resize", b'{"path":"a"}'))])
-    receipt = await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    await client.master.intake.reserve_keys("images.resize", [("k", orphan, digest("images.resize", b'{"path":"a"}'))])
+    receipt = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     assert (receipt.id, receipt.duplicate) == (orphan, True)
-    assert orphan in await shop.rows()
+    assert orphan in await client.rows()
 
 
-async def test_a_key_of_a_finished_job_does_not_run_it_again(shop: Workshop) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert await shop.agent.work_off(result=b'{"width":1,"height":1}') == 1
-    again = await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+async def test_a_key_of_a_finished_job_does_not_run_it_again(client: ClientFixture) -> None:
+    first = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    assert await client.agent.work_off(result=b'{"width":1,"height":1}') == 1
+    again = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     assert (again.id, again.duplicate) == (first.id, True)
-    assert await shop.waiting() == {}
-    assert await shop.rows() == {first.id: JobState.SUCCEEDED.value}
+    assert await client.waiting() == {}
+    assert await client.rows() == {first.id: JobState.SUCCEEDED.value}
 
 
 # ---------------------------------------------------------------- no room
 
 
-async def hasty(shop: Workshop, open_cluster: OpenCluster, on_full_timeout_seconds: float) -> Cluster:
+async def hasty(client: ClientFixture, open_cluster: OpenCluster, on_full_timeout_seconds: float) -> Cluster:
     """A producer for whom a bucket is full with ten jobs."""
-    stores = {"default": msgspec.structs.replace(shop.settings.stores["default"], high_water_jobs=10)}
+    stores = {"default": msgspec.structs.replace(client.settings.stores["default"], high_water_jobs=10)}
     defaults = JobDefaults(on_full_timeout_seconds=on_full_timeout_seconds)
-    settings = msgspec.structs.replace(shop.settings, stores=stores, jobs=defaults, limits=Limits(submit_chunk_jobs=5))
+    settings = msgspec.structs.replace(
+        client.settings, stores=stores, jobs=defaults, limits=Limits(submit_chunk_jobs=5)
+    )
     return await open_cluster(settings=settings)
 
 
 async def test_jobs_at_level_master_that_find_full_buckets_wait_in_the_master(
-    shop: Workshop, open_cluster: OpenCluster
+    client: ClientFixture, open_cluster: OpenCluster
 ) -> None:
     """Their rows are committed either way, so nothing has to be refused or to wait."""
-    cluster = await hasty(shop, open_cluster, 30.0)
+    cluster = await hasty(client, open_cluster, 30.0)
     receipts = []
     for policy in ("block", "raise") * 10:
         some = (cluster.submit(resize, {"path": "a"}, durability="master", on_full=policy) for _ in range(4))
         receipts += await asyncio.gather(*some)
     assert {receipt.level for receipt in receipts} == {"master"}
-    rows, waiting = await shop.rows(), await shop.waiting()
+    rows, waiting = await client.rows(), await client.waiting()
     assert set(rows) == {receipt.id for receipt in receipts}
     assert {job_id for job_id, state in rows.items() if state == "ASSIGNED"} == set(waiting), "no row without a copy"
     assert 0 < len(waiting) <= 20, "ten in each of two buckets"
     assert {state for job_id, state in rows.items() if job_id not in waiting} == {"HELD"}
 
 
-async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, open_cluster: OpenCluster) -> None:
-    cluster = await hasty(shop, open_cluster, 0.3)
-    patient = await hasty(shop, open_cluster, 60.0)
+async def test_full_buckets_raise_or_spill_or_block_as_asked(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    cluster = await hasty(client, open_cluster, 0.3)
+    patient = await hasty(client, open_cluster, 60.0)
     receipts = await asyncio.gather(
         *(cluster.submit(resize, {"path": "a"}, on_full="raise") for _ in range(30)), return_exceptions=True
     )
@@ -346,65 +352,65 @@ async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, ope
         await cluster.submit(resize, {"path": "a"}, on_full="raise")
     with pytest.raises(BucketsFull, match=r"for 0\.3 s"):
         await cluster.submit(resize, {"path": "a"})
-    assert await shop.rows() == {}
+    assert await client.rows() == {}
     spilled = await cluster.submit(resize, {"path": "a"}, on_full="spill")
     assert spilled.level is Durability.MASTER
-    assert await shop.rows() == {spilled.id: "HELD"}
+    assert await client.rows() == {spilled.id: "HELD"}
     blocked = asyncio.create_task(patient.submit(resize, {"path": "a"}))
     await asyncio.sleep(0)
-    made_room = await shop.waiting()
+    made_room = await client.waiting()
     receipt = await blocked
     assert receipt.level is Durability.STORE
-    assert (made_room | await shop.waiting()).keys() == {
+    assert (made_room | await client.waiting()).keys() == {
         *(one.id for one in receipts if isinstance(one, JobReceipt)),
         receipt.id,
     }
 
 
-async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_master(shop: Workshop) -> None:
-    one, two = shop.agent.buckets["default", 3]
-    await shop.cluster.submit(resize, {"path": "a"})
-    await shop.store.close_intake(shop.agent.fence(one))
+async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_master(client: ClientFixture) -> None:
+    one, two = client.agent.buckets["default", 3]
+    await client.cluster.submit(resize, {"path": "a"})
+    await client.store.close_intake(client.agent.fence(one))
     for _ in range(10):
-        assert (await shop.cluster.submit(resize, {"path": "a"})).bucket_id == two.id
-    await shop.store.close_intake(shop.agent.fence(two))
-    held = await shop.cluster.submit(resize, {"path": "a"})
+        assert (await client.cluster.submit(resize, {"path": "a"})).bucket_id == two.id
+    await client.store.close_intake(client.agent.fence(two))
+    held = await client.cluster.submit(resize, {"path": "a"})
     assert (held.level, held.bucket_id) == (Durability.MASTER, None)
-    durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+    durable = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     assert durable.level is Durability.MASTER
 
 
-async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(shop: Workshop) -> None:
+async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(client: ClientFixture) -> None:
     """Whichever way the job goes: through the buckets of the group, as a row due later, under a key."""
     ways: list[dict[str, Any]] = [{}, {"after": 9999.0}, {"durability": "master"}, {"idempotency_key": "k"}]
     for options in ways:
-        assert not (await shop.cluster.submit(resize, {"path": "b"}, **options)).unserved
+        assert not (await client.cluster.submit(resize, {"path": "b"}, **options)).unserved
     for options in ways:
         again = {**options, "idempotency_key": "l"} if "idempotency_key" in options else options
-        receipt = await shop.cluster.submit(resize, {"path": "a"}, **again, priority="very_low")
+        receipt = await client.cluster.submit(resize, {"path": "a"}, **again, priority="very_low")
         assert (receipt.unserved, receipt.level) == (True, Durability.MASTER)
         assert "unserved" in repr(receipt)
-    rows = await shop.rows()
+    rows = await client.rows()
     with pytest.raises(Unserved, match="no bucket serves default/very_low"):
-        await shop.cluster.submit(resize, {"path": "a"}, priority="very_low", on_unserved="raise")
-    assert await shop.rows() == rows, "nothing was stored"
-    assert (await shop.cluster.submit(resize, {"path": "a"}, on_unserved="raise")).bucket_id
+        await client.cluster.submit(resize, {"path": "a"}, priority="very_low", on_unserved="raise")
+    assert await client.rows() == rows, "nothing was stored"
+    assert (await client.cluster.submit(resize, {"path": "a"}, on_unserved="raise")).bucket_id
     wrong: Any = {"on_unserved": "sink"}
     with pytest.raises(InputError, match="'on_unserved' must be 'hold' or 'raise'"):
-        await shop.cluster.submit(resize, {"path": "a"}, **wrong)
+        await client.cluster.submit(resize, {"path": "a"}, **wrong)
 
 
-async def test_bytes_are_no_text(shop: Workshop) -> None:
+async def test_bytes_are_no_text(client: ClientFixture) -> None:
     """They would arrive as base64, and the handler would take that for the text."""
     with pytest.raises(InvalidArguments, match="argument 'path' is text, and bytes were given"):
-        await shop.cluster.submit(resize, {"path": b"a.png"})
+        await client.cluster.submit(resize, {"path": b"a.png"})
     with pytest.raises(BulkFailed, match=r"item 0: .*argument 'path' is text, and bytes were given"):
-        await shop.cluster.submit_many([{"path": b"a.png"}], resize)
-    assert await shop.waiting() == {}
+        await client.cluster.submit_many([{"path": b"a.png"}], resize)
+    assert await client.waiting() == {}
 
 
-async def test_the_hint_of_a_limit_names_a_key_that_exists(shop: Workshop) -> None:
+async def test_the_hint_of_a_limit_names_a_key_that_exists(client: ClientFixture) -> None:
     with pytest.raises(InvalidArguments, match=r"raise limits\.args") as caught:
-        await shop.cluster.submit(resize, {"path": "x" * 200_000})
+        await client.cluster.submit(resize, {"path": "x" * 200_000})
     (key,) = re.findall(r"limits\.\w+", caught.value.hint or "")
     assert load_settings(None, {}, [f"{key}=1MiB"]).settings.limits.args_bytes == 1024 * 1024

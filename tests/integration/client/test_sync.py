@@ -19,18 +19,18 @@ from jobmaster.client.sync import SyncCluster
 from jobmaster.master.master import Master
 from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
 from jobmaster.model.job import Durability, JobState
-from tests.integration.client.fixture import Size, Workshop, handlers, resize
+from tests.integration.client.fixture import ClientFixture, Size, handlers, resize
 from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
-def plain(shop: Workshop) -> Iterator[SyncCluster]:
+def plain(client: ClientFixture) -> Iterator[SyncCluster]:
     """A synchronous producer with connections of its own."""
 
     async def opener() -> Cluster:
-        settings = shop.settings
+        settings = client.settings
         master = await Master.connect(
-            dsn=shop.dsn, schema=settings.schema_name(), settings=settings.master, application_name="sync"
+            dsn=client.dsn, schema=settings.schema_name(), settings=settings.master, application_name="sync"
         )
         store = await AgentStore.connect(
             cluster=settings.cluster,
@@ -50,7 +50,7 @@ def plain(shop: Workshop) -> Iterator[SyncCluster]:
     cluster.close()
 
 
-async def test_submit_wait_and_result(shop: Workshop, plain: SyncCluster) -> None:
+async def test_submit_wait_and_result(client: ClientFixture, plain: SyncCluster) -> None:
     def work() -> Size:
         receipt = plain.submit(resize, {"path": "a"})
         assert receipt.level is Durability.STORE
@@ -61,21 +61,21 @@ async def test_submit_wait_and_result(shop: Workshop, plain: SyncCluster) -> Non
     submitted = threading.Event()
     running = asyncio.get_running_loop().run_in_executor(None, work)
     await asyncio.to_thread(submitted.wait)
-    await shop.agent.work_off(result=b'{"width":1,"height":2}')
+    await client.agent.work_off(result=b'{"width":1,"height":2}')
     assert await running == Size(1, 2)
 
 
-async def test_many_threads_share_it(shop: Workshop, plain: SyncCluster) -> None:
+async def test_many_threads_share_it(client: ClientFixture, plain: SyncCluster) -> None:
     def one(i: int) -> bytes:
         return plain.submit(resize, {"path": str(i)}).id
 
     with ThreadPoolExecutor(16) as pool:
         submitted = await asyncio.to_thread(lambda: set(pool.map(one, range(400))))
     assert len(submitted) == 400
-    assert submitted == (await shop.waiting()).keys()
+    assert submitted == (await client.waiting()).keys()
 
 
-async def test_bulk_cancel_and_errors_come_through(shop: Workshop, plain: SyncCluster) -> None:
+async def test_bulk_cancel_and_errors_come_through(client: ClientFixture, plain: SyncCluster) -> None:
     def work() -> None:
         assert plain.submit_many(({"path": str(i)} for i in range(3000)), resize).submitted == 3000
         held = plain.submit(resize, {"path": "a"}, after=3600)
@@ -88,7 +88,7 @@ async def test_bulk_cancel_and_errors_come_through(shop: Workshop, plain: SyncCl
             plain.submit(resize, {"path": "a"}, connection=object())
 
     await asyncio.to_thread(work)
-    assert len(await shop.waiting()) == 3000
+    assert len(await client.waiting()) == 3000
 
 
 async def test_a_closed_one_says_so(plain: SyncCluster) -> None:
@@ -102,7 +102,7 @@ async def test_a_closed_one_says_so(plain: SyncCluster) -> None:
     await asyncio.to_thread(work)
 
 
-async def test_an_opener_that_fails_is_asked_again_next_time(shop: Workshop) -> None:
+async def test_an_opener_that_fails_is_asked_again_next_time(client: ClientFixture) -> None:
     tries = 0
 
     async def opener() -> Cluster:
@@ -140,13 +140,13 @@ async def test_a_forked_child_is_told_to_open_its_own(plain: SyncCluster) -> Non
     assert "before the process was forked" in await asyncio.to_thread(work)
 
 
-async def test_a_cluster_made_before_a_fork_and_not_used_works_in_every_process(shop: Workshop) -> None:
-    url = shop.settings.stores["default"].url
+async def test_a_cluster_made_before_a_fork_and_not_used_works_in_every_process(client: ClientFixture) -> None:
+    url = client.settings.stores["default"].url
     script = f"""
 import os, sys
 from jobmaster.client.sync import SyncCluster
 from tests.integration.client.test_sync import open_for_script
-cluster = SyncCluster(lambda: open_for_script({shop.dsn!r}, {url!r}, {shop.settings.cluster!r}))
+cluster = SyncCluster(lambda: open_for_script({client.dsn!r}, {url!r}, {client.settings.cluster!r}))
 children = []
 for _ in range(2):
     child = os.fork()
@@ -163,16 +163,16 @@ sys.exit(any(codes))
     ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["store"] * 3
-    assert len(await shop.waiting()) == 3
+    assert len(await client.waiting()) == 3
 
 
-async def test_a_script_that_forgets_to_close_ends_all_the_same(shop: Workshop) -> None:
-    url = shop.settings.stores["default"].url
+async def test_a_script_that_forgets_to_close_ends_all_the_same(client: ClientFixture) -> None:
+    url = client.settings.stores["default"].url
     script = f"""
 import asyncio
 from jobmaster.client.sync import SyncCluster
 from tests.integration.client.test_sync import open_for_script
-cluster = SyncCluster(lambda: open_for_script({shop.dsn!r}, {url!r}, {shop.settings.cluster!r}))
+cluster = SyncCluster(lambda: open_for_script({client.dsn!r}, {url!r}, {client.settings.cluster!r}))
 print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
 """
     ended = await asyncio.to_thread(

@@ -12,7 +12,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import StoreSettings
-from tests.integration.store.fixture import Bench, new_fence
+from tests.integration.store.fixture import OneBucketStore, new_fence
 
 Connect = Callable[..., Awaitable[AgentStore]]
 
@@ -51,8 +51,8 @@ async def raw(store_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 
 
 @pytest.fixture
-async def bench(store: AgentStore, raw: redis.asyncio.Redis) -> Bench:
+async def one_bucket(store: AgentStore, raw: redis.asyncio.Redis) -> OneBucketStore:
     """An ACTIVE bucket and all that is needed to look at it."""
     fence = new_fence()
     assert await store.open_bucket(fence) is ReplyStatus.OK
-    return Bench(store, fence, raw)
+    return OneBucketStore(store, fence, raw)

@@ -34,7 +34,7 @@ def new_fence(epoch: int = 1) -> Fence:
     return Fence(BucketId(new_id()), epoch, AgentId(new_id()))
 
 
-class Bench(NamedTuple):
+class OneBucketStore(NamedTuple):
     """A store, one ACTIVE bucket in it, and a plain client that looks behind the functions."""
 
     store: AgentStore

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.integration.store.fixture import Bench, assert_ok
+from tests.integration.store.fixture import OneBucketStore, assert_ok
 
 
-async def test_the_mark_stays_while_a_bucket_has_keys_here(bench: Bench) -> None:
-    store, fence = bench.store, bench.fence
+async def test_the_mark_stays_while_a_bucket_has_keys_here(one_bucket: OneBucketStore) -> None:
+    store, fence = one_bucket.store, one_bucket.fence
     assert not await store.leave()
     assert (await store.health()).generation is not None
     await assert_ok(store.close_intake(fence))
@@ -14,4 +14,4 @@ async def test_the_mark_stays_while_a_bucket_has_keys_here(bench: Bench) -> None
     await assert_ok(store.delete_bucket(fence.bucket_id))
     assert await store.leave()
     assert (await store.health()).generation is None
-    assert [key async for key in bench.raw.scan_iter(match=f"jm:{{{store.cluster}*", count=1000)] == []
+    assert [key async for key in one_bucket.raw.scan_iter(match=f"jm:{{{store.cluster}*", count=1000)] == []

@@ -18,7 +18,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
-from tests.integration.store.fixture import Bench, assert_ok, make_items, new_fence, submit
+from tests.integration.store.fixture import OneBucketStore, assert_ok, make_items, new_fence, submit
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy.tcp_proxy import SILENT, SLOW, slow_store_proxy
 from tests.support.waiting import eventually
@@ -39,13 +39,13 @@ NewServer = Callable[..., Server]
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
-    bench: Bench, connect: Connect, store_url: str, seed: int
+    one_bucket: OneBucketStore, connect: Connect, store_url: str, seed: int
 ) -> None:
     """Bucket i holds i jobs; who asks for bucket i must hear i, while half of all calls are cancelled at any moment."""
     fences = [new_fence() for _ in range(25)]
     for count, fence in enumerate(fences):
-        await assert_ok(bench.store.open_bucket(fence))
-        await submit(bench.store, fence.bucket_id, make_items(count))
+        await assert_ok(one_bucket.store.open_bucket(fence))
+        await submit(one_bucket.store, fence.bucket_id, make_items(count))
     chance = random.Random(seed)
     async with slow_store_proxy(store_url, seed=seed) as proxy:
         store = await connect(url=proxy.store_url, initialise=False)
@@ -98,15 +98,15 @@ async def test_cancelled_calls_to_a_paused_server_do_not_shift_the_answers(
 
 
 async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
-    bench: Bench, connect: Connect, store_url: str
+    one_bucket: OneBucketStore, connect: Connect, store_url: str
 ) -> None:
     async with slow_store_proxy(store_url) as proxy:
         store = await connect(url=proxy.store_url)
         proxy.set(SILENT)
         items = make_items(3)
-        write = asyncio.ensure_future(submit(store, bench.bucket_id, items))
-        await eventually(lambda: _depth_is(bench, 3), 10, "the store has the jobs")
-        look = asyncio.ensure_future(store.depths([bench.bucket_id]))
+        write = asyncio.ensure_future(submit(store, one_bucket.bucket_id, items))
+        await eventually(lambda: _depth_is(one_bucket, 3), 10, "the store has the jobs")
+        look = asyncio.ensure_future(store.depths([one_bucket.bucket_id]))
         await asyncio.sleep(0)
         proxy.reset()
         with pytest.raises(OutcomeUnknown) as caught:
@@ -116,36 +116,38 @@ async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
             await look
         assert not isinstance(only_read.value, OutcomeUnknown)
         proxy.set(SLOW)
-        (depth,) = await store.depths([bench.bucket_id])
+        (depth,) = await store.depths([one_bucket.bucket_id])
         assert depth is not None
         assert depth.pending == 3
         await store.close()
 
 
-async def _depth_is(bench: Bench, pending: int) -> bool:
-    (depth,) = await bench.store.depths([bench.bucket_id])
+async def _depth_is(one_bucket: OneBucketStore, pending: int) -> bool:
+    (depth,) = await one_bucket.store.depths([one_bucket.bucket_id])
     return depth is not None and depth.pending == pending
 
 
-async def test_a_claim_whose_answer_was_lost_is_asked_again(bench: Bench, connect: Connect, store_url: str) -> None:
+async def test_a_claim_whose_answer_was_lost_is_asked_again(
+    one_bucket: OneBucketStore, connect: Connect, store_url: str
+) -> None:
     items = make_items(4)
-    await bench.submit(items)
+    await one_bucket.submit(items)
     async with slow_store_proxy(store_url) as proxy:
         store = await connect(url=proxy.store_url)
         proxy.set(SILENT)
-        claim = asyncio.ensure_future(store.claim(bench.fence, "a", 3))
-        await eventually(lambda: _depth_is(bench, 1), 10, "the store has moved the jobs")
+        claim = asyncio.ensure_future(store.claim(one_bucket.fence, "a", 3))
+        await eventually(lambda: _depth_is(one_bucket, 1), 10, "the store has moved the jobs")
         proxy.reset()
         with pytest.raises(OutcomeUnknown):
             await claim
         proxy.set(SLOW)
-        assert (await store.claim(bench.fence, "a", 3)).raw == items[:3]
-        assert await _depth_is(bench, 1)
+        assert (await store.claim(one_bucket.fence, "a", 3)).raw == items[:3]
+        assert await _depth_is(one_bucket, 1)
         await store.close()
 
 
 async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
-    bench: Bench, connect: Connect, store_url: str
+    one_bucket: OneBucketStore, connect: Connect, store_url: str
 ) -> None:
     async with slow_store_proxy(store_url) as proxy:
         store = await connect(
@@ -153,9 +155,9 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         )
         proxy.set(SILENT)
         with pytest.raises(OutcomeUnknown, match=r"no answer within 1 s"):
-            await submit(store, bench.bucket_id, make_items(1))
+            await submit(store, one_bucket.bucket_id, make_items(1))
         with pytest.raises(Unavailable) as only_read:
-            await store.depths([bench.bucket_id])
+            await store.depths([one_bucket.bucket_id])
         assert not isinstance(only_read.value, OutcomeUnknown)
         with pytest.raises(Unavailable):
             await store.beat(new_id(), 5)
@@ -163,31 +165,31 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
 
         async def depths() -> object:
             with contextlib.suppress(Unavailable):  # a second is not enough for each call on a busy machine
-                return await store.depths([bench.bucket_id])
+                return await store.depths([one_bucket.bucket_id])
             return None
 
-        assert await eventually(depths) == await bench.store.depths([bench.bucket_id])
+        assert await eventually(depths) == await one_bucket.store.depths([one_bucket.bucket_id])
         await store.close()
 
 
 async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
-    bench: Bench, connect: Connect, store_url: str
+    one_bucket: OneBucketStore, connect: Connect, store_url: str
 ) -> None:
     async with slow_store_proxy(store_url) as proxy:
         store = await connect(url=proxy.store_url, call_timeout_seconds=2.0)
-        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        assert await store.wait_wake([one_bucket.bucket_id], 0.01) is None
         proxy.set(SILENT)
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(Unavailable, match="did not answer"):
-                await store.wait_wake([bench.bucket_id], 0.01)
+                await store.wait_wake([one_bucket.bucket_id], 0.01)
         proxy.set(SLOW)
-        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        assert await store.wait_wake([one_bucket.bucket_id], 0.01) is None
         await store.close()
 
 
-async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, connect: Connect) -> None:
+async def test_a_loop_that_stood_still_does_not_blame_the_store(one_bucket: OneBucketStore, connect: Connect) -> None:
     store = await connect(call_timeout_seconds=1.0)
-    call = asyncio.ensure_future(store.depths([bench.bucket_id]))
+    call = asyncio.ensure_future(store.depths([one_bucket.bucket_id]))
     # The command goes out, then this process blocks for longer than any answer may take.
     while not store._connection._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
         await asyncio.sleep(0)

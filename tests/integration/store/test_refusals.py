@@ -14,7 +14,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
-from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
+from tests.integration.store.fixture import ROOM, OneBucketStore, assert_ok, make_entry, make_items, new_fence, submit
 
 Call = Callable[[AgentStore, Fence], Awaitable[ReplyStatus]]
 ITEM = encode_entry(make_entry())
@@ -83,35 +83,35 @@ every_call = pytest.mark.parametrize("name", CALLS)
 
 
 @pytest.fixture
-async def used(bench: Bench) -> Bench:
+async def used(one_bucket: OneBucketStore) -> OneBucketStore:
     """A bucket in which something lies everywhere, seen by its owner at counter 3 or more."""
-    await bench.submit(make_items(5))
-    await bench.store.claim(bench.fence, "kept", 2)
-    await assert_ok(bench.store.assign(bench.fence, [(9 * 10**15, make_items(1)[0])]))
-    await bench.store.hint(bench.bucket_id)
-    return bench
+    await one_bucket.submit(make_items(5))
+    await one_bucket.store.claim(one_bucket.fence, "kept", 2)
+    await assert_ok(one_bucket.store.assign(one_bucket.fence, [(9 * 10**15, make_items(1)[0])]))
+    await one_bucket.store.hint(one_bucket.bucket_id)
+    return one_bucket
 
 
-async def _refused(bench: Bench, name: str, fence: Fence, status: ReplyStatus) -> None:
-    before = await bench.contents()
-    assert await CALLS[name][0](bench.store, fence) is status
-    assert await bench.contents() == before
+async def _refused(one_bucket: OneBucketStore, name: str, fence: Fence, status: ReplyStatus) -> None:
+    before = await one_bucket.contents()
+    assert await CALLS[name][0](one_bucket.store, fence) is status
+    assert await one_bucket.contents() == before
 
 
 @every_call
-async def test_a_bucket_that_vanished_is_another_generation(used: Bench, name: str) -> None:
+async def test_a_bucket_that_vanished_is_another_generation(used: OneBucketStore, name: str) -> None:
     await used.raw.delete(used.meta)
     await _refused(used, name, used.fence, ReplyStatus.GENERATION)
 
 
 @every_call
-async def test_a_bucket_of_another_generation_is_refused(used: Bench, name: str) -> None:
+async def test_a_bucket_of_another_generation_is_refused(used: OneBucketStore, name: str) -> None:
     await used.force(gen=new_id())
     await _refused(used, name, used.fence, ReplyStatus.GENERATION)
 
 
 @every_call
-async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: Bench, name: str) -> None:
+async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: OneBucketStore, name: str) -> None:
     seen = int(await used.field("ver") or 0)
     await used.force(ver=seen - 1)
     await _refused(used, name, used.fence, ReplyStatus.ROLLBACK)
@@ -123,7 +123,7 @@ async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: Bench, name
 
 @every_call
 @pytest.mark.parametrize("how", ["lower epoch", "higher epoch", "another owner"])
-async def test_another_fence_is_refused(used: Bench, name: str, how: str) -> None:
+async def test_another_fence_is_refused(used: OneBucketStore, name: str, how: str) -> None:
     fences = {
         "lower epoch": used.fence._replace(epoch=0),
         "higher epoch": used.fence._replace(epoch=2),
@@ -134,7 +134,7 @@ async def test_another_fence_is_refused(used: Bench, name: str, how: str) -> Non
 
 @every_call
 @pytest.mark.parametrize("state", sorted(EVERY))
-async def test_a_state_that_does_not_allow_it_is_refused(used: Bench, name: str, state: str) -> None:
+async def test_a_state_that_does_not_allow_it_is_refused(used: OneBucketStore, name: str, state: str) -> None:
     await used.force(state=state)
     call, allowed = CALLS[name]
     if state in allowed:
@@ -144,7 +144,7 @@ async def test_a_state_that_does_not_allow_it_is_refused(used: Bench, name: str,
 
 
 @every_call
-async def test_the_order_of_refusals(used: Bench, name: str) -> None:
+async def test_the_order_of_refusals(used: OneBucketStore, name: str) -> None:
     """All at once, then one cause after the other taken away."""
     right = {"gen": await used.field("gen"), "ver": await used.field("ver"), "epoch": b"1", "state": b"ACTIVE"}
     await used.force(gen=new_id(), ver=0, epoch=7, state="LOST")
@@ -193,7 +193,9 @@ async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
         ("remove_page", "DRAINING"),
     ],
 )
-async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(used: Bench, name: str, state: str) -> None:
+async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(
+    used: OneBucketStore, name: str, state: str
+) -> None:
     """Forget the bump in one function, and a store that loses exactly that change goes unnoticed."""
     await used.force(state=state)
     seen = int(await used.field("ver") or 0)
@@ -203,12 +205,12 @@ async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(used: 
     assert (await used.store.claimed_lists(used.fence))[0] is ReplyStatus.ROLLBACK
 
 
-async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(bench: Bench) -> None:
-    await assert_ok(bench.store.close_intake(bench.fence))
-    await assert_ok(bench.store.close_if_empty(bench.fence))
-    assert await bench.field("ver") == b"3"
-    rescuer = Fence(bench.bucket_id, 2, AgentId(new_id()))
-    await bench.store.fence(rescuer)
-    assert await bench.field("ver") == b"4"
-    await bench.force(ver=3)
-    assert (await bench.store.claimed_lists(rescuer))[0] is ReplyStatus.ROLLBACK
+async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(one_bucket: OneBucketStore) -> None:
+    await assert_ok(one_bucket.store.close_intake(one_bucket.fence))
+    await assert_ok(one_bucket.store.close_if_empty(one_bucket.fence))
+    assert await one_bucket.field("ver") == b"3"
+    rescuer = Fence(one_bucket.bucket_id, 2, AgentId(new_id()))
+    await one_bucket.store.fence(rescuer)
+    assert await one_bucket.field("ver") == b"4"
+    await one_bucket.force(ver=3)
+    assert (await one_bucket.store.claimed_lists(rescuer))[0] is ReplyStatus.ROLLBACK

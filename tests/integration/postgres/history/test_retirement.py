@@ -14,7 +14,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from benchmarks.synthetic_history import lower_floor
+from benchmarks.support.synthetic_history import lower_floor
 from jobmaster.cli.commands.checks import master_findings
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql as statement_text

@@ -25,7 +25,7 @@ SPEC = (
 )
 
 
-class Ground:
+class PublishedCluster:
     """A cluster with one published handler, and ways to look at it."""
 
     def __init__(self, settings: ClusterSettings, lake: Path, spark: SparkSession | None) -> None:
@@ -99,20 +99,20 @@ class Ground:
             run.close()
 
 
-def ground_of(dsn: str, cluster: str, lake: Path) -> Ground:
+def published_cluster(dsn: str, cluster: str, lake: Path) -> PublishedCluster:
     """A migrated cluster with one published handler; its session is to be set."""
     settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA))
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
-    made = Ground(settings, lake, None)
+    made = PublishedCluster(settings, lake, None)
     publish = "INSERT INTO handler VALUES ('images.resize', $1, 'x', gen_random_uuid())"
     made.sql(lambda connection: connection.execute(publish, SPEC))
     return made
 
 
 @pytest.fixture
-def ground(migrated_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Ground]:
+def published(migrated_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[PublishedCluster]:
     """A cluster without jobs."""
-    made = ground_of(migrated_dsn, cluster_name, tmp_path / "lake")
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     made.spark = spark
     yield made
     made.close()

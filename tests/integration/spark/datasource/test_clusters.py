@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.spark.datasource.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import PublishedCluster, published_cluster
 from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
@@ -23,10 +23,10 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def alone(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Ground:
+def alone(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> PublishedCluster:
     """A cluster that no session of this process looks at."""
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    made = ground_of(migrated_dsn, cluster_name, tmp_path)
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path)
     made.ended(2000)
     return made
 
@@ -61,12 +61,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait(60)
 
 
-def drive(master: str, ground: Ground) -> dict[str, int]:
+def drive(master: str, published: PublishedCluster) -> dict[str, int]:
     """Run the program as a driver of its own; what it found."""
     program = [sys.executable, "-m", "tests.integration.spark.datasource.cluster_program", master]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*program, ground.options["dsn"], ground.options["schema"]],
+        [*program, published.options["dsn"], published.options["schema"]],
         cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -74,16 +74,16 @@ def drive(master: str, ground: Ground) -> dict[str, int]:
     return found
 
 
-def check(ground: Ground, found: dict[str, int]) -> None:
+def check(published: PublishedCluster, found: dict[str, int]) -> None:
     assert found == {"read": 2000, "succeeded": 2000}
-    assert ground.value("SELECT count(*) FROM job WHERE state = 'HELD' AND token = 1") == 4000
-    run = ground.sql(
+    assert published.value("SELECT count(*) FROM job WHERE state = 'HELD' AND token = 1") == 4000
+    run = published.sql(
         lambda c: c.fetchrow("SELECT offered, inserted, rejected FROM pipeline_write WHERE run_id = 'run'")
     )
     assert tuple(run) == (4000, 4000, 0)
 
 
-def test_two_workers_a_task_that_dies_and_speculation(alone: Ground, start: Start) -> None:
+def test_two_workers_a_task_that_dies_and_speculation(alone: PublishedCluster, start: Start) -> None:
     """A task dies after it has committed chunks and runs again; slow ones run twice. Each row is in once, and so counted."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -107,7 +107,7 @@ def test_two_workers_a_task_that_dies_and_speculation(alone: Ground, start: Star
     check(alone, drive(master, alone))
 
 
-def test_behind_spark_connect(alone: Ground) -> None:
+def test_behind_spark_connect(alone: PublishedCluster) -> None:
     pytest.importorskip("grpc", reason="the extra `connect` is not installed")
     check(alone, drive("sc", alone))
 

@@ -15,7 +15,7 @@ from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unknow
 from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
 from jobmaster.pipeline.steps.submit import SubmitRequest, submit
-from tests.integration.spark.datasource.conftest import Ground
+from tests.integration.spark.datasource.conftest import PublishedCluster
 from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -27,53 +27,53 @@ def order(source: SourceSpec, *keys: str, **given: object) -> SubmitRequest:
     return SubmitRequest(source, "images.resize", wanted, None, {})
 
 
-def test_csv_with_bad_rows_is_accounted_for_row_by_row(ground: Ground, tmp_path: Path) -> None:
+def test_csv_with_bad_rows_is_accounted_for_row_by_row(published: PublishedCluster, tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text('path,width,due\na,1,2030-01-31T12:00:00Z\n"b,""x""\ny",,\nc,wide,\nd,,soon\na,2,\n')
     wanted = order(SourceSpec(str(file)), "path", due="due")
-    dry = submit(ground.run(dry_run=True), wanted)
-    assert (dry.rows, dry.summary["rejected"], ground.value("SELECT count(*) FROM job")) == (5, 2, 0)
-    assert ground.value("SELECT count(*) FROM pipeline_batch") == 0
-    done = submit(ground.run(), wanted)
+    dry = submit(published.run(dry_run=True), wanted)
+    assert (dry.rows, dry.summary["rejected"], published.value("SELECT count(*) FROM job")) == (5, 2, 0)
+    assert published.value("SELECT count(*) FROM pipeline_batch") == 0
+    done = submit(published.run(), wanted)
     assert [done.summary[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 2, 1, 2]
     assert sorted(done.summary["reasons"]) == [
         "argument 'width': expected integer, got string",
         "due_at 'soon' is no time; write 2030-01-31T12:00:00Z",
     ]
-    again = submit(ground.run(), wanted)
+    again = submit(published.run(), wanted)
     assert [again.summary[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 0, 3, 2]
     assert sum(again.summary["reasons"].values()) == 2
-    args = ground.sql(lambda c: c.fetch("SELECT args::text AS args FROM jobs ORDER BY args::text"))
+    args = published.sql(lambda c: c.fetch("SELECT args::text AS args FROM jobs ORDER BY args::text"))
     assert [json.loads(row["args"]) for row in args] == [{"path": "a", "width": 1}, {"path": 'b,"x"\ny'}]
 
 
-def test_json_with_a_broken_line_and_expressions(ground: Ground, tmp_path: Path) -> None:
+def test_json_with_a_broken_line_and_expressions(published: PublishedCluster, tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_text('{"id": 1, "name": "a", "size": 1.9}\n{"id": 2, "name": \n{"id": 3, "name": "c", "size": 3}\n')
     arguments = {"path": "concat('img/', name)", "width": "cast(size AS int)"}
-    done = submit(ground.run(), order(SourceSpec(str(file)), "*", arguments=arguments))
+    done = submit(published.run(), order(SourceSpec(str(file)), "*", arguments=arguments))
     assert (done.summary["inserted"], done.summary["rejected"]) == (2, 1)
     assert "no JSON" in next(iter(done.summary["reasons"]))
-    assert ground.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
+    assert published.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
 
 
-def test_a_table_of_another_database_and_a_query_over_files(ground: Ground, tmp_path: Path) -> None:
+def test_a_table_of_another_database_and_a_query_over_files(published: PublishedCluster, tmp_path: Path) -> None:
     async def make(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         await connection.execute(
             "CREATE TABLE pictures AS SELECT 'p' || n AS path, n AS width FROM generate_series(1, 7) n"
         )
 
-    ground.sql(make)
-    dsn = ground.options["dsn"]
-    table = f"{ground.options['schema']}.pictures"
-    assert submit(ground.run(), order(SourceSpec(dsn, table=table), "path")).summary["inserted"] == 7
+    published.sql(make)
+    dsn = published.options["dsn"]
+    table = f"{published.options['schema']}.pictures"
+    assert submit(published.run(), order(SourceSpec(dsn, table=table), "path")).summary["inserted"] == 7
     folder = str(tmp_path / "p.parquet")
-    ground.rows(5).selectExpr("key AS path", "1 AS width").write.parquet(folder)
+    published.rows(5).selectExpr("key AS path", "1 AS width").write.parquet(folder)
     query = SourceSpec(folder, sql="SELECT * FROM source WHERE path < 'k3'")
-    assert submit(ground.run(), order(query, "path")).summary["inserted"] == 3
+    assert submit(published.run(), order(query, "path")).summary["inserted"] == 3
 
 
-def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> None:
+def test_wrong_orders_are_one_sentence_each(published: PublishedCluster, tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text("name,width\na,1\n")
     for wrong, kind, said in (
@@ -86,20 +86,20 @@ def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> N
         (order(SourceSpec(str(file)), "name")._replace(handler="images.resise"), UnknownHandler, "images.resise"),
     ):
         with pytest.raises(kind) as caught:
-            submit(ground.run(), wrong)
+            submit(published.run(), wrong)
         assert said in str(caught.value)
 
 
-def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
+def test_a_stream_passes_over_nothing_that_commits_late(published: PublishedCluster) -> None:
     """Two transactions get their numbers in one order and commit in the other."""
     from jobmaster.pipeline.steps.stream import folder_of, stream
 
     def copied() -> int:
-        return stream(ground.run(), "jobs", None, 100_000, "earliest").rows
+        return stream(published.run(), "jobs", None, 100_000, "earliest").rows
 
     insert = """INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, waited_us, ran_us, args)
                 VALUES (uuid_floor(clock_timestamp()), 'SUCCEEDED', 3, 'default', $1, 1, gen_random_uuid(), 1, 0, 0, '{}')"""
-    ground.ended(50)
+    published.ended(50)
     assert copied() == 50
     assert copied() == 0
 
@@ -110,42 +110,42 @@ def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute(insert, "first to begin")
-        await asyncio.to_thread(ground.sql, lambda other: other.execute(insert, "first to commit"))
+        await asyncio.to_thread(published.sql, lambda other: other.execute(insert, "first to commit"))
         counts.append(await asyncio.to_thread(copied))
         await transaction.commit()
         counts.append(await asyncio.to_thread(copied))
         return counts
 
-    assert ground.sql(late) == [0, 2]
-    files = ground.spark.read.parquet(str(ground.lake / folder_of("jobs")))
+    assert published.sql(late) == [0, 2]
+    files = published.spark.read.parquet(str(published.lake / folder_of("jobs")))
     assert (files.count(), files.select("id").distinct().count()) == (52, 52)
 
 
-def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
+def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(published: PublishedCluster) -> None:
     """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
     from jobmaster.pipeline.steps.stream import stream
     from tests.integration.spark.datasource.test_streams import archived, drop, old
 
-    old(ground, 10)
-    assert stream(ground.run(), "jobs", None, 100_000, "earliest").rows == 10
-    old(ground, 5)
-    archived(ground, drop)
+    old(published, 10)
+    assert stream(published.run(), "jobs", None, 100_000, "earliest").rows == 10
+    old(published, 5)
+    archived(published, drop)
     with pytest.raises(
         Refused, match=r"^job_day_\d+ left the master before this stream had read all of it \(read what"
     ):
-        stream(ground.run(), "jobs", None, 100_000, "earliest")
+        stream(published.run(), "jobs", None, 100_000, "earliest")
 
 
-def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> None:
+def test_a_stream_admits_about_as_many_rows_as_it_was_told(published: PublishedCluster) -> None:
     from jobmaster.pipeline.steps.stream import stream
 
     for _ in range(5):
-        ground.ended(40)
-    done = stream(ground.run(), "jobs", None, 90, "earliest")
+        published.ended(40)
+    done = stream(published.run(), "jobs", None, 90, "earliest")
     assert (done.rows, done.summary["batches"]) == (200, 3)  # whole transactions: two, two, one
 
 
-def test_a_checkpoint_of_another_server_is_refused(ground: Ground) -> None:
+def test_a_checkpoint_of_another_server_is_refused(published: PublishedCluster) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import StructType
 
@@ -153,23 +153,23 @@ def test_a_checkpoint_of_another_server_is_refused(ground: Ground) -> None:
     from jobmaster.pipeline.datasource.source import JobMasterSource
     from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
 
-    stream = JobMasterStreamReader(read_plan(read_options(ground.options), StructType()))
+    stream = JobMasterStreamReader(read_plan(read_options(published.options), StructType()))
     start = stream.initialOffset()
     assert stream.latestOffset(start, ReadAllAvailable())["xid"] >= start["xid"]
     with pytest.raises(Refused):
         stream.latestOffset({**start, "system": "1"}, ReadAllAvailable())
     with pytest.raises(InputError):
-        JobMasterSource({**ground.options, "table": "buckets"}).streamReader(StructType())
+        JobMasterSource({**published.options, "table": "buckets"}).streamReader(StructType())
 
 
-def test_the_example_runs(ground: Ground, tmp_path: Path) -> None:
+def test_the_example_runs(published: PublishedCluster, tmp_path: Path) -> None:
     """As a user runs it: its own process, its own session; twice, and the second time adds nothing."""
-    ground.write(ground.rows(4))
-    ground.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
+    published.write(published.rows(4))
+    published.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
     env = {
         **os.environ,
-        "MASTER_DSN": ground.options["dsn"],
-        "JOBMASTER_CLUSTER": ground.settings.cluster,
+        "MASTER_DSN": published.options["dsn"],
+        "JOBMASTER_CLUSTER": published.settings.cluster,
         "REJECTS": str(tmp_path / "no"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
@@ -188,4 +188,4 @@ def test_the_example_runs(ground: Ground, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|FAILED|4" in done.stdout.replace(" ", "")
-    assert ground.value("SELECT count(*) FROM job WHERE state = 'HELD'") == 4
+    assert published.value("SELECT count(*) FROM job WHERE state = 'HELD'") == 4

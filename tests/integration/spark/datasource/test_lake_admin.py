@@ -9,12 +9,12 @@ import pytest
 
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
-from tests.integration.spark.datasource.conftest import ground_of
+from tests.integration.spark.datasource.conftest import published_cluster
 
 
 @pytest.mark.slow
 def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> None:
-    ground = ground_of(migrated_dsn, cluster_name, tmp_path / "lake")
+    published = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     lake = tmp_path / "lake"
     files = {
         "jobs/v1/run=dead/day=2030-01-01/a.parquet": 10,
@@ -35,7 +35,7 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         age = path.stat().st_mtime - days * 86400
         os.utime(path, (age, age))
     for dry in (True, False):
-        context = PipelineContext(ground.settings, PipelineOptions(lake=str(lake), dry_run=dry))
+        context = PipelineContext(published.settings, PipelineOptions(lake=str(lake), dry_run=dry))
         assert vacuum(context, 86400.0).summary["files"] == 3
         kinds = [item["kind"] for item in list_lake(context).items or ()]
         assert kinds == ["rollup", "stream"]

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
-from tests.integration.spark.datasource.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import PublishedCluster, published_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,11 +31,11 @@ def failure(work: Any) -> JobMasterError:
     return caught.value
 
 
-def test_all_rows_and_columns_come_as_the_view_has_them(ground: Ground) -> None:
-    ground.ended(500)
-    ground.ended(20, "FAILED")
-    rows = {row["id"]: row for row in ground.read(numPartitions="4").collect()}
-    views = ground.sql(lambda connection: connection.fetch("SELECT * FROM jobs"))
+def test_all_rows_and_columns_come_as_the_view_has_them(published: PublishedCluster) -> None:
+    published.ended(500)
+    published.ended(20, "FAILED")
+    rows = {row["id"]: row for row in published.read(numPartitions="4").collect()}
+    views = published.sql(lambda connection: connection.fetch("SELECT * FROM jobs"))
     assert len(rows) == len(views) == 520
     for view in views:
         row = rows[str(view["id"])].asDict()
@@ -47,32 +47,32 @@ def test_all_rows_and_columns_come_as_the_view_has_them(ground: Ground) -> None:
             assert row[name] == (None if moment is None else moment.astimezone().replace(tzinfo=None)), name
 
 
-def test_ranges_cover_every_row_once_and_are_about_even(ground: Ground) -> None:
+def test_ranges_cover_every_row_once_and_are_about_even(published: PublishedCluster) -> None:
     from pyspark.sql import functions as F
 
-    ground.ended(4000)
-    parts = ground.read(numPartitions="4", columns="id").groupBy(F.spark_partition_id()).count().collect()
+    published.ended(4000)
+    parts = published.read(numPartitions="4", columns="id").groupBy(F.spark_partition_id()).count().collect()
     assert sum(part["count"] for part in parts) == 4000
     assert len(parts) == 4
     assert max(part["count"] for part in parts) < 2000
 
 
-def test_choices_go_into_the_statement(ground: Ground) -> None:
-    ground.ended(400)
-    ground.ended(40, "FAILED")
-    assert ground.read(states="failed").count() == 40
-    assert ground.read(states="FAILED,SUCCEEDED", handlers="h1,h2").count() == 220
-    assert ground.read(priorities="critical", columns="priority").distinct().collect()[0][0] == "critical"
+def test_choices_go_into_the_statement(published: PublishedCluster) -> None:
+    published.ended(400)
+    published.ended(40, "FAILED")
+    assert published.read(states="failed").count() == 40
+    assert published.read(states="FAILED,SUCCEEDED", handlers="h1,h2").count() == 220
+    assert published.read(priorities="critical", columns="priority").distinct().collect()[0][0] == "critical"
     half = (datetime.now(UTC) - timedelta(seconds=200)).isoformat()
-    late, early = ground.read(since=half).count(), ground.read(until=half).count()
+    late, early = published.read(since=half).count(), published.read(until=half).count()
     assert 0 < late < 440
     assert late + early == 440
-    assert ground.read(until="2000-01-01").count() == 0
+    assert published.read(until="2000-01-01").count() == 0
 
 
-def test_a_schema_of_the_users_own_reads_these_columns_only(ground: Ground) -> None:
-    ground.ended(10)
-    reader = ground.spark.read.format("jobmaster").options(**ground.options)
+def test_a_schema_of_the_users_own_reads_these_columns_only(published: PublishedCluster) -> None:
+    published.ended(10)
+    reader = published.spark.read.format("jobmaster").options(**published.options)
     assert reader.schema("handler string, created_at timestamp").load().count() == 10
     wrong = failure(lambda: reader.schema("handler int").load().collect())
     assert "column 'handler' of table 'jobs' is string" in str(wrong)
@@ -92,35 +92,35 @@ def test_a_schema_of_the_users_own_reads_these_columns_only(ground: Ground) -> N
         ({"schema": "nowhere"}, "does not fit this program"),
     ],
 )
-def test_a_wrong_option_is_one_sentence(ground: Ground, options: dict[str, str], said: str) -> None:
-    given = {**ground.options, **options}
-    error = failure(lambda: ground.spark.read.format("jobmaster").options(**given).load().collect())
+def test_a_wrong_option_is_one_sentence(published: PublishedCluster, options: dict[str, str], said: str) -> None:
+    given = {**published.options, **options}
+    error = failure(lambda: published.spark.read.format("jobmaster").options(**given).load().collect())
     assert said in str(error)
     assert "Traceback" not in str(error)
 
 
-def test_every_table_can_be_read(ground: Ground) -> None:
-    ground.ended(5)
-    assert ground.read("ledger").count() == 5
+def test_every_table_can_be_read(published: PublishedCluster) -> None:
+    published.ended(5)
+    assert published.read("ledger").count() == 5
     for table in ("attempts", "buckets", "events"):
-        assert ground.read(table).collect() == []
+        assert published.read(table).collect() == []
 
 
-def test_all_tasks_see_one_state(ground: Ground) -> None:
-    ground.ended(300)
-    run = ground.run()
+def test_all_tasks_see_one_state(published: PublishedCluster) -> None:
+    published.ended(300)
+    run = published.run()
     with run.snapshot() as name:
-        frame = ground.read(numPartitions="3", snapshot=name)
-        ground.ended(300)
+        frame = published.read(numPartitions="3", snapshot=name)
+        published.ended(300)
         assert frame.count() == 300
-        assert ground.read(numPartitions="3").count() == 600
-    error = failure(lambda: ground.read(numPartitions="3", snapshot=name).collect())
+        assert published.read(numPartitions="3").count() == 600
+    error = failure(lambda: published.read(numPartitions="3", snapshot=name).collect())
     assert "the snapshot is gone" in str(error)
 
 
-def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) -> None:
-    ground.ended(400)
-    every = ground.read().collect()
+def test_filters_of_spark_narrow_the_statement_and_lose_nothing(published: PublishedCluster) -> None:
+    published.ended(400)
+    every = published.read().collect()
     ids = sorted(row["id"] for row in every)
     expected: dict[str, Callable[[Any], bool]] = {
         "handler = 'h1' AND priority IN ('low', 'high')": lambda r: (
@@ -131,14 +131,14 @@ def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) 
         "state <> 'SUCCEEDED' OR lane = 'default'": lambda r: True,
     }
     for condition, wanted in expected.items():
-        found = ground.read(pushdown="true").where(condition).collect()
+        found = published.read(pushdown="true").where(condition).collect()
         assert sorted(row["id"] for row in found) == sorted(row["id"] for row in every if wanted(row)), condition
     middle = every[0]["created_at"]
-    later = ground.read(pushdown="true").where(f"created_at >= timestamp'{middle.isoformat()}'").count()
+    later = published.read(pushdown="true").where(f"created_at >= timestamp'{middle.isoformat()}'").count()
     assert later == sum(row["created_at"] >= middle for row in every)
 
 
-def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
+def test_a_filter_narrows_what_the_server_reads(published: PublishedCluster) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
     from jobmaster.pipeline.datasource.pushdown import push_down
@@ -153,18 +153,18 @@ def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
     assert push_down(selection, GreaterThanOrEqual(("id",), str(low).upper() + "x")) == selection
 
 
-def test_a_table_of_sql(ground: Ground) -> None:
-    ground.ended(30)
-    listed = ", ".join(f"{name} '{value}'" for name, value in ground.options.items())
-    ground.spark.sql(f"CREATE TABLE history USING jobmaster OPTIONS ({listed}, handlers 'h1')")
+def test_a_table_of_sql(published: PublishedCluster) -> None:
+    published.ended(30)
+    listed = ", ".join(f"{name} '{value}'" for name, value in published.options.items())
+    published.spark.sql(f"CREATE TABLE history USING jobmaster OPTIONS ({listed}, handlers 'h1')")
     try:
-        assert ground.spark.sql("SELECT count(*) FROM history").collect()[0][0] == 8
+        assert published.spark.sql("SELECT count(*) FROM history").collect()[0][0] == 8
     finally:
-        ground.spark.sql("DROP TABLE history")
-    ground.spark.sql(f"CREATE TEMPORARY VIEW lately USING jobmaster OPTIONS ({listed}, handlers 'h2')")
-    assert ground.spark.sql("SELECT count(*) FROM lately").collect()[0][0] == 8
+        published.spark.sql("DROP TABLE history")
+    published.spark.sql(f"CREATE TEMPORARY VIEW lately USING jobmaster OPTIONS ({listed}, handlers 'h2')")
+    assert published.spark.sql("SELECT count(*) FROM lately").collect()[0][0] == 8
     secret = "CREATE TABLE told USING jobmaster OPTIONS (dsn 'postgresql://u:secret@h/d')"
-    assert "would keep the password" in str(failure(lambda: ground.spark.sql(secret)))
+    assert "would keep the password" in str(failure(lambda: published.spark.sql(secret)))
 
 
 def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
@@ -176,9 +176,9 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
     from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
     server: PostgresServer = new_postgres()
-    ground = ground_of(server.dsn, cluster_name, tmp_path)
-    ground.ended(20_000)
-    batches = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id", "args")), 10_000).batches(
+    published = published_cluster(server.dsn, cluster_name, tmp_path)
+    published.ended(20_000)
+    batches = RangeScan(cluster_ref_of(published.options), Selection("jobs", ("id", "args")), 10_000).batches(
         LOWEST, HIGHEST
     )
     assert next(batches).num_rows > 0
@@ -186,39 +186,39 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
     with pytest.raises(Unavailable):
         list(batches)
     server.start()
-    again = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id",)), 10_000).batches(LOWEST, HIGHEST)
+    again = RangeScan(cluster_ref_of(published.options), Selection("jobs", ("id",)), 10_000).batches(LOWEST, HIGHEST)
     assert sum(batch.num_rows for batch in again) == 20_000
 
 
-def test_nothing_of_a_reader_that_stops_early_stays_connected(ground: Ground) -> None:
+def test_nothing_of_a_reader_that_stops_early_stays_connected(published: PublishedCluster) -> None:
     from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
     from jobmaster.pipeline.datasource.range_scan import RangeScan
     from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
-    ground.ended(20_000)
-    batches = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
+    published.ended(20_000)
+    batches = RangeScan(cluster_ref_of(published.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark' AND state = 'active'"
     for _ in range(50):
-        if ground.value(count) == 0:
+        if published.value(count) == 0:
             return
     raise AssertionError("a COPY goes on without a reader")
 
 
-def test_another_postgresql_without_jdbc(ground: Ground) -> None:
+def test_another_postgresql_without_jdbc(published: PublishedCluster) -> None:
     async def make(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         await connection.execute("CREATE TABLE orders (n int, paid boolean, at timestamptz, note text, price numeric)")
         await connection.execute(
             "INSERT INTO orders VALUES (1, true, '2030-01-01T00:00Z', 'a\nb', 1.50), (2, null, null, '', null)"
         )
 
-    ground.sql(make)
-    reader = ground.spark.read.format("jobmaster_postgres").option("dsn", ground.options["dsn"])
-    table = f"{ground.options['schema']}.orders"
+    published.sql(make)
+    reader = published.spark.read.format("jobmaster_postgres").option("dsn", published.options["dsn"])
+    table = f"{published.options['schema']}.orders"
     rows = sorted(reader.option("dbtable", table).load().collect())
     assert [tuple(row)[:2] + tuple(row)[3:] for row in rows] == [(1, True, "a\nb", "1.50"), (2, None, "", None)]
-    query = ground.spark.read.format("jobmaster_postgres").options(dsn=ground.options["dsn"], query="SELEC 1")
+    query = published.spark.read.format("jobmaster_postgres").options(dsn=published.options["dsn"], query="SELEC 1")
     assert "does not take the query" in str(failure(query.load))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from jobmaster.master.history.archive import Archive
 from jobmaster.model.errors import Refused
-from tests.integration.spark.datasource.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import PublishedCluster, published_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -33,9 +33,9 @@ SELECT id, token, gen_random_uuid(), 1, 'failed' FROM job WHERE state = 'HELD'
 
 
 @pytest.fixture
-def ground(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[Ground]:
+def published(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[PublishedCluster]:
     """A cluster without jobs; nothing here needs a session of Spark."""
-    made = ground_of(migrated_dsn, cluster_name, tmp_path / "lake")
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     yield made
     made.close()
 
@@ -43,13 +43,13 @@ def ground(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[Gro
 class Stream:
     """What Spark does with a stream: asks for an end, reads up to it, and goes on from there."""
 
-    def __init__(self, ground: Ground, table: str = "jobs", **options: str) -> None:
+    def __init__(self, published: PublishedCluster, table: str = "jobs", **options: str) -> None:
         from pyspark.sql.types import StringType, StructType
 
         from jobmaster.pipeline.datasource.read_options import read_options, read_plan
         from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
 
-        given = {**ground.options, "table": table, "numPartitions": "2", **options}
+        given = {**published.options, "table": table, "numPartitions": "2", **options}
         self.key = "id" if table == "jobs" else "job_id"
         self.reader = JobMasterStreamReader(read_plan(read_options(given), StructType().add(self.key, StringType())))
         self.at = self.reader.initialOffset()
@@ -74,12 +74,12 @@ class Stream:
         return self.read(self.poll())
 
 
-def archived(ground: Ground, work: Callable[[Archive], Coroutine[Any, Any, _T]]) -> _T:
+def archived(published: PublishedCluster, work: Callable[[Archive], Coroutine[Any, Any, _T]]) -> _T:
     """Some work of an archiver."""
 
     async def connected() -> _T:
-        master = ground.settings.master
-        archive = await Archive.connect(dsn=master.dsn or "", schema=ground.settings.schema_name(), settings=master)
+        master = published.settings.master
+        archive = await Archive.connect(dsn=master.dsn or "", schema=published.settings.schema_name(), settings=master)
         try:
             return await work(archive)
         finally:
@@ -113,21 +113,21 @@ async def sweep(archive: Archive) -> None:
     assert await archive.sweep(datetime.now(UTC) + timedelta(seconds=1)) is not None
 
 
-def old(ground: Ground, count: int, state: str = "SUCCEEDED") -> None:
+def old(published: PublishedCluster, count: int, state: str = "SUCCEEDED") -> None:
     """Jobs of yesterday, written now."""
-    ground.sql(lambda connection: connection.execute(_OLD, count, state))
+    published.sql(lambda connection: connection.execute(_OLD, count, state))
 
 
 @pytest.mark.parametrize("leave", [drop, discard])
 def test_a_range_that_is_dropped_before_it_was_read_is_an_error(
-    ground: Ground, leave: Callable[[Archive], Coroutine[Any, Any, None]]
+    published: PublishedCluster, leave: Callable[[Archive], Coroutine[Any, Any, None]]
 ) -> None:
     """A stream that catches up in small batches, as after a long pause; also one that nobody has started yet."""
     for _ in range(3):
-        old(ground, 10)
-    catching_up, not_begun = Stream(ground), Stream(ground)
+        old(published, 10)
+    catching_up, not_begun = Stream(published), Stream(published)
     assert len(catching_up.read(catching_up.poll(rows=10))) == 10
-    archived(ground, leave)
+    archived(published, leave)
     for stream in (catching_up, not_begun):
         with pytest.raises(
             Refused, match=r"job_day_\d+ left the master before this stream had read all of it \(read what"
@@ -135,50 +135,50 @@ def test_a_range_that_is_dropped_before_it_was_read_is_an_error(
             stream.poll()
 
 
-def test_a_range_that_is_dropped_between_the_poll_and_the_reading_is_an_error_too(ground: Ground) -> None:
-    old(ground, 10)
-    stream = Stream(ground)
+def test_a_range_that_is_dropped_between_the_poll_and_the_reading_is_an_error_too(published: PublishedCluster) -> None:
+    old(published, 10)
+    stream = Stream(published)
     end = stream.poll()
-    archived(ground, drop)
+    archived(published, drop)
     with pytest.raises(Refused, match="before this stream had read all of it"):
         stream.read(end)
 
 
-def test_a_goal_that_is_reached_says_so_only_when_nothing_was_dropped_on_the_way(ground: Ground) -> None:
+def test_a_goal_that_is_reached_says_so_only_when_nothing_was_dropped_on_the_way(published: PublishedCluster) -> None:
     """As with the trigger AvailableNow: the end is fixed when the query starts."""
-    old(ground, 10)
-    stream = Stream(ground)
+    old(published, 10)
+    stream = Stream(published)
     stream.reader.prepareForTriggerAvailableNow()
     assert len(stream.all()) == 10
-    archived(ground, drop)
+    archived(published, drop)
     assert stream.all() == []
-    stream = Stream(ground)
-    ground.ended(5)
+    stream = Stream(published)
+    published.ended(5)
     stream.reader.prepareForTriggerAvailableNow()
     assert len(stream.all()) == 5
 
 
 @pytest.mark.parametrize("leave", [drop, discard])
 def test_a_range_that_was_read_or_was_gone_before_or_is_not_asked_for_is_no_error(
-    ground: Ground, leave: Callable[[Archive], Coroutine[Any, Any, None]]
+    published: PublishedCluster, leave: Callable[[Archive], Coroutine[Any, Any, None]]
 ) -> None:
-    old(ground, 10)
-    reader, attempts = Stream(ground), Stream(ground, "attempts")
-    younger = Stream(ground, since=(datetime.now(UTC) - timedelta(minutes=1)).isoformat())
+    old(published, 10)
+    reader, attempts = Stream(published), Stream(published, "attempts")
+    younger = Stream(published, since=(datetime.now(UTC) - timedelta(minutes=1)).isoformat())
     assert len(reader.all()) == 10
-    archived(ground, leave)
-    ground.ended(5)
+    archived(published, leave)
+    published.ended(5)
     assert len(reader.all()) == 5
     assert attempts.all() == [], "the range had no attempts"
-    assert len(Stream(ground).all()) == 5
+    assert len(Stream(published).all()) == 5
     younger.all()
 
 
-def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> None:
+def test_a_range_that_is_being_read_is_not_dropped_meanwhile(published: PublishedCluster) -> None:
     """The reading task keeps it; the archiver waits without asking for a lock."""
-    old(ground, 10)
-    archived(ground, retire)
-    stream = Stream(ground, batchBytes="1")
+    old(published, 10)
+    archived(published, retire)
+    stream = Stream(published, batchBytes="1")
     end = stream.poll()
 
     async def while_reading(archive: Archive) -> None:
@@ -196,56 +196,58 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
         task.terminate()
         assert await dropping
 
-    archived(ground, while_reading)
+    archived(published, while_reading)
 
 
-def test_jobs_that_end_in_the_attic_come_once_wherever_they_are_moved(ground: Ground) -> None:
-    from benchmarks.synthetic_history import lower_floor
+def test_jobs_that_end_in_the_attic_come_once_wherever_they_are_moved(published: PublishedCluster) -> None:
+    from benchmarks.support.synthetic_history import lower_floor
 
-    ground.sql(lambda connection: lower_floor(connection, 3))
-    old(ground, 20)
-    old(ground, 10, "HELD")
-    ground.sql(lambda connection: connection.execute(_LINES))
-    jobs, attempts = Stream(ground), Stream(ground, "attempts")
+    published.sql(lambda connection: lower_floor(connection, 3))
+    old(published, 20)
+    old(published, 10, "HELD")
+    published.sql(lambda connection: connection.execute(_LINES))
+    jobs, attempts = Stream(published), Stream(published, "attempts")
     assert len(jobs.all()) == 20
     assert len(attempts.all()) == 10
-    archived(ground, retire)
+    archived(published, retire)
     assert (jobs.all(), attempts.all()) == ([], []), "moved to the attic"
     end = """UPDATE job SET state = 'SUCCEEDED', bucket_id = gen_random_uuid(), bucket_epoch = 1,
                             changed_at = clock_timestamp() WHERE state = 'HELD'"""
-    ground.sql(lambda connection: connection.execute(end))
+    published.sql(lambda connection: connection.execute(end))
     assert len(jobs.all()) == 10
-    archived(ground, sweep)
+    archived(published, sweep)
     assert (jobs.all(), attempts.all()) == ([], []), "moved to a range of their own"
-    again, lines = Stream(ground), Stream(ground, "attempts")
+    again, lines = Stream(published), Stream(published, "attempts")
     assert (len(again.all()), len(lines.all())) == (30, 10), "one who begins now sees each once"
 
 
-def test_a_job_that_ended_in_the_attic_is_not_seen_again_when_the_next_range_retires(ground: Ground) -> None:
+def test_a_job_that_ended_in_the_attic_is_not_seen_again_when_the_next_range_retires(
+    published: PublishedCluster,
+) -> None:
     """Every retirement writes the attic anew."""
-    from benchmarks.synthetic_history import lower_floor
+    from benchmarks.support.synthetic_history import lower_floor
 
-    ground.sql(lambda connection: lower_floor(connection, 2))
+    published.sql(lambda connection: lower_floor(connection, 2))
     older = _OLD.replace("interval '1 day'", "interval '2 days'")
-    ground.sql(lambda connection: connection.execute(older, 10, "HELD"))
+    published.sql(lambda connection: connection.execute(older, 10, "HELD"))
     first = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
-    assert archived(ground, lambda archive: archive.detach(first)) is not None
-    jobs = Stream(ground)
+    assert archived(published, lambda archive: archive.detach(first)) is not None
+    jobs = Stream(published)
     end = "UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id IN (SELECT id FROM job LIMIT 4)"
-    ground.sql(lambda connection: connection.execute(end))
+    published.sql(lambda connection: connection.execute(end))
     assert len(jobs.all()) == 4
-    archived(ground, retire)
+    archived(published, retire)
     assert jobs.all() == []
-    ground.sql(lambda connection: connection.execute("UPDATE job SET state = 'CANCELLED' WHERE state = 'HELD'"))
+    published.sql(lambda connection: connection.execute("UPDATE job SET state = 'CANCELLED' WHERE state = 'HELD'"))
     assert len(jobs.all()) == 6, "those that ended later are new"
 
 
-def test_a_line_that_is_marked_as_refused_does_not_come_again(ground: Ground) -> None:
+def test_a_line_that_is_marked_as_refused_does_not_come_again(published: PublishedCluster) -> None:
     from jobmaster.master.driver.statements import sql
 
-    old(ground, 1, "HELD")
-    ground.sql(lambda connection: connection.execute(_LINES))
-    attempts = Stream(ground, "attempts")
+    old(published, 1, "HELD")
+    published.sql(lambda connection: connection.execute(_LINES))
+    attempts = Stream(published, "attempts")
     assert len(attempts.all()) == 1
 
     async def refuse(connection: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -254,6 +256,6 @@ def test_a_line_that_is_marked_as_refused_does_not_come_again(ground: Ground) ->
         for _ in range(2):
             await connection.fetch(sql("outcomes/mark_refused"), *([one] for one in line))
 
-    ground.sql(refuse)
-    assert ground.value("SELECT refused_count FROM attempt") == 2
+    published.sql(refuse)
+    assert published.value("SELECT refused_count FROM attempt") == 2
     assert attempts.all() == []

@@ -10,57 +10,57 @@ from typing import Any
 import pytest
 
 from jobmaster.model.errors import Conflict, InputError, UnknownHandler
-from tests.integration.spark.datasource.conftest import Ground
+from tests.integration.spark.datasource.conftest import PublishedCluster
 from tests.integration.spark.datasource.test_read import failure
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
-def counts(ground: Ground) -> tuple[int, int]:
+def counts(published: PublishedCluster) -> tuple[int, int]:
     """Rows, and rows as a held one should be."""
     held = "SELECT count(*) FROM job WHERE state = 'HELD' AND token = 1 AND bucket_id IS NULL AND due_at IS NOT NULL"
-    return int(ground.value("SELECT count(*) FROM job")), int(ground.value(held))
+    return int(published.value("SELECT count(*) FROM job")), int(published.value(held))
 
 
-def test_rows_become_held_jobs_and_again_nothing(ground: Ground) -> None:
-    frame = ground.rows(3000, tasks=3).unionByName(ground.rows(500))  # 500 keys come twice, in other tasks
+def test_rows_become_held_jobs_and_again_nothing(published: PublishedCluster) -> None:
+    frame = published.rows(3000, tasks=3).unionByName(published.rows(500))  # 500 keys come twice, in other tasks
     for run_id in ("first", "again"):
-        ground.write(frame, runId=run_id, chunkRows="400")
-    assert counts(ground) == (3000, 3000)
-    runs = ground.sql(
+        published.write(frame, runId=run_id, chunkRows="400")
+    assert counts(published) == (3000, 3000)
+    runs = published.sql(
         lambda c: c.fetch("SELECT run_id, offered, inserted, rejected FROM pipeline_write ORDER BY began_at")
     )
     assert [tuple(run) for run in runs] == [("first", 3500, 3000, 0), ("again", 3500, 0, 0)]
-    assert ground.value("SELECT count(*) FROM pipeline_write_part") == 0
-    row = ground.sql(lambda c: c.fetchrow("SELECT * FROM jobs WHERE headers->>'key' = 'k7'"))
+    assert published.value("SELECT count(*) FROM pipeline_write_part") == 0
+    row = published.sql(lambda c: c.fetchrow("SELECT * FROM jobs WHERE headers->>'key' = 'k7'"))
     assert (row["handler"], row["lane"], row["priority"]) == ("images.resize", "default", "medium")
     assert row["args"] == '{"path":"f7","width":7}'
 
 
-def test_sql_inserts_with_the_options_of_the_statement(ground: Ground) -> None:
-    ground.rows(20).createOrReplaceTempView("wanted")
-    words = {**ground.options, "handler": "images.resize", "batch": "sql"}
+def test_sql_inserts_with_the_options_of_the_statement(published: PublishedCluster) -> None:
+    published.rows(20).createOrReplaceTempView("wanted")
+    words = {**published.options, "handler": "images.resize", "batch": "sql"}
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in words.items())
-    ground.spark.sql("CREATE TABLE orders (key string, args string) USING jobmaster")
+    published.spark.sql("CREATE TABLE orders (key string, args string) USING jobmaster")
     try:
         for _ in range(2):
-            ground.spark.sql(f"INSERT INTO orders WITH ({listed}) SELECT key, args FROM wanted")
+            published.spark.sql(f"INSERT INTO orders WITH ({listed}) SELECT key, args FROM wanted")
         assert "a write needs a handler" in str(
-            failure(lambda: ground.spark.sql("INSERT INTO orders SELECT key, args FROM wanted"))
+            failure(lambda: published.spark.sql("INSERT INTO orders SELECT key, args FROM wanted"))
         )
     finally:
-        ground.spark.sql("DROP TABLE orders")
-    assert counts(ground) == (20, 20)
+        published.spark.sql("DROP TABLE orders")
+    assert counts(published) == (20, 20)
 
 
-def test_another_batch_is_other_jobs(ground: Ground) -> None:
-    ground.write(ground.rows(10), batch="one")
-    ground.write(ground.rows(10), batch="two")
-    ground.write(ground.rows(10), batch="two", handler="images.resize")
-    assert counts(ground) == (20, 20)
+def test_another_batch_is_other_jobs(published: PublishedCluster) -> None:
+    published.write(published.rows(10), batch="one")
+    published.write(published.rows(10), batch="two")
+    published.write(published.rows(10), batch="two", handler="images.resize")
+    assert counts(published) == (20, 20)
 
 
-def test_every_row_is_a_job_or_a_reject_with_its_reason(ground: Ground, tmp_path: Path) -> None:
+def test_every_row_is_a_job_or_a_reject_with_its_reason(published: PublishedCluster, tmp_path: Path) -> None:
     rows = [
         ("good", '{"path":"a"}', None, None, None),
         ("due", '{"path":"a"}', "2031-01-31T12:00:00+01:00", "high", None),
@@ -76,12 +76,14 @@ def test_every_row_is_a_job_or_a_reject_with_its_reason(ground: Ground, tmp_path
         ("lane", '{"path":"a"}', None, None, "payroll"),
         (None, '{"path":"a"}', None, None, None),
     ]
-    frame = ground.spark.createDataFrame(rows, "key string, args string, due_at string, priority string, lane string")
-    ground.write(frame, rejects=str(tmp_path / "no"), runId="r")
-    assert counts(ground) == (2, 2)
-    due = ground.value("SELECT due_at FROM jobs WHERE headers->>'key' = 'due' AND priority = 'high'")
+    frame = published.spark.createDataFrame(
+        rows, "key string, args string, due_at string, priority string, lane string"
+    )
+    published.write(frame, rejects=str(tmp_path / "no"), runId="r")
+    assert counts(published) == (2, 2)
+    due = published.value("SELECT due_at FROM jobs WHERE headers->>'key' = 'due' AND priority = 'high'")
     assert due.isoformat() == "2031-01-31T11:00:00+00:00"
-    rejects = {row["key"]: row["reason"] for row in ground.spark.read.parquet(str(tmp_path / "no")).collect()}
+    rejects = {row["key"]: row["reason"] for row in published.spark.read.parquet(str(tmp_path / "no")).collect()}
     assert set(rejects) == {row[0] for row in rows} - {"good", "due"}
     for key, said in {
         "json": "no JSON", "list": "no JSON object", "type": "argument 'width': expected integer, got string",
@@ -91,12 +93,14 @@ def test_every_row_is_a_job_or_a_reject_with_its_reason(ground: Ground, tmp_path
     }.items():  # fmt: skip
         assert said in rejects[key], key
     assert not list((tmp_path / "no").glob(".writing*"))
-    assert ground.value("SELECT rejected FROM pipeline_write") == 11
+    assert published.value("SELECT rejected FROM pipeline_write") == 11
 
 
-def test_without_a_place_for_rejects_the_first_one_is_the_error(ground: Ground) -> None:
-    frame = ground.rows(10, tasks=1).unionByName(ground.spark.createDataFrame([("x", "{}")], "key string, args string"))
-    error = failure(lambda: ground.write(frame))
+def test_without_a_place_for_rejects_the_first_one_is_the_error(published: PublishedCluster) -> None:
+    frame = published.rows(10, tasks=1).unionByName(
+        published.spark.createDataFrame([("x", "{}")], "key string, args string")
+    )
+    error = failure(lambda: published.write(frame))
     assert "row 'x'" in str(error)
     assert "missing argument 'path'" in str(error)
 
@@ -116,45 +120,47 @@ def test_without_a_place_for_rejects_the_first_one_is_the_error(ground: Ground) 
     ],
 )
 def test_a_wrong_write_is_refused_before_anything_is_written(
-    ground: Ground, options: dict[str, str], kind: type[Exception], said: str
+    published: PublishedCluster, options: dict[str, str], kind: type[Exception], said: str
 ) -> None:
-    error = failure(lambda: ground.write(ground.rows(5), **options))
+    error = failure(lambda: published.write(published.rows(5), **options))
     assert type(error) is kind
     assert said in str(error)
-    assert counts(ground)[0] == 0
+    assert counts(published)[0] == 0
 
 
-def test_a_wrong_schema_is_refused(ground: Ground) -> None:
+def test_a_wrong_schema_is_refused(published: PublishedCluster) -> None:
     for columns, said in {
         "id AS key, id AS colour": "column 'colour' means nothing",
         "to_json(struct(id AS path)) AS args": "needs a column key",
         "cast(id AS double) AS key": "column 'key' of a write is double",
     }.items():
-        frame = ground.spark.range(3).selectExpr(*columns.split(", "))
-        assert said in str(failure(lambda frame=frame: ground.write(frame)))
-    overwrite = ground.rows(1).write.format("jobmaster").options(**ground.options, handler="images.resize", batch="x")
+        frame = published.spark.range(3).selectExpr(*columns.split(", "))
+        assert said in str(failure(lambda frame=frame: published.write(frame)))
+    overwrite = (
+        published.rows(1).write.format("jobmaster").options(**published.options, handler="images.resize", batch="x")
+    )
     assert "not overwritten" in str(failure(overwrite.mode("overwrite").save))
 
 
-def test_arguments_may_be_a_struct_and_types_are_plain(ground: Ground) -> None:
-    frame = ground.spark.range(3).selectExpr("id AS key", "struct(concat('p', id) AS path, id AS width) AS args")
-    ground.write(frame)
-    assert ground.value("SELECT args::text FROM jobs WHERE headers->>'key' = '2'") == '{"path":"p2","width":2}'
+def test_arguments_may_be_a_struct_and_types_are_plain(published: PublishedCluster) -> None:
+    frame = published.spark.range(3).selectExpr("id AS key", "struct(concat('p', id) AS path, id AS width) AS args")
+    published.write(frame)
+    assert published.value("SELECT args::text FROM jobs WHERE headers->>'key' = '2'") == '{"path":"p2","width":2}'
 
 
-def test_duplicates_can_be_an_error(ground: Ground) -> None:
-    ground.write(ground.rows(10))
-    assert "are there already" in str(failure(lambda: ground.write(ground.rows(10), onDuplicate="fail")))
+def test_duplicates_can_be_an_error(published: PublishedCluster) -> None:
+    published.write(published.rows(10))
+    assert "are there already" in str(failure(lambda: published.write(published.rows(10), onDuplicate="fail")))
 
 
-def test_all_tasks_together_keep_a_rate(ground: Ground) -> None:
+def test_all_tasks_together_keep_a_rate(published: PublishedCluster) -> None:
     began = time.monotonic()
-    ground.write(ground.rows(1500, tasks=2), rowsPerSecond="500", chunkRows="250")
+    published.write(published.rows(1500, tasks=2), rowsPerSecond="500", chunkRows="250")
     assert time.monotonic() - began > 2.0  # six turns, of which the last begins 2.5 s after the first
-    assert counts(ground)[0] == 1500
+    assert counts(published)[0] == 1500
 
 
-def test_a_task_that_ran_twice_is_counted_once(ground: Ground) -> None:
+def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster) -> None:
     """As after a kill behind the commit, and as two copies of a speculative task."""
     import pyarrow as pa
     from pyspark.sql.types import StringType, StructField, StructType
@@ -163,7 +169,7 @@ def test_a_task_that_ran_twice_is_counted_once(ground: Ground) -> None:
     from jobmaster.pipeline.datasource.writer import JobMasterWriter
 
     schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
-    options = {**ground.options, "handler": "images.resize", "batch": "b", "runId": "r", "chunkRows": "30"}
+    options = {**published.options, "handler": "images.resize", "batch": "b", "runId": "r", "chunkRows": "30"}
     writer = JobMasterWriter(write_plan(options, schema))
     rows = [pa.record_batch({"key": [f"k{n}" for n in range(100)], "args": ['{"path":"p"}'] * 100})]
 
@@ -177,12 +183,12 @@ def test_a_task_that_ran_twice_is_counted_once(ground: Ground) -> None:
     assert (second.offered, second.inserted) == (100, 40)
     third = writer.write(iter(rows))
     writer.commit([third])
-    assert ground.value("SELECT inserted FROM pipeline_write") == 100
+    assert published.value("SELECT inserted FROM pipeline_write") == 100
     writer.commit([third])
-    assert ground.value("SELECT inserted FROM pipeline_write") == 100
+    assert published.value("SELECT inserted FROM pipeline_write") == 100
 
 
-def test_a_master_that_restarts_in_mid_write_is_waited_for(ground: Ground) -> None:
+def test_a_master_that_restarts_in_mid_write_is_waited_for(published: PublishedCluster) -> None:
     """The connection is cut by the server between two chunks; the chunk is sent again on a new one."""
     import pyarrow as pa
     from pyspark.sql.types import StringType, StructField, StructType
@@ -192,7 +198,7 @@ def test_a_master_that_restarts_in_mid_write_is_waited_for(ground: Ground) -> No
 
     schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
     writer = JobMasterWriter(
-        write_plan({**ground.options, "handler": "images.resize", "batch": "b", "chunkRows": "10"}, schema)
+        write_plan({**published.options, "handler": "images.resize", "batch": "b", "chunkRows": "10"}, schema)
     )
     cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark'"
 
@@ -200,22 +206,22 @@ def test_a_master_that_restarts_in_mid_write_is_waited_for(ground: Ground) -> No
         for part in range(4):
             if part:
                 with ThreadPoolExecutor(1) as thread:  # this one has a loop that runs
-                    assert thread.submit(ground.value, cut).result() == 1
+                    assert thread.submit(published.value, cut).result() == 1
             yield pa.record_batch({"key": [f"k{part}-{n}" for n in range(10)], "args": ['{"path":"p"}'] * 10})
 
     assert writer.write(rows()).inserted == 40
 
 
-def test_jobs_that_failed_run_again_as_new_ones(ground: Ground) -> None:
+def test_jobs_that_failed_run_again_as_new_ones(published: PublishedCluster) -> None:
     from jobmaster.pipeline.steps.submit import replay
 
-    ground.write(ground.rows(6))
-    ground.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
-    first = replay(ground.run(), {"states": "FAILED"}, "after", {})
-    second = replay(ground.run(), {"states": "FAILED"}, "after", {})
+    published.write(published.rows(6))
+    published.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
+    first = replay(published.run(), {"states": "FAILED"}, "after", {})
+    second = replay(published.run(), {"states": "FAILED"}, "after", {})
     assert (first.summary["inserted"], second.summary["inserted"]) == (6, 0)
     missing = """SELECT count(*) FROM jobs new JOIN jobs old ON new.headers->'metadata'->>'replay_of' = old.id::text
                  WHERE old.state = 'FAILED' AND new.state = 'HELD' AND new.args::text = old.args::text"""
-    assert ground.value(missing) == 6
+    assert published.value(missing) == 6
     with pytest.raises(InputError):
-        replay(ground.run(), {"states": "SUCCEEDED"}, "after", {})
+        replay(published.run(), {"states": "SUCCEEDED"}, "after", {})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Past:
+class SeededCluster:
     """A cluster with a past: its settings, its lake, and a plain connection to its schema."""
 
     settings: ClusterSettings
@@ -72,17 +72,19 @@ class Past:
 
 
 @pytest.fixture
-def past(migrated_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Past]:
+def seeded(
+    migrated_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> Iterator[SeededCluster]:
     """A cluster of three days without jobs yet."""
-    made = past_of(migrated_dsn, store_url, cluster_name, tmp_path)
+    made = seeded_cluster(migrated_dsn, store_url, cluster_name, tmp_path)
     made.spark = spark
     yield made
     made.close()
 
 
-def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
+def seeded_cluster(dsn: str, url: str, cluster: str, tmp_path: Path) -> SeededCluster:
     """A cluster of three days without jobs yet; its session is to be set."""
-    from benchmarks.synthetic_history import lower_floor
+    from benchmarks.support.synthetic_history import lower_floor
 
     settings = ClusterSettings(
         cluster=cluster,
@@ -92,6 +94,6 @@ def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
         limits=Limits(clock_skew_seconds=1.0),
     )
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
-    made = Past(settings, tmp_path / "the lake", None)  # a blank must not matter
+    made = SeededCluster(settings, tmp_path / "the lake", None)  # a blank must not matter
     made.sql(lambda connection: lower_floor(connection, 3))
     return made

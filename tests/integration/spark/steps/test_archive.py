@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.synthetic_history import fill_day
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
-from tests.integration.spark.steps.conftest import Past
+from tests.integration.spark.steps.conftest import SeededCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ ROWS = 400
 
 
 @pytest.fixture
-def filled(past: Past) -> Past:
+def filled(seeded: SeededCluster) -> SeededCluster:
     """Two days of jobs, the younger one with odd text in it."""
 
     async def fill(connection: Any) -> None:
@@ -32,37 +32,37 @@ def filled(past: Past) -> Past:
             WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"""
         )
 
-    past.sql(fill)
-    return past
+    seeded.sql(fill)
+    return seeded
 
 
-def archive(past: Past, **words: Any) -> Any:
+def archive(seeded: SeededCluster, **words: Any) -> Any:
     from jobmaster.pipeline.steps.archive import archive
 
-    return archive(past.run(), 2.0, keep=words.pop("keep", False), **words)
+    return archive(seeded.run(), 2.0, keep=words.pop("keep", False), **words)
 
 
-def states(past: Past) -> list[tuple[str, str]]:
-    rows = past.sql(lambda c: c.fetch("SELECT name, state::text FROM archive_manifest ORDER BY lo, name"))
+def states(seeded: SeededCluster) -> list[tuple[str, str]]:
+    rows = seeded.sql(lambda c: c.fetch("SELECT name, state::text FROM archive_manifest ORDER BY lo, name"))
     return [tuple(row) for row in rows]
 
 
-def published(past: Past) -> dict[str, Any]:
+def published(seeded: SeededCluster) -> dict[str, Any]:
     """Documents of the lake."""
-    return {p.stem: json.loads(p.read_text()) for p in sorted((past.lake / "_manifest" / "jobs").glob("*.json"))}
+    return {p.stem: json.loads(p.read_text()) for p in sorted((seeded.lake / "_manifest" / "jobs").glob("*.json"))}
 
 
-def files_of(past: Past, dataset: str = "jobs") -> list[str]:
+def files_of(seeded: SeededCluster, dataset: str = "jobs") -> list[str]:
     return [
-        str(past.lake / file["path"])
-        for document in published(past).values()
+        str(seeded.lake / file["path"])
+        for document in published(seeded).values()
         for file in document["files"]
         if file["dataset"] == dataset
     ]
 
 
 def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master(
-    filled: Past, spark: SparkSession
+    filled: SeededCluster, spark: SparkSession
 ) -> None:
     query = "SELECT id, state, handler, args::text, headers::text, result::text, error::text, ended_at FROM jobs"
     before = {str(row["id"]): tuple(row)[1:] for row in filled.sql(lambda c: c.fetch(query))}
@@ -83,7 +83,7 @@ def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master
     assert archive(filled).rows == 0, "again does nothing"
 
 
-def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: Past) -> None:
+def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: SeededCluster) -> None:
     outcome = archive(filled, keep=True)
     assert outcome.summary["dropped"] == []
     assert {state for _, state in states(filled)} == {"PUBLISHED"}
@@ -92,7 +92,7 @@ def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: Past
     assert filled.value("SELECT count(*) FROM jobs") == 0
 
 
-def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_cannot_read_stays_in_the_master(filled: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow writes and verifies to a file system that this Spark has no library for."""
     archive(filled, keep=True)
     with monkeypatch.context() as patch:
@@ -108,7 +108,7 @@ def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: p
 
 
 def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
-    filled: Past, monkeypatch: pytest.MonkeyPatch
+    filled: SeededCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
     monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.local", None)
@@ -117,7 +117,7 @@ def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
     assert states(filled) == []
 
 
-def test_a_dry_run_changes_nothing(filled: Past) -> None:
+def test_a_dry_run_changes_nothing(filled: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
     outcome = archive(filled.run(dry_run=True), 2.0, keep=False)
@@ -134,7 +134,9 @@ def _damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_exported_anew(filled: Past) -> None:
+def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_exported_anew(
+    filled: SeededCluster,
+) -> None:
     archive(filled, keep=True)
     _damage(Path(files_of(filled)[0]))
     with pytest.raises(Refused, match=r"has changed since it was verified; job_day_[0-9]+ stays in the master"):
@@ -183,7 +185,7 @@ def _harmed(table: Any, harm: str) -> Any:
     ],
 )
 def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
-    filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
+    filled: SeededCluster, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """A file holds something else than it was given: once, and then for good."""
     from pyarrow import parquet
@@ -208,7 +210,7 @@ def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
 
 @pytest.mark.parametrize("harm", ["torn", "a byte"])
 def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
-    filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
+    filled: SeededCluster, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
     from jobmaster.pipeline.lake import parquet_export
@@ -233,7 +235,7 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
 
 
 def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
-    filled: Past, monkeypatch: pytest.MonkeyPatch
+    filled: SeededCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first attempt wrote its file, and its answer was lost."""
     from jobmaster.pipeline.lake import parquet_export
@@ -276,7 +278,7 @@ def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -
     assert dataset_schema("jobs").names[:3] == ["id", "state", "priority"]
 
 
-def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled: Past) -> None:
+def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled: SeededCluster) -> None:
     filled.lake.mkdir()
     mark = filled.lake / "_lake.json"
     mark.write_text(json.dumps({"format": 2, "cluster": "x"}))
@@ -288,7 +290,7 @@ def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled
     assert states(filled) == []
 
 
-def test_a_range_that_another_archiver_works_on_is_left_alone(filled: Past) -> None:
+def test_a_range_that_another_archiver_works_on_is_left_alone(filled: SeededCluster) -> None:
     import asyncio
 
     from jobmaster.master.history.archive import Archive

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from benchmarks.synthetic_history import fill_day
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
-from tests.integration.spark.steps.conftest import Past, past_of
+from tests.integration.spark.steps.conftest import SeededCluster, seeded_cluster
 from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ GATE = 4242
 STATES = ("SEALED", "DETACHED", "EXPORTED", "VERIFIED", "PUBLISHED", "DROPPED")
 
 
-def _command(past: Past) -> list[str]:
-    settings = past.settings
+def _command(seeded: SeededCluster) -> list[str]:
+    settings = seeded.settings
     return [
-        *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", "archive", "--older-than", "2s", "--lake", str(past.lake)),
+        *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", "archive", "--older-than", "2s"),
+        *("--lake", str(seeded.lake)),
         *("--master", "local[2]", "--conf", "spark.driver.memory=512m", "-o", "json"),
         # Eight of these start; for some hundred rows each would compile its queries anew.
         *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
@@ -47,12 +48,12 @@ def _command(past: Past) -> list[str]:
 class Archiver:
     """The command as a process, with its Java in the same group."""
 
-    def __init__(self, past: Past) -> None:
+    def __init__(self, seeded: SeededCluster) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
-        self.log = past.lake.parent / "archiver.log"
+        self.log = seeded.lake.parent / "archiver.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                _command(past),
+                _command(seeded),
                 env={**clean, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])},
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -65,15 +66,15 @@ class Archiver:
 
 
 @pytest.fixture
-def filled(past: Past) -> Past:
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+def filled(seeded: SeededCluster) -> SeededCluster:
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
     # Stops the archiver inside its own transaction, before the state it is about to commit.
-    past.execute(
+    seeded.execute(
         f"""
         CREATE TABLE gate (state text);
         CREATE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$
         BEGIN
-            IF EXISTS (SELECT FROM {past.settings.schema_name()}.gate WHERE state = NEW.state::text) THEN
+            IF EXISTS (SELECT FROM {seeded.settings.schema_name()}.gate WHERE state = NEW.state::text) THEN
                 PERFORM pg_advisory_xact_lock({GATE});
             END IF;
             RETURN NEW;
@@ -81,19 +82,21 @@ def filled(past: Past) -> Past:
         CREATE TRIGGER gate BEFORE INSERT OR UPDATE ON archive_manifest FOR EACH ROW EXECUTE FUNCTION wait_at_the_gate()
         """
     )
-    return past
+    return seeded
 
 
-async def _killed_at(past: Past, state: str, *, commits: bool) -> None:
+async def _killed_at(seeded: SeededCluster, state: str, *, commits: bool) -> None:
     """Run the archiver until it is about to commit a state, and kill it there.
 
     Args:
         commits: the server carries the dead archiver's last statement out all the same; else its session is ended.
     """
-    gate = await asyncpg.connect(past.settings.master.dsn, server_settings={"search_path": past.settings.schema_name()})
+    gate = await asyncpg.connect(
+        seeded.settings.master.dsn, server_settings={"search_path": seeded.settings.schema_name()}
+    )
     await gate.fetch("SELECT pg_advisory_lock($1)", GATE)
     await gate.execute("INSERT INTO gate VALUES ($1)", state)
-    archiver = Archiver(past)
+    archiver = Archiver(seeded)
     waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -112,11 +115,11 @@ async def _killed_at(past: Past, state: str, *, commits: bool) -> None:
     await gate.close()
 
 
-def _seen(past: Past) -> tuple[int, int]:
-    return past.value("SELECT count(*) FROM jobs"), past.value("SELECT count(DISTINCT id) FROM jobs")
+def _seen(seeded: SeededCluster) -> tuple[int, int]:
+    return seeded.value("SELECT count(*) FROM jobs"), seeded.value("SELECT count(DISTINCT id) FROM jobs")
 
 
-def test_killed_before_every_commit_it_ends_with_every_job_in_the_lake_once(filled: Past) -> None:
+def test_killed_before_every_commit_it_ends_with_every_job_in_the_lake_once(filled: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
     for before, state in zip((None, *STATES), STATES, strict=False):
@@ -151,9 +154,9 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
     from jobmaster.pipeline.steps.archive import archive
 
     server = new_postgres()
-    past = past_of(server.dsn, store_url, cluster_name, tmp_path)
-    past.spark = spark
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded = seeded_cluster(server.dsn, store_url, cluster_name, tmp_path)
+    seeded.spark = spark
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
     real = parquet_export.write
 
     def restarting(*arguments: Any) -> None:
@@ -163,9 +166,9 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
 
     monkeypatch.setattr(parquet_export, "write", restarting)
     with pytest.raises(Unavailable):
-        archive(past.run(), 2.0, keep=False)
+        archive(seeded.run(), 2.0, keep=False)
     monkeypatch.setattr(parquet_export, "write", real)
-    assert _seen(past) == (ROWS, ROWS)
-    assert archive(past.run(), 2.0, keep=False).rows == ROWS
-    assert _seen(past) == (0, 0)
-    past.close()
+    assert _seen(seeded) == (ROWS, ROWS)
+    assert archive(seeded.run(), 2.0, keep=False).rows == ROWS
+    assert _seen(seeded) == (0, 0)
+    seeded.close()

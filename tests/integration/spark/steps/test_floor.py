@@ -30,7 +30,7 @@ class Master:
         return self.rows
 
 
-class Ground(NamedTuple):
+class StoreAndMaster(NamedTuple):
     store: AgentStore
     fence: Fence
     master: Master
@@ -47,13 +47,13 @@ class Ground(NamedTuple):
 
 
 @pytest.fixture
-async def ground(store_url: str, cluster_name: str) -> AsyncIterator[Ground]:
+async def store_and_master(store_url: str, cluster_name: str) -> AsyncIterator[StoreAndMaster]:
     store = AgentStore(cluster=cluster_name, name="default", url=store_url, settings=StoreSettings())
     await store.open()
     await store.initialise(new_id(), new_id())
     fence = new_fence()
     assert await store.open_bucket(fence) is ReplyStatus.OK
-    yield Ground(store, fence, Master())
+    yield StoreAndMaster(store, fence, Master())
     await store.close()
 
 
@@ -62,44 +62,46 @@ def _id(hours: float) -> bytes:
     return int(created_ms(new_id()) + hours * 3_600_000).to_bytes(6, "big") + bytes(10)
 
 
-async def test_an_empty_store_holds_up_nothing(ground: Ground) -> None:
-    await ground.ask(_id(1))
+async def test_an_empty_store_holds_up_nothing(store_and_master: StoreAndMaster) -> None:
+    await store_and_master.ask(_id(1))
 
 
-async def test_what_waits_unclaimed_holds_up_every_range_it_may_lie_in(ground: Ground) -> None:
+async def test_what_waits_unclaimed_holds_up_every_range_it_may_lie_in(store_and_master: StoreAndMaster) -> None:
     """The head was made now, but one behind it may bear an id that is two hours older: both clocks may be off."""
-    await submit(ground.store, ground.fence.bucket_id, make_items(3))
-    await ground.ask(_id(-2.1))
+    await submit(store_and_master.store, store_and_master.fence.bucket_id, make_items(3))
+    await store_and_master.ask(_id(-2.1))
     for hours in (-1.9, 1.0):
         with pytest.raises(Conflict, match=r"has jobs waiting since .* that the master does not have"):
-            await ground.ask(_id(hours))
+            await store_and_master.ask(_id(hours))
 
 
-async def test_a_claimed_job_holds_up_its_range_until_it_has_a_row(ground: Ground) -> None:
-    await submit(ground.store, ground.fence.bucket_id, make_items(2))
-    claimed = await ground.store.claim(ground.fence, "one", 10)
-    await ground.ask(min(entry.id for entry in claimed.entries))
+async def test_a_claimed_job_holds_up_its_range_until_it_has_a_row(store_and_master: StoreAndMaster) -> None:
+    await submit(store_and_master.store, store_and_master.fence.bucket_id, make_items(2))
+    claimed = await store_and_master.store.claim(store_and_master.fence, "one", 10)
+    await store_and_master.ask(min(entry.id for entry in claimed.entries))
     with pytest.raises(Conflict, match="has 2 claimed jobs that the master does not have"):
-        await ground.ask(_id(1))
-    ground.master.rows = {claimed.entries[0].id: JobState.PROCESSING}
+        await store_and_master.ask(_id(1))
+    store_and_master.master.rows = {claimed.entries[0].id: JobState.PROCESSING}
     with pytest.raises(Conflict, match="has 1 claimed jobs"):
-        await ground.ask(_id(1))
-    ground.master.rows[claimed.entries[1].id] = JobState.ASSIGNED
-    await ground.ask(_id(1))
+        await store_and_master.ask(_id(1))
+    store_and_master.master.rows[claimed.entries[1].id] = JobState.ASSIGNED
+    await store_and_master.ask(_id(1))
 
 
-async def test_an_outcome_that_waits_for_the_master_holds_up_every_range(ground: Ground) -> None:
-    await submit(ground.store, ground.fence.bucket_id, make_items(1))
-    await ground.store.claim(ground.fence, "one", 10)
-    assert await ground.store.keep_outcomes(ground.fence, [b"outcome"], ["one"]) is ReplyStatus.OK
+async def test_an_outcome_that_waits_for_the_master_holds_up_every_range(store_and_master: StoreAndMaster) -> None:
+    await submit(store_and_master.store, store_and_master.fence.bucket_id, make_items(1))
+    await store_and_master.store.claim(store_and_master.fence, "one", 10)
+    assert await store_and_master.store.keep_outcomes(store_and_master.fence, [b"outcome"], ["one"]) is ReplyStatus.OK
     with pytest.raises(Conflict, match="keeps 1 outcomes"):
-        await ground.ask(_id(-1000))
+        await store_and_master.ask(_id(-1000))
 
 
-async def test_a_store_that_nobody_asks_holds_up_every_range_until_it_is_given_up(ground: Ground) -> None:
+async def test_a_store_that_nobody_asks_holds_up_every_range_until_it_is_given_up(
+    store_and_master: StoreAndMaster,
+) -> None:
     with pytest.raises(Conflict, match="store 'old' may hold jobs"):
-        await ground.ask(_id(-1000), registered=("default", "old"))
-    await ground.ask(_id(-1000), registered=("default", "old"), lost=("old",))
+        await store_and_master.ask(_id(-1000), registered=("default", "old"))
+    await store_and_master.ask(_id(-1000), registered=("default", "old"), lost=("old",))
 
 
 def test_ranges_that_skewed_clocks_may_still_fill_are_not_retired() -> None:

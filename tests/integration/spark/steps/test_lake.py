@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.synthetic_history import fill_day
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.report import html, svg
 from jobmaster.pipeline.report.histograms import gini
-from tests.integration.spark.steps.conftest import Past
+from tests.integration.spark.steps.conftest import SeededCluster
 
 
 def test_a_document_is_replaced_whole_and_a_crash_in_between_leaves_the_old_one(
@@ -97,16 +97,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(past: Past, small_disk: Path) -> None:
+def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(seeded: SeededCluster, small_disk: Path) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
     rows = 20_000
-    past.lake = small_disk / "lake"
-    past.sql(lambda connection: fill_day(connection, 3, rows))
+    seeded.lake = small_disk / "lake"
+    seeded.sql(lambda connection: fill_day(connection, 3, rows))
     with pytest.raises(Unavailable, match="No space left on device"):
-        archive(past.run(), 2.0, keep=False)
-    assert past.value("SELECT count(*) FROM jobs") == rows
-    assert past.value("SELECT count(*) FROM archive_manifest WHERE state = 'DROPPED'") == 0
+        archive(seeded.run(), 2.0, keep=False)
+    assert seeded.value("SELECT count(*) FROM jobs") == rows
+    assert seeded.value("SELECT count(*) FROM archive_manifest WHERE state = 'DROPPED'") == 0
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    assert archive(past.run(), 2.0, keep=False).rows == rows
-    assert past.value("SELECT count(*) FROM jobs") == 0
+    assert archive(seeded.run(), 2.0, keep=False).rows == rows
+    assert seeded.value("SELECT count(*) FROM jobs") == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.synthetic_history import fill_day
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.plan.queueing import (
     BUCKETS_MAX,
@@ -24,7 +24,7 @@ from jobmaster.pipeline.plan.queueing import (
 )
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
-from tests.integration.spark.steps.conftest import Past
+from tests.integration.spark.steps.conftest import SeededCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,15 +148,15 @@ def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> N
 
 @pytest.mark.slow
 def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_the_next_day(
-    past: Past, tmp_path: Path
+    seeded: SeededCluster, tmp_path: Path
 ) -> None:
     from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
-    past.sql(lambda connection: fill_day(connection, 3, 3000, 0.02))
-    past.sql(lambda connection: fill_day(connection, 2, 3000, 0.02))
+    seeded.sql(lambda connection: fill_day(connection, 3, 3000, 0.02))
+    seeded.sql(lambda connection: fill_day(connection, 2, 3000, 0.02))
     out = tmp_path / "buckets.yaml"
     options = PlanOptions({"critical": 0.5, "payroll/low": 0.5}, slots=1, agents=2, out=out)
-    outcome = plan(past.run(), options)
+    outcome = plan(seeded.run(), options)
     settings = load_settings(out, {}, []).settings
     lanes = settings.agents["default"].bucket_counts()
     recommended: dict[str, int] = outcome.summary["plan"]
@@ -169,40 +169,40 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
     assert "over days" in text
     page = Path(outcome.summary["report"]).read_text()
     assert "Waiting against buckets" in page
-    checked = plan(past.run(), options._replace(check=True))
+    checked = plan(seeded.run(), options._replace(check=True))
     assert (checked.failed, checked.summary["missed"]) == (False, [])
 
 
 @pytest.mark.slow
-def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Past, tmp_path: Path) -> None:
+def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: SeededCluster, tmp_path: Path) -> None:
     """All jobs waited ten seconds, whatever the replay says of its queues."""
     from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
-    past.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
-    past.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
-    past.execute("UPDATE job SET waited_us = 10000000, changed_at = changed_at + interval '10 s'")
+    seeded.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
+    seeded.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
+    seeded.execute("UPDATE job SET waited_us = 10000000, changed_at = changed_at + interval '10 s'")
     out = tmp_path / "buckets.yaml"
     options = PlanOptions({"critical": 1.0, "very_low": 60.0}, slots=1, out=out)
-    outcome = plan(past.run(), options)
+    outcome = plan(seeded.run(), options)
     assert outcome.summary["met"] is False
     assert "default/critical waited 9.9s among 4 buckets" in (outcome.note or "")
     assert "have another cause than the number of buckets" in (outcome.note or "")
     assert "very_low" not in (outcome.note or ""), "ten seconds are within a minute"
     assert outcome.summary["plan"]["default/critical"] == 4, "nothing speaks for another number"
     assert "critical: 4  # NOT MET: of 9.9s measured" in out.read_text()
-    checked = plan(past.run(), options._replace(check=True))
+    checked = plan(seeded.run(), options._replace(check=True))
     assert checked.failed
     assert "default/critical" in checked.summary["missed"]
     assert "default/very_low" not in checked.summary["missed"]
 
 
 @pytest.mark.slow
-def test_a_check_without_a_second_day_is_refused(past: Past) -> None:
+def test_a_check_without_a_second_day_is_refused(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
-    past.sql(lambda connection: fill_day(connection, 2, 50, 0.01))
+    seeded.sql(lambda connection: fill_day(connection, 2, 50, 0.01))
     with pytest.raises(InputError, match="needs two days"):
-        plan(past.run(), PlanOptions(check=True))
+        plan(seeded.run(), PlanOptions(check=True))
 
 
 @pytest.mark.slow

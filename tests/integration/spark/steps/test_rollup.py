@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.synthetic_history import fill_day
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
-from tests.integration.spark.steps.conftest import Past
+from tests.integration.spark.steps.conftest import SeededCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,42 +135,42 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
 # ---------------------------------------------------------------- the command
 
 
-def rolled(past: Past, **words: Any) -> Any:
+def rolled(seeded: SeededCluster, **words: Any) -> Any:
     from jobmaster.pipeline.steps.rollup import rollup
 
-    return rollup(past.run(), **words)
+    return rollup(seeded.run(), **words)
 
 
-def figures(past: Past) -> list[tuple[Any, ...]]:
+def figures(seeded: SeededCluster) -> list[tuple[Any, ...]]:
     """Everything, without what says which run wrote it."""
     from jobmaster.pipeline.lake.lake import Lake
     from jobmaster.pipeline.steps.rollup import read
 
-    run = past.run()
+    run = seeded.run()
     return sorted(
         tuple(map(str, row)) for frame in read(run, Lake(run.lake)).values() for row in frame.collect()
     )  # fmt: skip
 
 
 @pytest.mark.slow
-def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: Past) -> None:
+def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    assert rolled(past).summary["rolled_up_jobs"] == ROWS
-    assert rolled(past).summary["days"] == [], "nothing was touched since"
-    first = figures(past)
-    archive(past.run(), 2.0, keep=False)
-    assert rolled(past).summary["days"] == [], "its jobs have only moved"
-    rolled(past, rebuild=True)
-    assert figures(past) == first
-    past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
-    past.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
-    later = rolled(past)
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    assert rolled(seeded).summary["rolled_up_jobs"] == ROWS
+    assert rolled(seeded).summary["days"] == [], "nothing was touched since"
+    first = figures(seeded)
+    archive(seeded.run(), 2.0, keep=False)
+    assert rolled(seeded).summary["days"] == [], "its jobs have only moved"
+    rolled(seeded, rebuild=True)
+    assert figures(seeded) == first
+    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
+    later = rolled(seeded)
     assert later.summary["rolled_up_jobs"] == ROWS
-    in_steps = figures(past)
-    rolled(past, rebuild=True)
-    assert figures(past) == in_steps
+    in_steps = figures(seeded)
+    rolled(seeded, rebuild=True)
+    assert figures(seeded) == in_steps
     page = Path(later.summary["report"]).read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", ""), "nothing is fetched from anywhere"
@@ -178,27 +178,29 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_figures_never_lose_what_was_discarded_since(past: Past, rebuild: bool) -> None:
+def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebuild: bool) -> None:
     """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    late = past.value("UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
-                      " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id")  # fmt: skip
-    rolled(past)
-    before = counted(past)
-    retired(past)
-    assert past.value("SELECT count(*) FROM jobs") == 1
-    past.sql(
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    late = seeded.value(
+        "UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
+        " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id"
+    )
+    rolled(seeded)
+    before = counted(seeded)
+    retired(seeded)
+    assert seeded.value("SELECT count(*) FROM jobs") == 1
+    seeded.sql(
         lambda c: c.execute("UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", late)
     )
-    again = rolled(past, rebuild=rebuild)
+    again = rolled(seeded, rebuild=rebuild)
     assert rebuild or len(again.summary["days"]) == 2, "its day of creation, and today"
-    after = counted(past)
+    after = counted(seeded)
     assert after == {**before, "cancelled": before["cancelled"] + 1}
-    rolled(past, rebuild=True)
-    assert counted(past) == after, "again and again"
+    rolled(seeded, rebuild=True)
+    assert counted(seeded) == after, "again and again"
 
 
-def counted(past: Past) -> dict[str, int]:
+def counted(seeded: SeededCluster) -> dict[str, int]:
     """Sums of the throughput, and of the jobs in the histograms."""
     from pyspark.sql import functions as F
 
@@ -206,22 +208,22 @@ def counted(past: Past) -> dict[str, int]:
     from jobmaster.pipeline.report.aggregates import COUNTS
     from jobmaster.pipeline.steps.rollup import read
 
-    frames = read(past.run(), Lake(str(past.lake)))
+    frames = read(seeded.run(), Lake(str(seeded.lake)))
     row = frames["throughput"].agg(*(F.sum(name).alias(name) for name in COUNTS)).collect()[0]
     binned = frames["latency"].agg(F.sum("jobs").alias("jobs")).collect()[0]["jobs"]
     return {**{name: int(row[name]) for name in COUNTS}, "binned": int(binned)}
 
 
-def retired(past: Past) -> None:
+def retired(seeded: SeededCluster) -> None:
     """Every range that is old enough is dropped without a copy."""
     from jobmaster.retention.retire import Retiring
     from jobmaster.wiring import open_archive
 
     async def run() -> None:
-        archive = await open_archive(past.settings)
+        archive = await open_archive(seeded.settings)
         try:
-            async with Retiring.opened(past.settings, archive, 2.0, ()) as retiring:
-                async for _ in retiring.all(past.said.append):
+            async with Retiring.opened(seeded.settings, archive, 2.0, ()) as retiring:
+                async for _ in retiring.all(seeded.said.append):
                     pass
             for found in await archive.ranges():
                 assert await archive.take(found.name)
@@ -233,18 +235,18 @@ def retired(past: Past) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_crashed_rollup_left_counts_for_nothing(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_crashed_rollup_left_counts_for_nothing(seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobmaster.pipeline.lake.lake import Lake
 
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
     real = Lake.sync
     monkeypatch.setattr(Lake, "sync", _interrupted)
     with pytest.raises(KeyboardInterrupt):
-        rolled(past)
+        rolled(seeded)
     monkeypatch.setattr(Lake, "sync", real)
-    assert list((past.lake / "rollup").rglob("*.parquet")) != []
-    assert figures(past) == []
-    assert rolled(past).summary["rolled_up_jobs"] == ROWS
+    assert list((seeded.lake / "rollup").rglob("*.parquet")) != []
+    assert figures(seeded) == []
+    assert rolled(seeded).summary["rolled_up_jobs"] == ROWS
 
 
 def _interrupted(*_: object) -> None:
@@ -252,23 +254,23 @@ def _interrupted(*_: object) -> None:
 
 
 @pytest.mark.slow
-def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(past: Past) -> None:
+def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.audit import audit
 
-    past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    archive(past.run(), 2.0, keep=False)
-    past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
-    clean = audit(past.run(), 10)
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    archive(seeded.run(), 2.0, keep=False)
+    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    clean = audit(seeded.run(), 10)
     assert (clean.rows, clean.summary["audit_violations"], clean.failed) == (2 * ROWS, 0, False)
-    past.execute(
+    seeded.execute(
         "UPDATE job SET error = '\\x7b7d' WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"
     )
-    broken = audit(past.run(), 10)
+    broken = audit(seeded.run(), 10)
     assert (broken.summary["audit_violations"], broken.failed) == (1, True)
     assert [row["check"] for row in broken.summary["evidence"]] == ["i2_outcome"]
-    path = next((past.lake / "jobs").rglob("*.parquet"))
+    path = next((seeded.lake / "jobs").rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert audit(past.run(), 10).summary["checks"]["a1_files"] == 1
+    assert audit(seeded.run(), 10).summary["checks"]["a1_files"] == 1
     path.unlink()
-    assert "is missing" in audit(past.run(), 10).summary["evidence"][0]["detail"]
+    assert "is missing" in audit(seeded.run(), 10).summary["evidence"][0]["detail"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.rig import Bench
+from benchmarks.support.measured_cluster import MeasuredCluster
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
@@ -34,8 +34,8 @@ ARGS = b'{"seconds":600.0}'
 class MasterProbe:
     """A living agent with buckets, and the connections to look at."""
 
-    def __init__(self, rig: Bench, master: Master, sql: asyncpg.Connection[asyncpg.Record]) -> None:
-        self.rig = rig
+    def __init__(self, measured: MeasuredCluster, master: Master, sql: asyncpg.Connection[asyncpg.Record]) -> None:
+        self.measured = measured
         self.master = master
         self.sql = sql
         self.owner = AgentId(new_id())
@@ -43,9 +43,9 @@ class MasterProbe:
         self._filled = 0
 
     @classmethod
-    async def open(cls, rig: Bench, buckets: int = 1) -> MasterProbe:
+    async def open(cls, measured: MeasuredCluster, buckets: int = 1) -> MasterProbe:
         """A registered agent that owns some buckets of one lane and priority."""
-        probe = cls(rig, await open_master(rig.settings, application_name="bench"), await rig.connect())
+        probe = cls(measured, await open_master(measured.settings, application_name="bench"), await measured.connect())
         await probe.master.members.register(
             Agent(
                 id=probe.owner, name="bench", host="bench", pid=1, version="0", mode="full", store="default", weight=1,
@@ -97,7 +97,7 @@ class MasterProbe:
 
     def backend_cpu(self) -> float:
         """CPU of every process of the database server so far."""
-        return self.rig.cpu_seconds()["postgres"]
+        return self.measured.cpu_seconds()["postgres"]
 
 
 async def fill(

@@ -18,12 +18,12 @@ import asyncpg
 import redis.asyncio
 import yaml
 
-from benchmarks.report import REPOSITORY
+from benchmarks.support.report import REPOSITORY
 from jobmaster.embedded.cluster import EmbeddedCluster, EmbeddedOptions
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 
-HANDLERS = "benchmarks.handlers"
+HANDLERS = "benchmarks.support.handlers"
 POSTGRES_SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
@@ -41,7 +41,7 @@ MEDIUM_ONLY = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
 _START_SECONDS = 60
 
 
-class Bench:
+class MeasuredCluster:
     """Servers, configuration and agents of one measurement."""
 
     def __init__(
@@ -175,13 +175,13 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(
+def measured_cluster(
     overrides: dict[str, Any] | None = None,
     *,
     valkey_settings: dict[str, str] | None = None,
     tcp: bool = False,
     defaults: bool = False,
-) -> Iterator[Bench]:
+) -> Iterator[MeasuredCluster]:
     """A fresh durable cluster, gone afterwards.
 
     Args:
@@ -201,7 +201,7 @@ def bench(
         EmbeddedCluster(Path(name) / "data", options) as servers,
     ):
         addresses = (servers.postgres.tcp_dsn, servers.valkey.tcp_url) if tcp else (servers.dsn, servers.url)
-        made = Bench(Path(name), servers, addresses, overrides or {}, defaults=defaults)
+        made = MeasuredCluster(Path(name), servers, addresses, overrides or {}, defaults=defaults)
         try:
             yield made
         finally:

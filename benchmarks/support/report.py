@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import click
 
-REPOSITORY = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
+REPOSITORY = Path(__file__).parents[2]
+RESULTS = Path(__file__).parents[1] / "results"
 _PACKAGES = ("asyncpg", "redis", "hiredis", "msgspec", "uvloop", "uuid-utils")
 _OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _F = TypeVar("_F", bound=Callable[..., Any])
