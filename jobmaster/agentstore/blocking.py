@@ -79,7 +79,7 @@ class FinishedSubscriptions:
         self._open: set[AbstractConnection] = set()
 
     async def listen(self) -> AsyncIterator[bytes]:
-        """``b""`` once the subscription stands, then one id after the other.
+        """``b""`` once the subscription is established, then one id after the other.
 
         Ends with ``Unavailable`` when the connection is lost or does not answer a PING; what was published meanwhile is
         not repeated, so a caller that subscribes again reads the master once.

@@ -1,6 +1,6 @@
 """The function library: one text made of ``lua/*.lua``, loaded under a name that carries the protocol version.
 
-Functions are global to a server, so the version stands in the library's and in every function's name: agents of two
+Functions are global to a server, so the version is part of the library's and of every function's name: agents of two
 protocol versions live on one store side by side. Inside one version the rule that keeps two programs of different
 builds from replacing each other's library for ever is an order: **the higher (build, digest) stays**. ``lua/BUILD``
 holds the build number and the digest of the sources; a test compares them, so a changed function needs a new number.

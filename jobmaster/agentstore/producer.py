@@ -207,7 +207,8 @@ class ProducerStore:
 
     def finished(self) -> AsyncIterator[bytes]:
         """Ids that just got a row or an outcome in the master; the first item is empty and means that the subscription
-        stands. ``Unavailable`` when it is lost: subscribe again, and look at the master once. Close it with ``aclose``."""
+        is established. ``Unavailable`` when it is lost: subscribe again, and read the master once. Close it with
+        ``aclose``."""
         return self._finished_subscriptions.listen()
 
     async def _look(self) -> tuple[StoreHealth, dict[str, str]]:

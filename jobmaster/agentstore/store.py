@@ -156,7 +156,7 @@ class AgentStore(ProducerStore):
         """Jobs of a bucket that may have no row in the master. Reads only, and needs no ownership.
 
         In the order in which jobs move, so that one that moves meanwhile is found further on. The head of ``pending``
-        stands for all of it: entries arrive there in order, and none with an id further from this server's clock than
+        represents all of it: entries arrive there in order, and none with an id further from this server's clock than
         the limit for skewed clocks.
         """
         keys = self.keys.bucket(bucket_id)
@@ -342,7 +342,7 @@ class AgentStore(ProducerStore):
     # ------------------------------------------------------------ the rescuer's calls
 
     async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
-        """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED).
+        """Take the bucket; the epoch in the store afterwards (the higher one, when FENCED).
 
         With LEASED the bucket is taken too, and the number is the microseconds to wait before anything of it is moved."""
         keys = self.keys.bucket(fence.bucket_id)

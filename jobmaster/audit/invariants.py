@@ -20,7 +20,7 @@ class Parameter(StrEnum):
     FLOOR = "floor"
     """Lowest job id that is checked."""
     QUIET = "quiet"
-    """Seconds without change after which a row is judged."""
+    """Seconds without change after which a row is checked."""
 
 
 class Subject(StrEnum):

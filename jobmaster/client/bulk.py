@@ -71,7 +71,7 @@ class BulkSummary:
 
 class BulkFailed(JobMasterError):
     """``submit_many`` stopped. Every job of the input is in exactly one of four groups: acknowledged (``summary.ids``),
-    perhaps stored (``unknown_ids``: to know, ask ``get``), read from the input but certainly not stored (``unsent`` of
+    perhaps stored (``unknown_ids``: to know, call ``get``), read from the input but certainly not stored (``unsent`` of
     them), not read yet. The cause is the error's ``__cause__``."""
 
     def __init__(self, cause: Exception, summary: BulkSummary, unknown: IdList, unsent: int) -> None:

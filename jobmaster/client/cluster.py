@@ -145,7 +145,7 @@ class Cluster:
             options: see ``BulkOptions``; they apply to every item.
 
         Raises:
-            BulkFailed: it stopped; says which jobs were acknowledged, which are unknown and how many were not stored.
+            BulkFailed: it stopped; names the jobs that were acknowledged or are unknown, and how many were not stored.
         """
         submitter = self._submitter or self._open_submitter()
         return await BulkSubmit(submitter, self.settings, options).run(items, handler)

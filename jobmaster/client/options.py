@@ -148,7 +148,7 @@ def _durability(value: object) -> Durability | None:
         return None
     if value not in REQUESTABLE:
         valid = ", ".join(level.value for level in REQUESTABLE)
-        raise InputError(f"{value!r} is not a durability that a submit can ask for", hint=f"valid are {valid}")
+        raise InputError(f"{value!r} is not a durability that a submit can require", hint=f"valid are {valid}")
     return Durability(str(value))
 
 
@@ -229,7 +229,7 @@ def _at_most_once(value: object, max_attempts: object) -> bool:
     if value != Delivery.AT_MOST_ONCE:
         raise InputError(
             f"'delivery' of a submit can only be 'at_most_once', not {value!r}",
-            hint="leave it out: then it is as the handler says, and at_least_once where it says nothing",
+            hint="leave it out: then the handler's own holds, and at_least_once without one",
         )
     if max_attempts not in (None, 1):
         raise InputError(f"a job delivered at most once has one attempt, and 'max_attempts' is {max_attempts}")

@@ -50,7 +50,7 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     duplicate: bool = False
     """The idempotency key or the id was known already, with the same payload: this is that job."""
     unserved: bool = False
-    """It waits in the master, and no agent has a bucket of its lane and priority now, as far as this producer knows: it runs
+    """It waits in the master, and no agent has a bucket of its lane and priority now, by this producer's list: it runs
     when one is configured, or when an agent helps out. False where the master gave no answer within a second."""
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """Waiting for jobs: notified by the stores, without polling.
 
 Agents publish on their store the ids that just got a row or an outcome in the master. One subscription per store serves
-every waiter; it stands before a row is read, so nothing is missed between the two. A slow re-read every few seconds covers
-lost messages and lost subscriptions. A master that does not answer ends no wait before its time is over: jobs go on
-without it, and their outcomes are there when it is back.
+every waiter; it is established before a row is read, so nothing is missed between the two. A slow re-read every few
+seconds covers lost messages and lost subscriptions. A master that does not answer ends no wait before its time is over:
+jobs go on without it, and their outcomes are there when it is back.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ResultWaiter:
         return (waiter.touched & pending) or set(pending)
 
     async def _too_late(self, pending: set[bytes], timeout: float | None) -> WaitTimeout:
-        """The error, with what holds the jobs up as far as the master knows it."""
+        """The error, with the reason why the jobs wait, as far as the master shows it."""
         message = f"{len(pending)} of the jobs did not get there within {timeout:g} s"
         if self._unanswered:
             return WaitTimeout(f"{message} (the master does not answer: {self._unanswered})")

@@ -47,7 +47,7 @@ def problems(schema: Schema, value: object) -> list[str]:
 
 
 def whole_numbers(schema: Schema, value: Any, defs: Schema | None = None) -> Any:
-    """The value with ``3.0`` turned into ``3`` wherever the schema asks for an integer and takes no other number: a column of
+    """The value with ``3.0`` turned into ``3`` wherever the schema requires an integer and takes no other number: a column of
     integers that has a gap holds floats (pandas, and JSON written by many programs)."""
     defs = schema.get("$defs", {}) if defs is None else defs
     if reference := schema.get("$ref"):
@@ -110,7 +110,7 @@ def _any_of(choices: list[Schema], value: object, place: str, defs: Schema) -> I
         wrong = list(_check(choice, value, place, defs))
         if not wrong:
             return
-        # Of several alternatives, the one whose type fits says best what is wrong.
+        # Of several alternatives, the one whose type fits gives the best message.
         if first is None or first[0].startswith(f"{_name(place)}: expected"):
             first = wrong
     yield from (first or [])[:1]

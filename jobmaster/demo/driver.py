@@ -228,7 +228,7 @@ class DemoRun:
     # ------------------------------------------------------------ submitting
 
     async def _submit_pending(self, cluster: Cluster, files: list[str]) -> None:
-        """SavePending: acknowledged by the store before the master knows them."""
+        """SavePending: acknowledged by the store before the master has a row."""
         for start in range(0, len(files), _BATCH):
             part = files[start : start + _BATCH]
             receipts = await asyncio.gather(

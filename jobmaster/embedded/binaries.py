@@ -43,7 +43,7 @@ class BinaryOrigin(enum.StrEnum):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A server program that was found and asked for its version.
+    """A server program that was found, with its version.
 
     Attributes:
         name: ``PostgreSQL``, ``Valkey`` or ``Redis``.
@@ -170,7 +170,7 @@ def _valkey_places() -> Iterator[tuple[BinaryOrigin, Path]]:
 
 
 def _probe(name: str, source: BinaryOrigin, server: Path, pattern: str, passed_over: list[str]) -> Program | None:
-    """Ask a program for its version; the pattern's last group is the version, one before it the name."""
+    """Read a program's version; the pattern's last group is the version, one before it the name."""
     try:
         answer = subprocess.run(
             [server, "--version"], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True

@@ -19,7 +19,7 @@ from jobmaster.embedded.postgres import PostgresServer
 from jobmaster.embedded.server import Server, wait_gone
 from jobmaster.embedded.valkey import ValkeyServer
 
-_POSTGRES_ROOM, _VALKEY_ROOM = "postgres", "valkey"
+_POSTGRES_FOLDER, _VALKEY_FOLDER = "postgres", "valkey"
 
 
 class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,14 +73,14 @@ class EmbeddedCluster:
         self.directory = Path(os.path.abspath(directory))
         chosen = options or EmbeddedOptions()
         self.postgres = PostgresServer(
-            self.directory / _POSTGRES_ROOM,
+            self.directory / _POSTGRES_FOLDER,
             origin=chosen.origin,
             durable=chosen.durable,
             port=chosen.postgres_port,
             settings=chosen.postgres_settings,
         )
         self.valkey = ValkeyServer(
-            self.directory / _VALKEY_ROOM,
+            self.directory / _VALKEY_FOLDER,
             origin=chosen.origin,
             port=chosen.valkey_port,
             settings=chosen.valkey_settings,
@@ -145,7 +145,7 @@ class EmbeddedCluster:
 def read_status(directory: Path | str) -> ClusterStatus:
     """What runs on a directory, as seen from any process that may read it; nothing is started or created."""
     root = Path(os.path.abspath(directory))
-    postgres, valkey = _rooms(root)
+    postgres, valkey = _server_directories(root)
     owner = _owner(root)
     return ClusterStatus(
         directory=root,
@@ -156,7 +156,7 @@ def read_status(directory: Path | str) -> ClusterStatus:
 
 
 def stop_owner(directory: Path | str, timeout_seconds: float = 60.0) -> bool:
-    """Ask the process that runs the servers of a directory to end (SIGTERM), and wait until its servers are gone.
+    """Send SIGTERM to the process that runs the servers of a directory, and wait until its servers are gone.
 
     Returns:
         Whether anything was running.
@@ -165,48 +165,48 @@ def stop_owner(directory: Path | str, timeout_seconds: float = 60.0) -> bool:
         StopFailed: it did not end in time, or may not be signalled by this user.
     """
     root = Path(os.path.abspath(directory))
-    notes = [note for room in _rooms(root) if (note := room.note()) is not None]
+    notes = [note for server_directory in _server_directories(root) if (note := server_directory.note()) is not None]
     alive = [process for note in notes for process in (note.server, note.guardian) if process.is_alive()]
     if not alive:
         return False
     owner = _owner(root)
-    # An owner that was killed leaves guardians that are stopping already; asking them again does no harm.
-    asked = [owner] if owner is not None else [note.guardian for note in notes]
+    # An owner that was killed leaves guardians that are stopping already; a second signal does no harm.
+    signalled = [owner] if owner is not None else [note.guardian for note in notes]
     try:
-        for process in asked:
+        for process in signalled:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
     except PermissionError as error:
         raise StopFailed(
-            f"process {asked[0].pid}, which runs the servers of {root}, belongs to another user",
+            f"process {signalled[0].pid}, which runs the servers of {root}, belongs to another user",
             hint="stop it as that user",
         ) from error
     if not wait_gone(alive, timeout_seconds):
         raise StopFailed(
-            f"process {asked[0].pid}, which runs the servers of {root}, did not end within {timeout_seconds:g} s",
-            hint=f"look at what it is doing, or end it with: kill -9 {asked[0].pid}",
+            f"process {signalled[0].pid}, which runs the servers of {root}, did not end within {timeout_seconds:g} s",
+            hint=f"see what it does, or end it with: kill -9 {signalled[0].pid}",
         )
     return True
 
 
-def _rooms(root: Path) -> tuple[ServerDirectory, ServerDirectory]:
+def _server_directories(root: Path) -> tuple[ServerDirectory, ServerDirectory]:
     return (
-        ServerDirectory(root / _POSTGRES_ROOM, "postgres.log"),
-        ServerDirectory(root / _VALKEY_ROOM, "valkey.log"),
+        ServerDirectory(root / _POSTGRES_FOLDER, "postgres.log"),
+        ServerDirectory(root / _VALKEY_FOLDER, "valkey.log"),
     )
 
 
 def _owner(root: Path) -> ProcessIdentity | None:
     """The process whose servers run on the directory; its lock file outlives it, so a server must run too."""
-    for room in _rooms(root):
-        note, owner = room.note(), room.owner()
+    for server_directory in _server_directories(root):
+        note, owner = server_directory.note(), server_directory.owner()
         if note is not None and note.guardian.is_alive() and owner is not None and owner.is_alive():
             return owner
     return None
 
 
-def _server_status(name: str, room: ServerDirectory) -> ServerStatus:
-    note = room.note()
+def _server_status(name: str, server_directory: ServerDirectory) -> ServerStatus:
+    note = server_directory.note()
     if note is None or not note.server.is_alive():
-        return ServerStatus(name, False, None, "", "", room.log)
-    return ServerStatus(name, True, note.server.pid, note.address, note.program, room.log)
+        return ServerStatus(name, False, None, "", "", server_directory.log)
+    return ServerStatus(name, True, note.server.pid, note.address, note.program, server_directory.log)

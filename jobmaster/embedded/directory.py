@@ -33,7 +33,7 @@ _TAIL_LINES = 12
 
 
 class RunningNote(msgspec.Struct, frozen=True):
-    """What runs on the directory. ``address`` is what clients connect to; ``program`` is for people."""
+    """What runs on the directory. ``address`` is what clients connect to; ``program`` is for messages."""
 
     server: ProcessIdentity
     guardian: ProcessIdentity

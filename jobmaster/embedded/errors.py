@@ -30,7 +30,7 @@ class AccountUnusable(EmbeddedError):
 
 
 class PortTaken(EmbeddedError):
-    """The TCP port asked for is in use."""
+    """The requested TCP port is in use."""
 
 
 class ServerStartFailed(EmbeddedError):
@@ -38,4 +38,4 @@ class ServerStartFailed(EmbeddedError):
 
 
 class StopFailed(EmbeddedError):
-    """The process that owns the servers did not end in time after being asked to."""
+    """The process that owns the servers did not end in time after SIGTERM."""

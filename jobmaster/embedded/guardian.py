@@ -37,11 +37,11 @@ def main() -> int:
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    told: list[int] = []
+    signals: list[int] = []
     # Functions, not SIG_IGN: an ignored signal stays ignored across exec, and the server needs its own handlers.
     for quiet in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(quiet, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     try:
         server = _start(job)
     except (OSError, subprocess.SubprocessError) as error:
@@ -49,7 +49,7 @@ def main() -> int:
         _remove(job["scratch"])
         return EXIT_NOT_STARTED
     print(json.dumps({"pid": server.pid}), flush=True)  # noqa: T201 - the reply of the protocol
-    _watch(job["owner_pid"], server, wake_read, told)
+    _watch(job["owner_pid"], server, wake_read, signals)
     ended_by_itself = server.poll() is not None
     if not ended_by_itself:
         _stop(server, job["stop"])
@@ -91,13 +91,13 @@ def _die_with_me(signal_number: int) -> Callable[[], None] | None:
     return arm
 
 
-def _watch(owner_pid: int, server: subprocess.Popen[bytes], wake: int, told: list[int]) -> None:
+def _watch(owner_pid: int, server: subprocess.Popen[bytes], wake: int, signals: list[int]) -> None:
     """Return when the server has ended, the owner is gone, or an order to stop came."""
     poller = select.poll()
     owner = sys.stdin.fileno()
     poller.register(owner, select.POLLIN)
     poller.register(wake, select.POLLIN)
-    while server.poll() is None and not told and os.getppid() == owner_pid:
+    while server.poll() is None and not signals and os.getppid() == owner_pid:
         ready = dict(poller.poll(_LOOK_MS))
         if owner in ready:
             return

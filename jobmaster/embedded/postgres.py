@@ -1,7 +1,7 @@
 """A PostgreSQL server on a private directory: initdb once, start, wait until ready, stop.
 
 Connections come over a unix socket in a directory only we can enter, which is why they need no password; the optional TCP
-port on 127.0.0.1 is open to every user of the machine and so asks for one (scram).
+port on 127.0.0.1 is open to every user of the machine and so needs one (scram).
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class PostgresServer(Server):
         """With host, port and password.
 
         Raises:
-            EmbeddedError: no port was asked for.
+            EmbeddedError: no port was requested.
         """
         if self._port is None:
-            raise EmbeddedError("this PostgreSQL listens on no TCP port", hint="ask for one with port=")
+            raise EmbeddedError("this PostgreSQL listens on no TCP port", hint="give one with port=")
         password = self._password_file.read_text(encoding="ascii")
         return f"postgresql://{USER}:{password}@127.0.0.1:{self._port}/{DATABASE}"
 
@@ -196,7 +196,7 @@ class PostgresServer(Server):
         return copied
 
     def _create_data(self, programs: Path, account: Account | None) -> None:
-        """initdb beside the final place, then rename: what bears the name ``data`` is always complete."""
+        """initdb beside the final place, then rename: a directory named ``data`` is always complete."""
         fresh = self.directory.path / "data.new"
         if fresh.exists():
             shutil.rmtree(fresh)  # a creation that was cut short; it has never been in use
@@ -204,9 +204,9 @@ class PostgresServer(Server):
         try:
             answer = self._initdb(programs, fresh, account)
         except (PermissionError, subprocess.SubprocessError) as error:
-            who = f"as {account.name}" if account is not None else "as this user"
+            user = f"as {account.name}" if account is not None else "as this user"
             raise AccountUnusable(
-                f"initdb of {self.program} cannot be run {who} on {self.directory.path}: {error}",
+                f"initdb of {self.program} cannot be run {user} on {self.directory.path}: {error}",
                 hint="run the command as an ordinary user" if account is not None else None,
             ) from error
         if answer.returncode != 0:

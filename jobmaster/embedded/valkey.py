@@ -39,7 +39,7 @@ class ValkeyServer(Server):
     Args:
         path: the server's own directory; made 0700.
         origin: restricts where the program is taken from; ``None`` is the normal search.
-        port: also listen on 127.0.0.1 there; both ways in then ask for a password.
+        port: also listen on 127.0.0.1 there; both ways in then need a password.
         settings: further server settings as in its configuration file; they win over ours.
     """
 
@@ -75,10 +75,10 @@ class ValkeyServer(Server):
         """With host, port and password.
 
         Raises:
-            EmbeddedError: no port was asked for.
+            EmbeddedError: no port was requested.
         """
         if self._port is None:
-            raise EmbeddedError("this Valkey listens on no TCP port", hint="ask for one with port=")
+            raise EmbeddedError("this Valkey listens on no TCP port", hint="give one with port=")
         return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
 
     def _launch(self) -> Launch:

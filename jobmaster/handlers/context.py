@@ -36,7 +36,7 @@ class Retry(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason or "the handler asked for another attempt"
+        return self.reason or "the handler requested another attempt"
 
 
 def _pause(after: object) -> float | None:
@@ -79,7 +79,7 @@ class JobContext(msgspec.Struct, kw_only=True):
     """The run a handler is in. Given to a handler whose first parameter is annotated ``JobContext`` or named ``ctx``.
 
     ``job_id`` is the key by which a handler makes its effects idempotent; ``token`` grows with every assignment, so a
-    system that remembers the highest one it saw can refuse a superseded run.
+    system that stores the highest one can refuse a superseded run.
     """
 
     job_id: bytes

@@ -121,7 +121,7 @@ class Handler:
         return values
 
     def call(self, args: bytes) -> Any:
-        """Call the function with the arguments that were submitted; not for one that wants a context.
+        """Call the function with the arguments that were submitted; not for one that takes a context.
 
         Raises:
             InvalidArguments: as ``decode``; or whatever the function raises.

@@ -22,7 +22,7 @@ def load_handlers(paths: Sequence[str]) -> Handlers:
             The working directory is searched too (last), as ``python -m`` would.
 
     Raises:
-        ConfigError: a module cannot be imported (with its own error and line), declares nothing, or two functions bear
+        ConfigError: a module cannot be imported (with its own error and line), declares nothing, or two functions have
             one name.
     """
     here = str(Path.cwd())
@@ -76,7 +76,7 @@ def _registries(module: ModuleType, attribute: str, path: str) -> list[Handlers]
 
 
 def _registry_in(value: object) -> Handlers | None:
-    """The registry itself, or the one of a cluster that stands in the module."""
+    """The registry itself, or the one of a cluster in the module."""
     if isinstance(value, Handlers):
         return value
     if type(value).__module__.startswith("jobmaster."):

@@ -153,7 +153,7 @@ def _confirmable(checked: HandlerOptions, options: JobOptions, is_async: bool) -
     if checked.confirm_within_seconds is None:
         return checked
     if options.get("start") is not None and checked.start is StartRule.LEASE:
-        raise ValueError("confirm_within needs start 'fenced': who confirms from outside must find the job's row")
+        raise ValueError("confirm_within needs start 'fenced': a confirmation from outside must find the job's row")
     return msgspec.structs.replace(checked, start=StartRule.FENCED)
 
 
@@ -165,7 +165,9 @@ def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOption
     if backoff:
         raise ValueError(f"delivery 'at_most_once' has no second attempt that {', '.join(backoff)} could be for")
     if options.get("start") is not None and checked.start is StartRule.LEASE:
-        raise ValueError("delivery 'at_most_once' needs start 'fenced': only the master can know that nobody has begun")
+        raise ValueError(
+            "delivery 'at_most_once' needs start 'fenced': only the master can show that no agent has begun"
+        )
     return checked.once()
 
 

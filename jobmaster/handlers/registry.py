@@ -132,7 +132,7 @@ def default_name(function: Callable[..., Any]) -> str:
     submits and the agent that imports the same file agree."""
     qualname = getattr(function, "__qualname__", None)
     if not isinstance(qualname, str) or "<lambda>" in qualname:
-        raise ConfigError(f"{function!r} has no name of its own", hint="say @handlers.job(name=...)")
+        raise ConfigError(f"{function!r} has no name of its own", hint="use @handlers.job(name=...)")
     module = str(getattr(function, "__module__", "") or "")
     if module == "__main__":
         main = sys.modules["__main__"]

@@ -100,7 +100,7 @@ class Buckets:
         return [bucket_of(row) for row in await self._control.write("buckets/unfreeze", ids, lane, actor, reason)]
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
+        """Every bucket that names the agent as its owner; retired ones while their tombstone exists."""
         return [bucket_of(row) for row in await self._control.read("buckets/owned", agent_id)]
 
     async def forget_buckets(

@@ -96,8 +96,8 @@ class Intake:
         holders: dict[str, tuple[str, bytes, bytes]] = {}
         for _ in range(_RESERVATIONS):
             await self._data.write("intake/reserve_keys", scope, names, ids, digests, ids=ids)
-            # A second statement, because the first one's snapshot does not show who won a race against it. A key that another
-            # job held may be forgotten in between (its job was dropped long ago): then it is free, and reserved again.
+            # A second statement, because the first one's snapshot does not show the winner of a race. A key that another job
+            # held may be forgotten in between (its job was dropped long ago): then it is free, and reserved again.
             holders = {row["key"]: tuple(row) for row in await self._data.read("intake/key_holders", scope, names)}
             if len(holders) == len(set(names)):
                 break

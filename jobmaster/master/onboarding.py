@@ -66,7 +66,7 @@ class Onboarding:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
         many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
-        asked, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
+        began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
         wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
         rows = await self._data.write("onboarding/onboard", *fence, *wanted)
         entries = [
@@ -80,7 +80,7 @@ class Onboarding:
             position = self._position(key)._replace(due_us=max(entry.due_us for entry in entries))
             if not began_us:
                 now = _now()
-                position = position._replace(rests_until=now + min(_REST * (now - asked), _REST_SECONDS_MAX))
+                position = position._replace(rests_until=now + min(_REST * (now - began_at), _REST_SECONDS_MAX))
             self._positions[key] = position
         else:
             self._positions.pop(key, None)

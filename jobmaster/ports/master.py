@@ -283,7 +283,7 @@ class OwnershipBuckets(MoveBuckets, Protocol):
     """For the ownership check."""
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
+        """Every bucket that names the agent as its owner; retired ones while their tombstone exists."""
         ...
 
 

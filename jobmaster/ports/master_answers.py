@@ -207,4 +207,4 @@ class OwnerTraits(NamedTuple):
 
 
 EVERY_OWNER = b""
-"""Key that stands for all owners when they are alike."""
+"""Key for all owners when they are alike."""

@@ -2,7 +2,7 @@
 -- in:    $1 evidence rows, $2 lowest job id looked at
 -- out:   subject (job id), detail, total (violations in all)
 -- why:   two final rows of one id (the key is gone, or partitions overlap), or a job whose concluding assignment also
---        stands in the list of attempts that did not conclude it.
+--        is in the list of attempts that did not conclude it.
 -- index: primary keys of job and attempt; one pass over each from $2 on.
 SELECT subject, detail, count(*) OVER () AS total
 FROM (

@@ -13,7 +13,7 @@ FROM (
            END AS detail
     FROM job
     WHERE id >= $2::uuid
-) judged
+) checked
 WHERE detail IS NOT NULL
 ORDER BY id
 LIMIT $1::int

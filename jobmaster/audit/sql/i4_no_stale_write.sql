@@ -2,7 +2,7 @@
 -- in:    $1 evidence rows, $2 lowest job id looked at
 -- out:   subject (job id), detail, total
 -- why:   an outcome on the row whose token is below that of an attempt made before it, or a success of an assignment that
---        is marked as refused: a superseded owner's write went through. (A job that a rescue ended as FAILED bears the
+--        is marked as refused: a superseded owner's write went through. (A job that a rescue ended as FAILED has the
 --        identity of the dead owner, whose late write is refused and leaves such a mark rightly.)
 -- index: primary keys of job and attempt.
 SELECT subject, detail, count(*) OVER () AS total
@@ -20,7 +20,7 @@ FROM (
     JOIN attempt a ON a.job_id = j.id
     WHERE j.id >= $2::uuid AND a.job_id >= $2::uuid AND j.state IN ('SUCCEEDED', 'FAILED')
     GROUP BY j.id, j.state, j.token, j.bucket_id, j.bucket_epoch
-) judged
+) checked
 WHERE detail IS NOT NULL
 ORDER BY subject
 LIMIT $1::int

@@ -1,7 +1,7 @@
 -- I8: once it has been quiet for longer than a lease, nothing is in flight without a live agent.
--- in:    $1 evidence rows, $2 seconds of quiet: younger rows are not judged
+-- in:    $1 evidence rows, $2 seconds of quiet: younger rows are not checked
 -- out:   subject (job id), detail, total
--- why:   its (bucket, epoch) must be a bucket in the hands of an agent whose lease runs; an older epoch is one from before
+-- why:   its (bucket, epoch) must be a bucket of an agent whose lease runs; an older epoch is one from before
 --        a freeze, and the owner ends that job or gives it back.
 -- index: job_in_flight, bucket_event_bucket.
 SELECT j.id AS subject,

@@ -1,8 +1,8 @@
 -- I9: one job per idempotency key.
 -- in:    $1 evidence rows, $2 lowest job id looked at
 -- out:   subject (the key), detail, total
--- why:   a second job that bears a key of its handler may exist only as CANCELLED or EXPIRED (it never ran); a key must
---        not point at a job that bears another key.
+-- why:   a second job with a key of its handler may exist only as CANCELLED or EXPIRED (it never ran); a key must
+--        not point at a job with another key.
 -- index: primary key of job, one pass from $2 on; primary key of idempotency.
 WITH keyed AS (
     -- A NUL, allowed in metadata, is no text for PostgreSQL: it is left out before a field is taken.
@@ -19,7 +19,7 @@ FROM (
     GROUP BY handler, key
     HAVING count(*) > 1
     UNION ALL
-    SELECT i.scope || ' ' || i.key, format('points at job %s, which bears the key %s of %s', i.job_id, COALESCE(k.key, '(none)'), k.handler)
+    SELECT i.scope || ' ' || i.key, format('points at job %s, which has the key %s of %s', i.job_id, COALESCE(k.key, '(none)'), k.handler)
     FROM idempotency i
     JOIN keyed k ON k.id = i.job_id
     WHERE k.key IS DISTINCT FROM i.key OR k.handler <> i.scope

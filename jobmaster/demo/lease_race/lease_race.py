@@ -1,6 +1,6 @@
 """The race that fencing prevents: an owner wakes up after its job was rescued and finished, and tries to record its outcome.
 
-Agent A claims a job and runs it. A's lease ends in the master while A sleeps: its own clock stands still, as if it were
+Agent A claims a job and runs it. A's lease ends in the master while A sleeps: its own clock does not advance, as if it were
 stopped after it checked the lease and before it wrote. Agent B writes the death certificate, evacuates the bucket and
 finishes the job. A wakes and records: the row refuses the outcome, the refusal is counted on the line of A's assignment,
 A's bucket belongs to another agent, A's renewal is refused, and A exits. Only the master's clock runs by itself: the drill
@@ -161,7 +161,7 @@ class LeaseRace:
             await a.runtime.bucket_worker.in_flight_writer.tick()
             await a.runtime.bucket_worker.outcome_writer.acknowledger.wait_idle()
             state = await producer.state(receipt)
-            self._expect(state is JobState.PROCESSING, f"the row of the running job says {state}")
+            self._expect(state is JobState.PROCESSING, f"the row of the running job is {state}")
             self._note_step("A", Step.ROW_WRITTEN, {"job": receipt.id, "state": state})
         self._expect(a.runtime.ownership.may_commit(a.clock.boottime()), "A does not trust its own lease")
         self._note_step("A", Step.ASLEEP, {"lease_seconds": LEASE_SECONDS})

@@ -111,7 +111,7 @@ class Batch(Generic[T]):
         except Unavailable as error:
             if not self._written:
                 raise
-            # A later step failed; what the statement wrote stands.
+            # A later step failed; what the statement wrote stays.
             message = f"{self._what}: {error.message}"
             raise OutcomeUnknown(message, job_ids=ids_of(rows), timed_out=error.timed_out) from error
         if self._cancelled_is_accepted:
@@ -207,7 +207,7 @@ async def execute_batch(statements: StatementRunner, name: str, *args: Any, ids:
             name, lambda connection: connection.fetch(text, *args), ids=ids, raw=(asyncpg.CheckViolationError,)
         )
     except asyncpg.CheckViolationError as error:
-        if error.constraint_name is None:  # a violated CHECK bears its name, a missing partition has none
+        if error.constraint_name is None:  # a violated CHECK has a name, a missing partition has none
             raise NoPartition from error
         raise errors.calling(error, name, writes=True, ids=ids) from error
     return BatchAnswer(**rows[0])

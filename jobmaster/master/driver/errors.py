@@ -90,7 +90,7 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
     if isinstance(error, _PARAMETER):
         return Refused(
             f"the master database {place} does not take a parameter: {error}",
-            hint="mend what stands after the ? in master.dsn",
+            hint="correct the part after the ? in master.dsn",
         )
     if isinstance(error, asyncpg.ClientConfigurationError):
         return ConfigError(
@@ -100,7 +100,7 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return Unavailable(
             f"no host of the master database {place} is of the kind that is wanted: {error}",
-            hint="is one of them the primary? target_session_attrs in master.dsn says which kind",
+            hint="is one of them the primary? target_session_attrs in master.dsn sets the kind",
         )
     if isinstance(error, TimeoutError):
         return Unavailable(f"the master database {place} did not answer in time")

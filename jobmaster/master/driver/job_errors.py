@@ -19,7 +19,5 @@ ABANDONED = encode_error(
         reason="abandoned",
     )
 )
-UNCONFIRMED = encode_error(
-    ErrorInfo(type="Unconfirmed", message="nobody has confirmed it in time", reason="unconfirmed")
-)
+UNCONFIRMED = encode_error(ErrorInfo(type="Unconfirmed", message="no confirmation came in time", reason="unconfirmed"))
 EXPIRED = encode_error(ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired"))

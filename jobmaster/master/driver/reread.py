@@ -21,7 +21,7 @@ class RowResult(StrEnum):
     ACCEPTED = "accepted"
     """An earlier success of the same caller."""
     CANCELLED = "cancelled"
-    """A cancel request stands in the way, or turned our earlier write into CANCELLED."""
+    """A cancel request blocks the write, or turned our earlier write into CANCELLED."""
     REFUSED = "refused"
     """Another identity, or final."""
     AGAIN = "again"

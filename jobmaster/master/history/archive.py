@@ -226,7 +226,7 @@ class Archive:
         run_id: str,
         measured: tuple[Measure, datetime | None, datetime | None],
     ) -> ArchiveRange:
-        """DETACHED -> EXPORTED: the files of this run are written, and must hold what ``measure`` has said of the tables."""
+        """DETACHED -> EXPORTED: the files of this run are written, and must hold what ``measure`` returned for the tables."""
         measure, first, last = measured
         await self._step(
             *("archive/exported", found.name, run_id, lake, format_, measure.rows, str(measure.checksum)),
@@ -264,7 +264,7 @@ class Archive:
         if not await self._run(name, *values):
             raise Conflict(
                 f"range {values[0]} is in another state than this archiver left it in",
-                hint="another archiver was at work; run the command again",
+                hint="another archiver worked on it; run the command again",
             )
 
     async def _again(self, name: str) -> ArchiveRange:

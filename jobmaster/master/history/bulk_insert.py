@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 def row_key(job_id: bytes) -> bytes:
-    """What an id made of data says about its row: all of it but the time."""
+    """The part of an id made of data that identifies its row: all of it but the time."""
     return bytes(_TIME_BYTES) + job_id[_TIME_BYTES:]
 
 

@@ -32,7 +32,7 @@ _DETACHED = {
     "jobs": ("export/detached_jobs", "job_detached"),
     "attempts": ("export/detached_attempts", "attempt_detached"),
 }
-"""Statement, and the table in it in whose place that of a range stands."""
+"""Statement, and the table in it that is replaced by the table of a range."""
 _GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
 
 

@@ -58,7 +58,7 @@ def test_at_most_once_travels_in_the_headers_and_allows_one_attempt() -> None:
     assert b'"at_most_once":true' in terms(delivery="at_most_once", tags=["a"]).headers, "what the master looks for"
     for wrong, said in (
         ({"delivery": "at_most_once", "max_attempts": 3}, "one attempt"),
-        ({"delivery": "at_least_once"}, "as the handler says"),
+        ({"delivery": "at_least_once"}, "the handler's own holds"),
         ({"delivery": "sometimes"}, "only be 'at_most_once'"),
     ):
         with pytest.raises(InputError, match=said):
