@@ -3,85 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmaster.clock import new_id
-from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.rules.batching import BatchSize
 from jobmaster.settings.model import AgentSettings, StoreSettings
-from jobmaster_agents import until_answered
-from jobmaster_agents.outcomes import kept
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
+from tests.unit.agents.worker_handlers import free_thread, go, handlers, job, ran
 
-handlers = Handlers()
-ran: list[str] = []
-go = asyncio.Event()
-free_thread = threading.Event()
-
-
-@handlers.job(name="note")
-async def note() -> str:
-    ran.append("note")
-    return "done"
-
-
-@handlers.job(name="wait", timeout=1e6)
-async def wait() -> None:
-    ran.append("wait")
-    await go.wait()
-
-
-@handlers.job(name="fail", backoff=7, backoff_jitter=0.0)
-async def fail() -> None:
-    raise RuntimeError("on purpose")
-
-
-@handlers.job(name="fenced", start="fenced")
-async def fenced() -> None:
-    ran.append("fenced")
-
-
-@handlers.job(name="busy-thread", mode="thread")
-def busy_thread() -> None:
-    ran.append("busy")
-    free_thread.wait(10)
-
-
-@handlers.job(name="thread", mode="thread")
-def thread() -> None:
-    ran.append("thread")
-
-
-@handlers.job(name="fenced-thread", mode="thread", start="fenced")
-def fenced_thread() -> None:
-    ran.append("fenced-thread")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
-    ran.clear()
-    go.clear()
-    free_thread.clear()
+pytestmark = pytest.mark.usefixtures("no_delays")
 
 
 @pytest.fixture
-async def harness() -> AsyncIterator[WorkerHarness]:
+async def harness(no_delays: None) -> AsyncIterator[WorkerHarness]:
     async with WorkerHarness(handlers, AgentSettings(slots=2, bucket_buffer=20)) as made:
         yield made
-
-
-def job(name: str = "note") -> Entry:
-    return Entry(new_id(), 1, name, b"{}")
 
 
 def kept_in(harness: WorkerHarness, bucket: OwnedBucket) -> list[bytes]:

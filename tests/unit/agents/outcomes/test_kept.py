@@ -3,60 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmaster.clock import new_id
-from jobmaster.handlers import Handlers
 from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
-from jobmaster_agents import until_answered
-from jobmaster_agents.outcomes import kept
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
+from tests.unit.agents.worker_handlers import go, job, ran
 
-handlers = Handlers()
-ran: list[str] = []
-go = asyncio.Event()
-
-
-@handlers.job(name="note")
-async def note() -> str:
-    ran.append("note")
-    return "done"
-
-
-@handlers.job(name="wait", timeout=1e6)
-async def wait() -> None:
-    ran.append("wait")
-    await go.wait()
-
-
-@handlers.job(name="fail", backoff=7, backoff_jitter=0.0)
-async def fail() -> None:
-    raise RuntimeError("on purpose")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
-    ran.clear()
-    go.clear()
-
-
-@pytest.fixture
-async def harness() -> AsyncIterator[WorkerHarness]:
-    async with WorkerHarness(handlers) as made:
-        yield made
-
-
-def job(name: str = "note") -> Entry:
-    return Entry(new_id(), 1, name, b"{}")
+pytestmark = pytest.mark.usefixtures("no_delays")
 
 
 def in_store(harness: WorkerHarness, bucket: OwnedBucket) -> list[bytes]:

@@ -2,64 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import pytest
 
-from jobmaster.clock import new_id
-from jobmaster.handlers import Handlers
 from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
-from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import writer
 from jobmaster_agents.state.job_table import JobPhase
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
+from tests.unit.agents.worker_handlers import go, handlers, job, ran
 
-handlers = Handlers()
-ran: list[bytes] = []
-go = asyncio.Event()
-
-
-@handlers.job(name="note")
-async def note() -> None:
-    ran.append(b"note")
-
-
-@handlers.job(name="wait", timeout=1e6)
-async def wait() -> str:
-    ran.append(b"wait")
-    await go.wait()
-    return "done"
-
-
-@handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
-async def fail() -> None:
-    raise RuntimeError("on purpose")
-
-
-@handlers.job(name="fenced", start="fenced", timeout=1e6)
-async def fenced() -> None:
-    ran.append(b"fenced")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
-    ran.clear()
-    go.clear()
-
-
-@pytest.fixture
-async def harness() -> AsyncIterator[WorkerHarness]:
-    async with WorkerHarness(handlers) as made:
-        yield made
-
-
-def job(name: str = "note", token: int = 1) -> Entry:
-    return Entry(new_id(), token, name, b"{}")
+pytestmark = pytest.mark.usefixtures("no_delays")
 
 
 def state_of(harness: WorkerHarness, entry: Entry) -> str:
