@@ -33,7 +33,7 @@ def differences(published: Sequence[tuple[str, Mapping[str, object]]]) -> list[s
     """One sentence for each key about which agents differ.
 
     Args:
-        published: names of agents and what each has published; a key that one of them does not know is not compared.
+        published: names of agents and what each has published; a key that an agent has not published is not compared for it.
     """
     values: dict[str, dict[str, list[str]]] = {}
     for name, settings in published:

@@ -363,7 +363,7 @@ def _unquote_hint(scalar: ScalarNode, *kinds: PlainKind) -> str | None:
 def _read_measure(leaf: Leaf, scalar: ScalarNode, kind: PlainKind) -> float:
     text = scalar.text
     if kind is PlainKind.NUMBER and (leaf.kind is LeafKind.DURATION or float(text).is_integer()):
-        # YAML writes numbers in ways the grammar of durations does not know: .5, 5., 1e3.
+        # YAML allows numbers that the grammar of durations lacks: .5, 5., 1e3.
         seconds_or_bytes = float(text)
         if 0 <= seconds_or_bytes <= DURATION_SECONDS_MAX:
             return seconds_or_bytes if leaf.kind is LeafKind.DURATION else int(seconds_or_bytes)

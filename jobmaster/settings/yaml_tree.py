@@ -305,7 +305,10 @@ class _Reader:
             self._report(place, path, "anchors (&name) are not allowed", "write the value out, or quote it")
         if tag is not None:
             self._report(
-                place, path, "tags (!name) are not allowed", "the key says what type its value has; or quote it"
+                place,
+                path,
+                "tags (!name) are not allowed",
+                "the type follows from the key; remove the tag, or quote the value",
             )
         return anchor is None and tag is None
 

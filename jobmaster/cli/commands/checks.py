@@ -342,7 +342,7 @@ async def loss_finding(reader: Reader) -> Finding:
             f"({salvaged} more were saved); the latest: {last['at_risk']} in bucket {last['bucket_id']} of store "
             f"{last['store']}, {rounded_duration(last['ago_seconds'])} ago: {last['reason']}"
         )
-        fix = "submit again what is missing; find out who emptied the store or put an older copy in its place"
+        fix = "submit again what is missing; find out why the store was emptied or replaced by an older copy"
         return Finding(name, WARN, detail, fix)
     if losses:
         return Finding(name, OK, f"stores lost {len(losses)} bucket(s) in {days} days; all {salvaged} jobs were saved")
@@ -373,7 +373,7 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
             continue
         findings.append(_store(name, record))
     for name in sorted(set(known) - set(stores) - {finding.name[6:] for finding in findings}):
-        detail = f"the master knows a store {name} that is not in the configuration"
+        detail = f"store {name} is registered in the master and not in the configuration"
         findings.append(
             Finding(f"store.{name}", WARN, detail, "its buckets can only be rescued by agents that name it")
         )
@@ -407,6 +407,6 @@ def _store(name: str, record: Mapping[str, Any]) -> Finding:
         verdict = WARN if record["state"] == "not initialised" else FAIL
         return Finding(f"store.{name}", verdict, f"{detail}: {record['state']}", fix)
     if not record["append_only"]:
-        fix = "set appendonly yes: a restart of the store would lose jobs that the master does not know"
+        fix = "set appendonly yes: a restart of the store would lose jobs without a row in the master"
         return Finding(f"store.{name}", WARN, detail, fix)
     return Finding(f"store.{name}", OK, detail)

@@ -116,11 +116,11 @@ def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -
     if health.eviction_policy not in ("noeviction", "unknown"):
         state = f"evicts keys: {health.eviction_policy} (run `CONFIG SET maxmemory-policy noeviction`)"
     elif health.generation is None:
-        state = "not initialised" if generation is None else f"EMPTY, but the master knows it ({EMPTY_REMEDY})"
+        state = "not initialised" if generation is None else f"EMPTY, but registered in the master ({EMPTY_REMEDY})"
     elif health.cluster_uid != uid:
         state = "belongs to another cluster"
     elif health.generation != generation:
-        state = "another generation than the master knows"
+        state = "another generation than in the master"
     else:
         state = "ok"
     return {

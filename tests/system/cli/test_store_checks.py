@@ -23,7 +23,7 @@ def health(**other: Any) -> StoreHealth:
 
 def test_an_emptied_store_is_named_with_its_remedy() -> None:
     state = store_record("default", health(generation=None, cluster_uid=None), UID, GENERATION)["state"]
-    assert state.startswith("EMPTY, but the master knows it")
+    assert state.startswith("EMPTY, but registered in the master")
     assert "jobmaster store init" in state
     assert "database number" in state
 

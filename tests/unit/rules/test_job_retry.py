@@ -38,7 +38,7 @@ def test_jitter_spreads_to_both_sides() -> None:
     assert high == pytest.approx(12.0, rel=1e-4)
 
 
-def test_asking_before_a_failure_is_a_mistake() -> None:
+def test_a_delay_before_a_failure_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         backoff_seconds(0, base=1, factor=2, maximum=10, jitter=0, chance=0)
 

@@ -97,7 +97,7 @@ def test_three_renewals_fit_into_a_lease_before_it_becomes_hard() -> None:
     assert defaults.renew_seconds < lease.term(0.0, defaults.lease_seconds).soft_until
 
 
-def test_a_small_cluster_keeps_its_rhythm() -> None:
+def test_a_small_cluster_keeps_its_timing() -> None:
     for agents in (0, 1, 50, 300):
         assert lease.lease_timing(agents, 10.0, 3.0, 100.0) == (10.0, 3.0)
 
@@ -115,7 +115,7 @@ def test_one_agent_more_or_less_changes_nothing() -> None:
 
 
 @given(MOMENT, SECONDS, SECONDS, st.floats(0.0, 100.0))
-def test_who_promises_less_trusts_less_from_the_moment_of_sending(
+def test_a_shorter_lease_is_trusted_less_from_the_moment_of_sending(
     first: float, longer: float, shorter: float, later: float
 ) -> None:
     present = lease.term(first, longer)

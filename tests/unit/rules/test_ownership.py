@@ -1,4 +1,4 @@
-"""What a bucket's row says to who takes itself for its owner."""
+"""Relation of a bucket to the holder of a fence, by the bucket's row."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def row(state: BucketState, epoch: int = 4, owner: bytes = FENCE.owner) -> Bucke
         (BucketState.READY_TO_DELETE, 5, OwnershipStatus.LOST),
     ],
 )
-def test_titles(state: BucketState, epoch: int, expected: OwnershipStatus) -> None:
+def test_ownership_status(state: BucketState, epoch: int, expected: OwnershipStatus) -> None:
     assert ownership_status(row(state, epoch), FENCE) is expected
 
 
-def test_of_another_or_of_nobody_it_is_lost() -> None:
+def test_a_bucket_of_another_owner_or_without_a_row_is_lost() -> None:
     assert ownership_status(row(BucketState.ACTIVE, owner=new_id()), FENCE) is OwnershipStatus.LOST
     assert ownership_status(row(BucketState.FROZEN, owner=new_id()), FENCE) is OwnershipStatus.LOST
     assert ownership_status(None, FENCE) is OwnershipStatus.LOST

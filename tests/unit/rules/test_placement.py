@@ -1,4 +1,4 @@
-"""Which way a job goes, and that two random choices spread jobs."""
+"""The route of a job, and how two random choices spread jobs."""
 
 from __future__ import annotations
 

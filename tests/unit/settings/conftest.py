@@ -1,4 +1,4 @@
-"""Configurations as files in a scratch directory."""
+"""Configurations as files in a temporary directory."""
 
 from __future__ import annotations
 

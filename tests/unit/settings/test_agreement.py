@@ -1,4 +1,4 @@
-"""What agents must be told alike."""
+"""Settings that agents should have in common, and their differences."""
 
 from __future__ import annotations
 

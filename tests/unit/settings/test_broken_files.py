@@ -1,4 +1,4 @@
-"""Files that were made to hurt, and files that are simply broken: one clear problem each, and nothing is expanded."""
+"""Hostile and broken files: one clear problem each, and nothing is expanded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_file_of_exactly_the_limit_is_read(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "says"),
+    ("content", "place", "message"),
     [
         (b"cluster: a\nmaster: \xff\n", "2:9", "this is not UTF-8: byte 0xff"),
         ("# \u00e5\u00e4\ncluster: a".encode() + b"\xe5", "2:11", "byte 0xe5"),
@@ -56,10 +56,10 @@ def test_a_file_of_exactly_the_limit_is_read(load: Load) -> None:
         (b"cluster: \xc2\x80\n", "1:10", "U+0080"),
     ],
 )
-def test_bytes_that_are_no_text_have_a_place(complain: Complain, content: bytes, place: str, says: str) -> None:
+def test_bytes_that_are_no_text_have_a_place(complain: Complain, content: bytes, place: str, message: str) -> None:
     (problem,) = complain(content)
     assert problem.startswith(f"cluster.yaml:{place}: ")
-    assert says in problem
+    assert message in problem
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(load: Load) -> None:
@@ -93,7 +93,7 @@ def test_an_unreadable_file_is_named(here: Path, as_unprivileged: Callable[[Call
     assert problem == "secret.yaml: this file cannot be read: Permission denied (check its path and permissions)"
 
 
-def test_a_file_that_was_meant_is_never_silently_passed_over(here: Path) -> None:
+def test_a_named_file_is_never_silently_skipped(here: Path) -> None:
     named = _only_problem(Path(), {"JOBMASTER_CONFIG": "gone.yaml"}, named=False)
     assert named.startswith("gone.yaml: this file does not exist; $JOBMASTER_CONFIG names it")
     Path("jobmaster.yaml").symlink_to("nowhere.yaml")

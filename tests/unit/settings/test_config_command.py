@@ -1,4 +1,4 @@
-"""``jobmaster config``: what a person at the prompt sees, and with which exit code."""
+"""``jobmaster config``: output and exit codes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(config_group, list(args))
 
 
-def test_validate_says_that_a_sound_file_is_sound() -> None:
+def test_validate_accepts_a_valid_file() -> None:
     Path("cluster.yaml").write_text("cluster: prod\n")
     result = run("validate")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "cluster.yaml: the configuration is sound\n", "")
@@ -127,7 +127,7 @@ def test_init_does_not_follow_a_link_to_somewhere_else() -> None:
     assert not Path("elsewhere.yaml").exists()
 
 
-def test_init_says_when_it_cannot_write_and_can_write_to_standard_output() -> None:
+def test_init_reports_a_failed_write_and_can_write_to_standard_output() -> None:
     result = run("init", "no/such/directory/x.yaml")
     assert result.exit_code == 1
     assert "cannot be written: No such file or directory" in result.stderr

@@ -1,4 +1,4 @@
-"""``${NAME}``, ``${NAME:-default}``, ``${file:path}``: filled once, inside values, or refused with the place."""
+"""``${NAME}``, ``${NAME:-default}``, ``${file:path}``: replaced once, inside values, or refused with the place."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_filled_scalar_takes_the_type_of_its_key(load: Load) -> None:
     assert (settings.limits.args_bytes, settings.jobs.durability, settings.master.dsn) == (262_144, "master", None)
 
 
-def test_what_is_filled_in_is_never_looked_at_again(load: Load) -> None:
+def test_an_inserted_text_is_not_searched_for_references(load: Load) -> None:
     env = {"A": "postgresql://${B}", "B": "secret"}
     assert load("master: {dsn: '${A}'}", env).settings.master.dsn == "postgresql://${B}"
     assert load("master: {dsn: 'postgresql://${A}'}", {"A": "${A}"}).settings.master.dsn == "postgresql://${A}"
 
 
-def test_what_is_filled_in_never_becomes_structure(complain: Complain, load: Load) -> None:
+def test_an_inserted_text_never_becomes_structure(complain: Complain, load: Load) -> None:
     (problem,) = complain("cluster: ${A}", {"A": "x\nmaster: {pool_size: 99}"})
     assert "cluster: expected 1 to 48" in problem
     assert load("data_dir: ${A}", {"A": "x\nmaster: {pool_size: 99}"}).settings.master.pool_size == 4
@@ -96,7 +96,7 @@ def test_origins_name_the_reference_and_not_its_default(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ("${GONE}", "the environment variable GONE is not set (set it, or write ${GONE:-default})"),
         ("x${GONE}y${OTHER}", "the environment variable GONE is not set"),
@@ -118,13 +118,15 @@ def test_origins_name_the_reference_and_not_its_default(load: Load) -> None:
         ("${file:~nobody-of-that-name/x}", "cannot be read"),
     ],
 )
-def test_what_cannot_be_filled_is_refused_with_its_place(complain: Complain, here: Path, value: str, says: str) -> None:
+def test_what_cannot_be_filled_is_refused_with_its_place(
+    complain: Complain, here: Path, value: str, message: str
+) -> None:
     os.mkfifo("pipe")
     Path("binary").write_bytes(b"\xff\xfe")
     Path("large").write_bytes(b"x" * (64 * 1024 + 1))
     (problem,) = complain(f'cluster: a\ndata_dir: "{value}"\n')
     assert problem.startswith("cluster.yaml:2:11: data_dir: ")
-    assert says in problem
+    assert message in problem
 
 
 @pytest.mark.parametrize(

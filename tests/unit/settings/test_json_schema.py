@@ -1,4 +1,4 @@
-"""The JSON Schema says what the loader says, as far as a schema can."""
+"""The JSON Schema accepts and refuses the same as the loader, as far as a schema can express it."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_schema_and_loader_refuse_the_same(load: Load, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ONLY_THE_LOADER_KNOWS)
-def test_the_loader_knows_more_than_a_schema_can_say(load: Load, text: str) -> None:
+def test_the_loader_refuses_what_a_schema_cannot_express(load: Load, text: str) -> None:
     assert (schema_accepts(text), loader_accepts(load, text)) == (True, False)
 
 

@@ -1,4 +1,4 @@
-"""A file becomes settings, or a complete list of what is wrong with it and where."""
+"""A file becomes settings, or a complete list of its problems with their places."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_loaded_has_the_types_of_the_structs(load: Load) -> None:
     assert msgspec.convert(msgspec.to_builtins(settings), ClusterSettings) == settings
 
 
-def test_every_written_leaf_knows_its_place(load: Load) -> None:
+def test_every_written_leaf_has_its_place(load: Load) -> None:
     origins = load(FULL).origins
     assert str(origins["cluster"]) == "cluster.yaml:1:10"
     assert str(origins["master.pool_size"]) == "cluster.yaml:2:57"
@@ -119,7 +119,7 @@ def test_five_different_mistakes_are_all_listed_with_their_places(complain: Comp
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "says"),
+    ("text", "place", "message"),
     [
         ("clutser: x", "1:1", 'unknown key "clutser" (did you mean "cluster"?)'),
         ("leases: {lease_seconds: 3}", "1:10", '(write "lease", the unit belongs to the value)'),
@@ -170,14 +170,14 @@ def test_five_different_mistakes_are_all_listed_with_their_places(complain: Comp
         ('cluster: "\\UFFFFFFFF"', "1:8", "not valid YAML"),
     ],
 )  # fmt: skip
-def test_one_mistake_is_one_line_with_its_place(complain: Complain, text: str, place: str, says: str) -> None:
+def test_one_mistake_is_one_line_with_its_place(complain: Complain, text: str, place: str, message: str) -> None:
     (problem,) = complain(text)
     assert problem.startswith(f"cluster.yaml:{place}: ")
-    assert says in problem
+    assert message in problem
 
 
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("word", "message"),
     [
         *[(word, "boolean") for word in ("yes", "no", "on", "off", "y", "n", "Yes", "NO", "On", "OFF", "Y")],
         ("1:30", "base 60"),
@@ -199,11 +199,11 @@ def test_one_mistake_is_one_line_with_its_place(complain: Complain, text: str, p
 )
 @pytest.mark.parametrize("form", ["cluster: {}", "leases: {{lease: {}}}", "{}: 1", "handlers: [{}]"])
 def test_unquoted_text_on_which_yaml_readers_disagree_is_refused(
-    complain: Complain, form: str, word: str, says: str
+    complain: Complain, form: str, word: str, message: str
 ) -> None:
     (problem,) = complain(form.format(word))
     assert "is ambiguous" in problem
-    assert says in problem
+    assert message in problem
 
 
 def test_the_same_text_in_quotes_is_text(load: Load) -> None:
@@ -252,7 +252,7 @@ def test_a_syntax_error_has_a_place_and_a_hint(complain: Complain, text: str, pl
     assert hint in problem
 
 
-def test_what_was_wrong_before_a_syntax_error_is_told_too(complain: Complain) -> None:
+def test_problems_before_a_syntax_error_are_reported_too(complain: Complain) -> None:
     problems = complain("jobs: {lane: no}\nmaster: {a: b: c}\n", {"JOBMASTER_NONSENSE": "1"}, ["bad"])
     assert ["1:14" in problems[0], "2:14" in problems[1]] == [True, True]
     assert "JOBMASTER_NONSENSE" in problems[2]
@@ -273,7 +273,7 @@ def test_exactly_a_third_is_a_third(load: Load) -> None:
     assert load(text).settings.leases.renew_seconds == 0.4
 
 
-def test_a_relation_is_not_judged_on_a_number_that_could_not_be_read(complain: Complain) -> None:
+def test_a_relation_is_not_checked_on_a_number_that_could_not_be_read(complain: Complain) -> None:
     (problem,) = complain("leases: {lease: 1 hour, renew: 5m}\n")
     assert "leases.lease" in problem
 
@@ -285,12 +285,12 @@ def test_an_agent_must_name_a_store_that_exists_also_by_default(complain: Compla
     )
 
 
-def test_a_store_that_could_not_be_read_is_not_missed_as_well(complain: Complain) -> None:
+def test_a_store_that_could_not_be_read_is_not_reported_as_missing(complain: Complain) -> None:
     (problem,) = complain("stores: {main: {}}\nagents: {a: {store: 5}}\n")
     assert "agents.a.store: expected text, got 5" in problem
 
 
-def test_nothing_is_missed_in_a_file_that_could_not_be_read_to_its_end(complain: Complain) -> None:
+def test_nothing_is_reported_as_missing_in_a_file_that_could_not_be_read_to_its_end(complain: Complain) -> None:
     (problem,) = complain("stores: {main: {}}\nagents: {a: b: c}\n", {"JOBMASTER_AGENTS__A__STORE": "main"})
     assert "this is not valid YAML" in problem
 
@@ -314,7 +314,7 @@ def test_buckets_beside_lanes_are_refused_because_they_would_not_count(complain:
         ),
     ],
 )  # fmt: skip
-def test_what_looks_unintended_is_a_warning(load: Load, text: str, warning: str) -> None:
+def test_a_probable_mistake_is_a_warning(load: Load, text: str, warning: str) -> None:
     (found,) = load(text).warnings
     assert found.as_warning().startswith(f"cluster.yaml:{warning}")
 
@@ -345,7 +345,7 @@ def test_the_search_prefers_the_argument_then_the_variable_then_two_names(here: 
 def test_the_environment_is_that_of_the_process_unless_another_is_given(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer that says nothing means the cluster that agents and commands started beside it mean."""
+    """A producer without arguments uses the same cluster as agents and commands started beside it."""
     monkeypatch.setenv("JOBMASTER_CLUSTER", "other")
     monkeypatch.setenv("NAME", "put-in")
     assert load("cluster: mine").settings.cluster == "mine"
@@ -359,7 +359,7 @@ def test_the_environment_is_that_of_the_process_unless_another_is_given(
     assert load_settings().settings.cluster == "put-in"
 
 
-def test_the_error_counts_and_carries_its_warnings(load: Load) -> None:
+def test_the_error_has_the_count_and_the_warnings(load: Load) -> None:
     with pytest.raises(InvalidSettings) as caught:
         load("jobs: {lane: x}\nfoo: 1\nbar: 2\n")
     assert str(caught.value).startswith("the configuration has 2 problems: cluster.yaml:2:1: foo: ")

@@ -1,4 +1,4 @@
-"""No password in what is shown, however badly the URL is written."""
+"""No output contains a password, also when the URL is malformed."""
 
 from __future__ import annotations
 

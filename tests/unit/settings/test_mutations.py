@@ -1,4 +1,4 @@
-"""Whatever is done to a valid file, it either loads or is refused with places. Nothing else ever comes out."""
+"""A mutated file loads or is refused with places; no other error occurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment and command line over the file: which wins, how their text is read, what is refused."""
+"""Environment and command line over the file: order, reading of their text, refusals."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sections_come_before_the_keys_inside_them(load: Load) -> None:
     assert (leases.lease_seconds, leases.renew_seconds) == (20.0, 4.0)
 
 
-def test_a_table_entry_with_a_dash_answers_to_an_underscore(load: Load) -> None:
+def test_a_table_entry_with_a_dash_is_matched_by_an_underscore(load: Load) -> None:
     text = "agents: {pay-roll: {slots: 1}}"
     assert load(text, {"JOBMASTER_AGENTS__PAY_ROLL__SLOTS": "9"}).settings.agents["pay-roll"].slots == 9
 
@@ -132,7 +132,7 @@ def test_a_broken_section_of_the_file_is_not_hidden_by_an_override_inside_it(com
     assert problem == 'cluster.yaml:1:9: leases: expected a mapping (key: value), got "5"'
 
 
-def test_an_entry_that_only_an_override_knows_is_a_warning(load: Load) -> None:
+def test_an_entry_that_only_an_override_has_is_a_warning(load: Load) -> None:
     loaded = load("agents: {payroll: {slots: 7}}", {}, ["agents.payrol.slots=3"])
     assert [str(warning) for warning in loaded.warnings] == [
         'command line --set agents.payrol.slots: agents.payrol: adds "payrol", which the file does not have '
@@ -145,12 +145,12 @@ def test_problems_of_all_layers_come_together_in_the_order_of_the_layers(complai
     assert [problem.split(" ")[0] for problem in problems] == ["cluster.yaml:1:10:", "environment", "command"]
 
 
-def test_other_known_variables_are_left_alone(load: Load) -> None:
+def test_other_known_variables_are_ignored(load: Load) -> None:
     env = {name: "/somewhere" for name in OTHER_VARIABLES if name != "JOBMASTER_CONFIG"}
     assert load(None, env).warnings == ()
 
 
-def test_variables_that_kubernetes_makes_for_services_are_left_alone(load: Load) -> None:
+def test_variables_that_kubernetes_makes_for_services_are_ignored(load: Load) -> None:
     env = {
         "JOBMASTER_SERVICE_HOST": "10.0.0.1",
         "JOBMASTER_SERVICE_PORT": "8080",

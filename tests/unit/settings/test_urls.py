@@ -1,4 +1,4 @@
-"""URLs of the servers: any password can be put in, what cannot be meant is refused, and nothing of it is ever quoted."""
+"""URLs of the servers: any password can be inserted, ambiguous URLs are refused, no part of a URL is quoted."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_dsn_of_another_form_is_refused_and_not_quoted(dsn: str) -> None:
         ("postgresql://", "localhost:5432/"),
     ],
 )
-def test_where_a_dsn_leads(dsn: str, place: str) -> None:
+def test_hosts_and_database_of_a_dsn(dsn: str, place: str) -> None:
     assert str(parse_dsn(dsn)) == place
 
 

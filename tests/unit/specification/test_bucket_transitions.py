@@ -1,4 +1,4 @@
-"""The table of bucket transitions: both lives of a bucket, and nothing besides."""
+"""The table of bucket transitions: exactly the two lives of a bucket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of job transitions, held against the properties that the protocol leans on."""
+"""Properties of the table of job transitions that the protocol needs."""
 
 from __future__ import annotations
 
