@@ -1,4 +1,4 @@
-"""``python -m benchmarks.idle``: what an agent with nothing to do costs, and how often it asks the servers."""
+"""``python -m benchmarks.idle``: the cost of an idle agent, and its calls to the servers."""
 
 from __future__ import annotations
 

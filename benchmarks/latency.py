@@ -1,7 +1,7 @@
 """``python -m benchmarks.latency``: from submit, due time or commit to the first line of the handler.
 
-Each handler records its own start, as the result of its job; the figures are read from the master afterwards, so that nobody
-waits for a result while others are measured. The floor is a bare blocking pop that another connection's push wakes.
+Each handler records its own start, as the result of its job; the figures are read from the master afterwards, so that no
+reader waits for a result while others are measured. The floor is a bare blocking pop that another connection's push wakes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``python -m benchmarks.rescue``: from a SIGKILL to the next start of every job that was running there.
 
-``child``: the agent's process is killed, its supervisor lives. ``agent``: supervisor and agent are killed at once, so only
-the lease tells. The clock runs from the kill to the start of the *last* of the jobs that had been running in the killed
-process. Each trial kills a freshly started agent; a second agent of the same kind lives on, unless ``alone`` says otherwise.
+``child``: the agent's process is killed, its supervisor lives. ``agent``: supervisor and agent are killed at once, so the
+end of the lease shows the death. The time runs from the kill to the start of the *last* of the jobs that were running in the
+killed process. Each trial kills a freshly started agent; a second agent of the same kind lives on, unless ``alone`` is set.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def until(path: Path, wanted: Callable[[Sequence[Start]], bool]) -> list[S
         if wanted(found):
             return found
         await asyncio.sleep(0.01)
-    raise TimeoutError(f"waited {_LIMIT_SECONDS:g} s; the witness file says {starts(path)}")
+    raise TimeoutError(f"waited {_LIMIT_SECONDS:g} s; the witness file has {starts(path)}")
 
 
 def _at_least(total: int) -> Callable[[Sequence[Start]], bool]:
@@ -117,7 +117,7 @@ async def trials(measured: MeasuredCluster, case: Case, jobs: int) -> list[float
     found = []
     for number in range(case.trials):
         victim = await asyncio.to_thread(measured.start_agent)
-        # A producer of its own each time: one that has been there for a while does not know the newest buckets yet.
+        # A producer of its own each time: an older one does not have the newest buckets in its map yet.
         async with await open_cluster(measured.settings, handlers) as cluster:
             found.append(await trial(measured, victim, cluster, case, number, jobs))
         if (number + 1) % 10 == 0 or case.whole:
@@ -127,7 +127,7 @@ async def trials(measured: MeasuredCluster, case: Case, jobs: int) -> list[float
 
 def run(case: Case, jobs: int) -> dict[str, Any]:
     """Median, 99th percentile (the longest but one of a hundred) and maximum over all trials."""
-    # Slots for all jobs at once: who waits for a slot is not waiting for the rescue.
+    # Slots for all jobs at once: a job that waits for a slot does not wait for the rescue.
     with measured_cluster({"leases": case.leases, "agents": {"default": {"slots": 500}}}) as measured:
         found = sorted(asyncio.run(trials(measured, case, jobs)))
     return {

@@ -1,8 +1,8 @@
 """``python -m benchmarks.retire``: a range leaves ``job``, and a connection beside it writes and reads all the while.
 
 The range has ``--finished`` jobs and ``--unfinished`` ones that are due later; a second range retires afterwards, so that the
-attic with all those of the first one is written anew. What that connection waits for at most is compared with what it
-waits for when nobody retires anything, over as long a time.
+attic with all those of the first one is written again. The longest wait of that connection is compared with its
+longest wait without a retirement, over as long a time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def waits(sql: asyncpg.Connection[asyncpg.Record], stop: asyncio.Event) ->
     return found
 
 
-def _said(found: list[float]) -> dict[str, float]:
+def _quantiles_of(found: list[float]) -> dict[str, float]:
     ordered = sorted(found)
     share = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
     return {name: round(ordered[min(int(len(ordered) * part), len(ordered) - 1)], 1) for name, part in share.items()}
@@ -80,13 +80,13 @@ async def measure(measured: MeasuredCluster, finished: int, unfinished: int) -> 
             seconds = time.perf_counter() - began
             stop.set()
             assert done is not None
-            found[name] = {"seconds": round(seconds, 1), "moved": done[1], "beside": _said(await other)}
+            found[name] = {"seconds": round(seconds, 1), "moved": done[1], "beside": _quantiles_of(await other)}
             progress(f"{name}: {found[name]}")
             stop = asyncio.Event()
             other = asyncio.create_task(waits(sql, stop))
             await asyncio.sleep(seconds)
             stop.set()
-            found[f"{name}_without"] = {"beside": _said(await other)}
+            found[f"{name}_without"] = {"beside": _quantiles_of(await other)}
             progress(f"without: {found[f'{name}_without']}")
         return found
 

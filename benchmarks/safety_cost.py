@@ -1,7 +1,7 @@
 """``python -m benchmarks.safety_cost``: what all the safety costs on the normal path.
 
 ``unsafe.patch`` takes out of a scratch copy of this tree what a queue may skip that runs jobs at most once and loses what it
-holds when it dies (the patch says what). Both trees drain the same jobs in turn, each on servers of its own, because the
+holds when it dies (the patch lists it). Both trees drain the same jobs in turn, each on servers of its own, because the
 store's functions differ; the other pair is idle meanwhile. ``cost`` is the share of the rate that is lost; ``cost_in_cpu``
 the share of all CPU per job, which means something on a busy machine, too.
 """

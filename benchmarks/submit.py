@@ -1,11 +1,11 @@
-"""``python -m benchmarks.submit``: how fast one producer process hands jobs in, at each durability.
+"""``python -m benchmarks.submit``: how fast one producer process submits jobs, at each durability level.
 
 One awaited call after another, many callers at once, and in bulk. Beside it, as the floor, RPUSH of the very same messages by
 the plain driver: one item per command, and 1,000 items per command. ``own_id_100`` is 100 callers whose jobs have ids of
-their own, which are looked for first, in every bucket and in the master; it begins with empty buckets, because the look
-reads through what waits there. The agent that owns the buckets is frozen, so that nobody takes the jobs out or shares the
-processor. ``store_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is told
-for each way.
+their own, which are searched first, in every bucket and in the master; it begins with empty buckets, because the search
+reads all waiting jobs. The agent that owns the buckets is stopped, so that it neither takes the jobs out nor shares the
+processor. ``store_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is
+reported for each way.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A discrete-event simulation: every call of producers, agents and leader waits at
 unit costs are CPU seconds measured on one machine: ``--measure`` takes them from real servers with thousands of registered
 agents (kept as ``fleet_costs``), an agent's own CPU per job comes from the kept report of ``benchmarks.drain``, a producer's
 from that of ``benchmarks.submit``, the way from process to process from ``benchmarks.latency``. The drains and latencies that
-were measured are simulated, too, and the report says how far off that is.
+were measured are simulated, too, and the report shows the difference.
 
 A minute of 1,000 agents on 10 stores at 20,000 jobs a second is nine million events and takes about 20 s of one core; all
 scenarios take some minutes.
@@ -93,7 +93,7 @@ def own(fleet: Fleet, options: Options, costs: Costs) -> dict[str, Any]:
     if options["rate"] is not None:
         line = scenarios.step(fleet, costs, options["rate"], options["seconds"], options["seed"], progress)
         seconds, seed = options["seconds"], options["seed"]
-        breaks = scenarios.blamed(fleet, costs, line, seconds, seed) if line["broken"] else "nothing"
+        breaks = scenarios.bottleneck(fleet, costs, line, seconds, seed) if line["broken"] else "nothing"
         line = {"scenario": "load", **scenarios.described(fleet), "breaks_first": breaks, **line}
     else:
         line = scenarios.ramp(fleet, costs, options["seconds"], options["seed"], progress)

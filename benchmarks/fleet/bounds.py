@@ -1,6 +1,6 @@
 """The arithmetic beside the simulation: what each resource would allow if batches were large and nothing ever waited.
 
-A cross-check and an upper bound: no simulated fleet does more, and one that does much less says that batches are small or
+A cross-check and an upper bound: no simulated fleet does more, and one that does much less has small batches or
 that something waits.
 """
 

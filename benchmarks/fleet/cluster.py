@@ -45,7 +45,7 @@ class Agent:
         self.store_number = store_number
         self.alive = True
         self.pending: deque[tuple[float, int]] = deque()
-        """Groups in the bucket: when they were asked for, how many."""
+        """Groups in the bucket: time of submit, number of jobs."""
         self.waiting = 0
         self.queue: deque[tuple[float, int]] = deque()
         self.queued = 0
@@ -104,7 +104,7 @@ class Cluster:
         self.log = Log(self.time, costs.flush, fleet.log_mb_per_second * 1e6)
         self.agents = [Agent(n, self.stores[n % fleet.stores], n % fleet.stores) for n in range(fleet.agents)]
         self.open = list(self.agents)
-        """Agents whose buckets producers know."""
+        """Agents whose buckets are in the producers' bucket maps."""
         self.producers = [Producer() for _ in range(fleet.producers if rate else 0)]
         self.starts, self.ends = Histogram(), Histogram()
         self.submitted = self.finished = self.persisted = self.calls = 0
@@ -179,7 +179,7 @@ class Cluster:
         return count
 
     def _choose(self, seen: dict[int, int]) -> Agent | None:
-        """The emptier of two, as far as this producer knows, of those whose stores answer."""
+        """The emptier of two, by this producer's last answers, of those whose stores answer."""
         agents, draw, now = self.open, self.random.random, self.time.now
         best: Agent | None = None
         for _ in range(2):
@@ -195,9 +195,9 @@ class Cluster:
 
     # ------------------------------------------------------------ from the bucket into the agent
 
-    def put(self, agent: Agent, asked: float, count: int, end: float) -> None:
+    def put(self, agent: Agent, submitted_at: float, count: int, end: float) -> None:
         """Jobs lie in the bucket from ``end`` on; its owner is woken."""
-        agent.pending.append((asked, count))
+        agent.pending.append((submitted_at, count))
         agent.waiting += count
         if agent.alive and not agent.claiming and not agent.hungry:
             agent.claiming = True
@@ -261,8 +261,8 @@ class Cluster:
         if self.shared is not None:
             end = agent.core = max(end, self.shared.serve(begin, count * each))
         moment = begin
-        for asked, some in taken(agent.queue, count):
-            self.starts.add(moment + some * each / 2 - asked, some)
+        for submitted_at, some in taken(agent.queue, count):
+            self.starts.add(moment + some * each / 2 - submitted_at, some)
             moment += some * each
         agent.queued -= count
         agent.running += count
@@ -299,7 +299,7 @@ class Cluster:
         """The next batch of a writer, encoded on the agent's core."""
         now = self.time.now
         if now < self.master_away:
-            return  # asked again when the master is back
+            return  # called again when the master is back
         count = min(agent.backlog, BATCH_ROWS)
         agent.backlog -= count
         agent.writing += 1
@@ -375,12 +375,12 @@ def taken(groups: deque[tuple[float, int]], count: int) -> list[tuple[float, int
     """The oldest so many jobs of some groups, removed."""
     found: list[tuple[float, int]] = []
     while count:
-        asked, some = groups[0]
+        submitted_at, some = groups[0]
         if some > count:
-            groups[0] = (asked, some - count)
-            found.append((asked, count))
+            groups[0] = (submitted_at, some - count)
+            found.append((submitted_at, count))
             break
         groups.popleft()
-        found.append((asked, some))
+        found.append((submitted_at, some))
         count -= some
     return found

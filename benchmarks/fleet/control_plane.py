@@ -1,7 +1,7 @@
 """What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the leader, bucket maps.
 
 Periods are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.lease_timing``), a
-judge asks once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
+judge reads once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
 seconds old and has work. Every call goes through the same servers as the jobs.
 """
 
@@ -30,7 +30,7 @@ class Lease:
         self.agent = agent
         self.fenced = False
         self.suspended = False
-        """The store stands for it."""
+        """The store has granted it a term."""
         self.renewed(sent, sent, seconds)
 
     def renewed(self, sent: float, written: float, seconds: float) -> None:
@@ -77,7 +77,7 @@ class Control:
         time.at(now + draw() * self.pace.lease_seconds, self._judge, lease)
 
     def _nothing(self, _: Lease) -> None:
-        """Nobody listens."""
+        """No listener."""
 
     def _compare_seconds(self) -> float:
         idle, busy = self.cluster.fleet.buckets - 1, 1 if self.cluster.rate else 0
@@ -117,7 +117,7 @@ class Control:
         self.on_renewed(lease)
 
     def _failed(self, lease: Lease, now: float) -> None:
-        """Not answered, or not sent because the store does not hear the process."""
+        """Not answered, or not sent because the store beat failed."""
         if now >= lease.until and not lease.suspended:
             self._fence(lease)
             return
@@ -143,7 +143,7 @@ class Control:
         cluster.time.at(now + fleet.beat_seconds, self._beat, lease)
 
     def _grant_terms(self, lease: Lease, now: float) -> None:
-        """The store is asked to stand for every bucket; answered before the lease is over, work goes on."""
+        """Requests a term for every bucket from the store; if it is granted before the lease is over, work continues."""
         cluster = self.cluster
         end = lease.agent.store.serve(now, cluster.fleet.buckets * cluster.costs.grant_term)
         self.term_grants.add(end - now)

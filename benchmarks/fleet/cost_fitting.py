@@ -1,4 +1,4 @@
-"""How CPU is counted and how costs are fitted."""
+"""Counts CPU and fits costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Used(NamedTuple):
 
 
 def exact_cpu(pid: int) -> float:
-    """CPU seconds of a process, all its threads, to the nanosecond where the kernel says them."""
+    """CPU seconds of a process, all its threads, to the nanosecond where the kernel provides them."""
     spent = 0
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():

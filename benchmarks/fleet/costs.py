@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds of CPU; bytes where it says so."""
+    """Seconds of CPU; bytes in fields named so."""
 
     # the master's, by rows
     copy: Line = Line(150e-6, 2.3e-6)

@@ -11,7 +11,7 @@ Call = Callable[[Any], None]
 
 
 class Timeline:
-    """Events in the order of their times; those of one moment in the order in which they were asked for."""
+    """Events in the order of their times; those of one moment in the order of their requests."""
 
     __slots__ = ("_events", "_number", "now")
 
@@ -39,7 +39,7 @@ class Timeline:
 class Station:
     """Some equal servers and one queue in order of arrival.
 
-    Who asks at ``t`` is served from the moment the first server is free, so the end is known at once and the queue needs no
+    A request at ``t`` is served from the moment the first server is free, so the end is known at once and the queue needs no
     events. Requests are to be made in the order of their times; one made ahead of its time keeps a server idle until then.
 
     Args:
@@ -53,10 +53,10 @@ class Station:
         self.speed = speed
         self._free = [0.0] * servers
         self.busy = 0.0
-        """Seconds of work asked for so far."""
+        """Seconds of work requested so far."""
         self.served = 0
         self.away_until = 0.0
-        """Nobody is served before."""
+        """No request is served before."""
 
     def serve(self, at: float, seconds: float) -> float:
         """When a request ends that comes at ``at`` and takes so many seconds of one server."""

@@ -1,8 +1,8 @@
-"""What goes wrong in a fleet, and how it comes back: agents killed, a store away, the master away.
+"""Faults of a fleet, and the recovery from them: agents killed, a store away, the master away.
 
-Rescues follow the code: a certificate for at most 64 agents per call, lost buckets taken one by one by whoever hears of
-them (the judge at once, the others with their next renewal), each emptied in pages and closed; what was in them is HELD then
-and goes on through hints to two owners a second and through onboarding, 1,000 at a time, up to 2,000 ahead per bucket.
+Rescues follow the code: a certificate for at most 64 agents per call, lost buckets taken one by one by any agent that
+finds them (the judge at once, the others with their next renewal), each emptied in pages and closed. Their jobs are HELD then
+and continue through hints to two owners a second and through onboarding, 1,000 at a time, up to 2,000 ahead per bucket.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rescue:
         self._rescuing: set[int] = set()
         self._dead: list[Lease] = []
         self._fetching: set[int] = set()
-        control.on_renewed = self.heard
+        control.on_renewed = self.on_renewal
         control.on_fenced = self.left
         cluster.time.at(cluster.random.random(), self._tend)
 
@@ -112,7 +112,7 @@ class Rescue:
         cluster.time.at(now + 1.0, self._tend)
 
     def _hint(self) -> None:
-        """Two owners are told."""
+        """Two owners get a hint."""
         cluster = self.cluster
         for _ in range(PER_GROUP):
             agent = cluster.open[int(cluster.random.random() * len(cluster.open))]
@@ -121,8 +121,8 @@ class Rescue:
 
     # ------------------------------------------------------------ rescuers
 
-    def heard(self, lease: Lease) -> None:
-        """A renewal said that buckets are lost."""
+    def on_renewal(self, lease: Lease) -> None:
+        """A renewal returned that buckets are lost."""
         if self.lost:
             self.begin(lease.agent)
 
@@ -158,7 +158,7 @@ class Rescue:
                 cluster.time.at(now, self._take, (agent, moved))  # others have their turn meanwhile
             return
         if victim is not None and victim in cluster.open:
-            cluster.open.remove(victim)  # fenced: producers hear CLOSED
+            cluster.open.remove(victim)  # fenced: producers get CLOSED
         seconds = _STATEMENTS_OF_A_DRAIN * costs.persist.of(1)
         calls = _CALLS_OF_A_DRAIN * costs.empty
         pages = 0
@@ -181,7 +181,7 @@ class Rescue:
             self.held.extend(victim.pending)
             victim.pending.clear()
             victim.waiting = 0
-        if failures:  # (its rescuer goes on by itself)
+        if failures:  # (its rescuer continues by itself)
             if moved:
                 self._hint()
             return
@@ -207,8 +207,8 @@ class Rescue:
         cluster = self.cluster
         self._fetching.discard(agent.number)
         end = agent.store.serve(cluster.time.now, cluster.costs.submit.of(count))
-        for asked, some in groups:
-            cluster.put(agent, asked, some, end)
+        for submitted_at, some in groups:
+            cluster.put(agent, submitted_at, some, end)
         if self.holding:
             self.cluster.time.at(end, self._again, agent)
 
@@ -255,7 +255,7 @@ class Outage:
         cluster.time.at(now + 0.25, self._keep)
 
     def _back(self, lease: Lease) -> None:
-        """The first renewal that is answered: writers go on, kept outcomes are applied."""
+        """The first renewal that is answered: writers continue, kept outcomes are applied."""
         agent = lease.agent
         while agent.backlog and agent.writing < WRITERS:
             self.cluster.write(agent)

@@ -12,11 +12,11 @@ CONNECTIONS = MasterSettings(dsn="").pool_size + 2
 PRODUCER_CONNECTIONS = 2
 """Of one producer that mostly submits: the map's, and one more under load."""
 CONNECTIONS_MAX = 5_000
-"""More than this one PostgreSQL should not be asked to carry."""
+"""The most connections for one PostgreSQL."""
 
 
 class Fleet(NamedTuple):
-    """What there is, and what it is asked to do."""
+    """The size of a fleet, and its load."""
 
     agents: int
     stores: int

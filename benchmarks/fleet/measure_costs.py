@@ -1,7 +1,7 @@
 """What one call costs each side, measured on real servers: the unit costs of the simulation.
 
-No agent runs. A desk registers agents with their buckets by the real statements and then calls what agents and producers
-call. The server's side is the CPU of its processes as the scheduler counts it, so other work on the machine changes it
+No agent runs. A probe registers agents with their buckets by the real statements and then makes the calls of agents and
+producers. The server's side is the CPU of its processes as the scheduler counts it, so other work on the machine changes it
 little; the client's side is the CPU of this process. Costs of batches are fitted as ``fixed + rows x per_row``, costs of
 what reads the whole cluster as ``fixed + agents x per_agent``, by least squares of the relative errors.
 """
@@ -143,7 +143,7 @@ async def control(measured: MeasuredCluster, probe: MasterProbe, owners: list[Ag
 
 
 async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str]]:
-    """What the statements about small tables read and sort, as an agent's connection has it: the lines that say so."""
+    """The lines of the plans of statements about small tables that show reads and sorts, on an agent's connection."""
     found = {}
     arguments: dict[str, tuple[Any, ...]] = {
         "members/renew": (owners[0], 3600.0),

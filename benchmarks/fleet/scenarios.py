@@ -1,4 +1,4 @@
-"""What is asked of a simulated fleet: does it predict the measured machine, what breaks first, and how faults end."""
+"""The scenarios of a simulated fleet: prediction of the measured machine, the first limit under load, and faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FAULTY_RATE = 5_000.0
 
 
 def validated(report: Report, costs: Costs) -> list[Report]:
-    """Drains of no-op jobs that were measured, beside what the simulation of that machine says.
+    """Measured drains of no-op jobs, beside the simulation of that machine.
 
     One machine: agents, store and master share its cores, less what other work kept busy at the time.
     """
@@ -130,7 +130,7 @@ def step(
     """One offered load, held for some seconds after a warm-up.
 
     Args:
-        tell: told of every tenth of it.
+        progress: called after every tenth of it.
     """
     began = time.perf_counter()
     cluster = Cluster(fleet, costs, rate=rate, seed=seed)
@@ -187,7 +187,7 @@ def ramp(fleet: Fleet, costs: Costs, seconds: float, seed: int, progress: Progre
         **described(fleet),
         "carries": good[-1]["finished"] if good else 0,
         "breaks_at": last["offered"] if last["broken"] else None,
-        "breaks_first": blamed(fleet, costs, last, seconds, seed) if last["broken"] else "nothing",
+        "breaks_first": bottleneck(fleet, costs, last, seconds, seed) if last["broken"] else "nothing",
         "full": full,
         "bound": round(most),
         "bound_by": what,
@@ -195,7 +195,7 @@ def ramp(fleet: Fleet, costs: Costs, seconds: float, seed: int, progress: Progre
     }
 
 
-def blamed(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int) -> str:
+def bottleneck(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int) -> str:
     """The resource that is to blame for a break: of those that are full, the one of which twice as much helps most.
 
     Being busy is not enough. Small batches keep a store's thread busy long before it is at its end: they grow.
@@ -206,7 +206,7 @@ def blamed(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int)
         # Just at the edge nothing is quite full; what is full a little further on is to blame.
         rate = point["offered"] * _FURTHER
         again = step(fleet, costs, rate, window_of(rate, seconds), seed)
-        return blamed(fleet, costs, again, seconds, seed)
+        return bottleneck(fleet, costs, again, seconds, seed)
     if not full:
         busiest = max(busy, key=busy.__getitem__)
         return f"{busiest} (waiting for calls)"
@@ -271,7 +271,7 @@ BEFORE = 15.0
 
 
 class _Watch:
-    """Looks at the backlog four times a second, and says when it is what it was."""
+    """Reads the backlog four times a second, and returns the time at which it is as before."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -305,7 +305,9 @@ def _begun(fleet: Fleet, costs: Costs, rate: float, seed: int) -> tuple[Cluster,
     return cluster, control, watch
 
 
-def _told(name: str, fleet: Fleet, rate: float, cluster: Cluster, watch: _Watch, back: float | None) -> Report:
+def _scenario_report(
+    name: str, fleet: Fleet, rate: float, cluster: Cluster, watch: _Watch, back: float | None
+) -> Report:
     return {
         "scenario": name,
         **described(fleet),
@@ -325,7 +327,7 @@ def killed(fleet: Fleet, costs: Costs, rate: float, seed: int, share: float = 0.
     jobs = rescue.kill(count)
     back = watch.run(BEFORE + 300.0, lambda: rescue.drained >= count * fleet.buckets and not rescue.holding)
     return {
-        **_told("agents_killed", fleet, rate, cluster, watch, back),
+        **_scenario_report("agents_killed", fleet, rate, cluster, watch, back),
         "killed": count,
         "jobs_in_them": jobs,
         "rescued": rescue.rescued,
@@ -348,7 +350,7 @@ def store_away(fleet: Fleet, costs: Costs, rate: float, seed: int, seconds: floa
         lambda: cluster.time.now > BEFORE + seconds and not rescue.lost and not rescue.holding,
     )
     return {
-        **_told("store_away", fleet, rate, cluster, watch, back),
+        **_scenario_report("store_away", fleet, rate, cluster, watch, back),
         "away_seconds": seconds,
         "agents_on_it": fleet.agents // fleet.stores,
         "fenced": control.fenced,
@@ -364,7 +366,7 @@ def master_away(fleet: Fleet, costs: Costs, rate: float, seed: int, seconds: flo
     outage.begin(seconds)
     back = watch.run(BEFORE + 300.0, lambda: cluster.time.now > BEFORE + seconds)
     return {
-        **_told("master_away", fleet, rate, cluster, watch, back),
+        **_scenario_report("master_away", fleet, rate, cluster, watch, back),
         "away_seconds": seconds,
         "catch_up_seconds": None if back is None else round(back - seconds, 2),
         "kept_in_stores": outage.kept,

@@ -128,7 +128,7 @@ class StoreProbe:
         waiting = asyncio.ensure_future(store.wait_wake(others, 5.0))
         await asyncio.sleep(0.001)
         await store.hint(self._fence.bucket_id)
-        await store.claim(self._fence, f"a-{self._lists}", 0)  # takes the hint, so that the next one rings again
+        await store.claim(self._fence, f"a-{self._lists}", 0)  # takes the hint, so that the next one wakes again
         assert await waiting == self._fence.bucket_id
 
 

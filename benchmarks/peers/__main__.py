@@ -3,7 +3,7 @@
 A drain counts jobs that do nothing and were all queued before. A peer's rate runs from the start of its first job to the
 end of its last one, whether or not that outcome has been stored by then; ours from the moment the frozen agents are let go to
 the last outcome committed in the master. Both sides reach the servers over the loopback and have the same number of
-processes. Submits come from one producer process while nobody takes the jobs out.
+processes. Submits come from one producer process while no worker takes jobs.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Rival:
         return done.stdout
 
     def attempt(self, work: Callable[[], float]) -> dict[str, float]:
-        """Its rate by its name. A peer that fails is named in the report and measured no more; the others go on."""
+        """Its rate by its name. A peer that fails is named in the report and measured no more; the others continue."""
         if self.failure:
             return {}
         try:
@@ -157,7 +157,7 @@ class Rival:
                 worker.wait(10)
 
     def clear(self) -> None:
-        """Nothing waits any more: tables made anew, or the keys that are not ours deleted."""
+        """Removes all waiting jobs: recreates the tables, or deletes the keys that are not ours."""
         if self.peer.store == "redis":
             asyncio.run(_forget_foreign_keys(self._measured))
 
@@ -373,7 +373,7 @@ def _names(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     "--cache", type=click.Path(path_type=Path, file_okay=False), default=DEFAULT, show_default=True,
     help="Where the peers' environments are kept.",
 )  # fmt: skip
-@click.option("--fresh", is_flag=True, help="Install the peers anew.")
+@click.option("--fresh", is_flag=True, help="Install the peers again.")
 @output_options
 def main(
     names: list[str], runs: int, jobs: int, with_submits: bool, cache: Path, fresh: bool, as_json: bool, save: bool

@@ -1,7 +1,7 @@
 """The frame of a peer's adapter: ``setup``, ``enqueue WAY JOBS CALLERS`` or ``work``, called by the driver as a process.
 
 Only the standard library: this runs inside the peers' environments. WAY is ``single`` (each call awaited before the next),
-``concurrent`` (as many callers at once as said) or ``bulk`` (the peer's own call for many, 1,000 at a time).
+``concurrent`` (CALLERS callers at once) or ``bulk`` (the peer's own call for many, 1,000 at a time).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def become(arguments: list[str]) -> None:
 def main(
     enqueue: Callable[[str, int, int], float], work: Callable[[], None], setup: Callable[[], None] = lambda: None
 ) -> None:
-    """Do what the command line says; ``enqueue`` returns seconds."""
+    """Execute the command line; ``enqueue`` returns seconds."""
     what, *rest = sys.argv[1:]
     if what == "setup":
         setup()

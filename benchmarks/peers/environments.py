@@ -26,7 +26,7 @@ _VERSIONS = (
 
 
 class Unusable(Exception):
-    """A peer cannot be installed here; the message says why."""
+    """A peer cannot be installed here; the message has the reason."""
 
 
 class Environment:
@@ -81,7 +81,7 @@ class Environment:
         return self.directory if self.peer.node else REPOSITORY
 
     def versions(self) -> dict[str, str]:
-        """Of the packages that were asked for, and of the interpreter."""
+        """Of the required packages, and of the interpreter."""
         names = [requirement.split("[")[0] for requirement in self.peer.requirements]
         if self.peer.node:
             found = {

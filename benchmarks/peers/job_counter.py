@@ -1,4 +1,4 @@
-"""How a worker process of any peer tells how many jobs it has run: a small file of its own that the driver reads.
+"""Counts the jobs of a worker process of any peer, in a small file of its own that the driver reads.
 
 Only the standard library: this runs inside the peers' environments.
 """

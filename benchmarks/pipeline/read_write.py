@@ -1,7 +1,7 @@
 """Reading and writing through the data source, with Spark's own JDBC reader on the same rows in the same session.
 
-The JDBC driver's jar comes from Debian's package ``libpostgresql-jdbc-java``, where that can be had; the report says so
-where it cannot.
+The JDBC driver's jar comes from Debian's package ``libpostgresql-jdbc-java``, if it is available; the report states
+if it is not.
 """
 
 from __future__ import annotations

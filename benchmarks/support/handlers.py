@@ -1,4 +1,4 @@
-"""What the measurements run."""
+"""The handlers of the measurements."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class MeasuredCluster:
         return await asyncpg.connect(self.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'})
 
     async def described(self) -> dict[str, Any]:
-        """Versions and settings of the servers, as they say themselves."""
+        """Versions and settings, read from the servers."""
         connection = await self.connect()
         store = redis.asyncio.from_url(self.url)
         try:
@@ -209,7 +209,7 @@ def measured_cluster(
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

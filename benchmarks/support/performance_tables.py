@@ -179,7 +179,7 @@ def of_small(report: Report) -> list[str]:
 
 def of_fleet(report: Report) -> list[str]:
     """The guide: everything here but the measured column is simulated."""
-    lines = ["Simulated from measured unit costs, but for the column that says so.", "", *_of_validation(report)]
+    lines = ["Simulated from measured unit costs; one column is measured.", "", *_of_validation(report)]
     lines += ["", "How much load a fleet carries, and what is full when it no longer does:", "", *_of_ramps(report)]
     lines += ["", "More and more agents at next to no load: what they cost their servers.", "", *_of_agents(report)]
     return [*lines, "", "Faults, 1,000 agents on 10 stores:", "", *_of_faults(report)]

@@ -1,4 +1,4 @@
-"""What every measurement says beside its figures: machine, versions, commit; and where the figures are kept."""
+"""The parts common to all reports: machine, versions, commit; and the files of kept reports."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_small_batches_fill_a_store_long_before_its_end_and_are_not_blamed() -> 
     short = fleet._replace(log_mb_per_second=0.6)
     point = {**scenarios.step(short, slow, 2000.0, 1.0, 1), "busy": {"stores": 1.0, "master_log": 1.0}}
     assert point["broken"]
-    assert scenarios.blamed(short, slow, point, 1.0, 1) == "master_log"
+    assert scenarios.bottleneck(short, slow, point, 1.0, 1) == "master_log"
 
 
 def test_more_of_anything_allows_no_less_but_agents_cost_the_master_their_renewals() -> None:
