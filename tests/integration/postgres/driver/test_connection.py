@@ -16,7 +16,6 @@ from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import ConnectionFactory, place_of
 from jobmaster.master.driver.errors import calling
 from jobmaster.master.master import Master
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row, in_flight_row, new_job, uuids
@@ -228,26 +227,19 @@ async def test_a_right_that_was_taken_away_is_no_fault_of_a_row() -> None:
         assert not isinstance(mapped, ValueRefused)
 
 
-@pytest.fixture
-async def own(master_dsn: str) -> str:
-    """A migrated database that a test may spoil."""
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=MasterSettings())
-    return master_dsn
-
-
-async def test_a_read_only_server_is_unavailable_for_writes(own: str) -> None:
-    admin = await asyncpg.connect(own)
-    await admin.execute(f"ALTER DATABASE {urlsplit(own).path[1:]} SET default_transaction_read_only = on")
+async def test_a_read_only_server_is_unavailable_for_writes(migrated_dsn: str) -> None:
+    admin = await asyncpg.connect(migrated_dsn)
+    await admin.execute(f"ALTER DATABASE {urlsplit(migrated_dsn).path[1:]} SET default_transaction_read_only = on")
     await admin.close()
-    async with _master(own) as master:
+    async with _master(migrated_dsn) as master:
         assert await master.queries.get(new_id()) is None
         with pytest.raises(Unavailable, match=r"read-only.*\(point master.dsn at the primary\)"):
             await master.intake.insert_held([new_job(new_id())])
 
 
-async def test_a_schema_that_lost_a_table_is_a_mismatch(own: str) -> None:
-    admin = await asyncpg.connect(own)
-    async with _master(own) as master:
+async def test_a_schema_that_lost_a_table_is_a_mismatch(migrated_dsn: str) -> None:
+    admin = await asyncpg.connect(migrated_dsn)
+    async with _master(migrated_dsn) as master:
         await admin.execute(f"DROP TABLE {SCHEMA}.handler")
         with pytest.raises(SchemaMismatch, match=r"handler.*\(run `jobmaster db migrate`\)"):
             await master.queries.handlers()

@@ -13,7 +13,6 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.ports import RecordKind
@@ -25,13 +24,12 @@ FILES = (LakeFile("jobs", "jobs/part.parquet", 1, 100, "ab"),)
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
+async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own, because partitions are changed."""
     settings = MasterSettings()
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
-    sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(master_dsn, master, sql)
+    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
+    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
+    db = MasterFixture(migrated_dsn, master, sql)
     await db.agent(db.owner)
     db.fence = await db.bucket()
     yield db

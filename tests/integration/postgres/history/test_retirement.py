@@ -22,7 +22,6 @@ from jobmaster.master.history import archive as archive_module
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job
@@ -44,13 +43,12 @@ _HARMLESS = {"AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdate
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
+async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own with an old range of 1000 jobs, of which 700 are unfinished."""
     settings = MasterSettings()
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
-    sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(master_dsn, master, sql)
+    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
+    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
+    db = MasterFixture(migrated_dsn, master, sql)
     await db.agent(db.owner)
     db.fence = await db.bucket()
     await sql.execute(_FILL, True, UNFINISHED, FAR, 0, 1)

@@ -16,20 +16,18 @@ from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
-from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job, uuids
 
 
 @pytest.fixture
-async def fresh(master_dsn: str) -> AsyncIterator[MasterFixture]:
+async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
     """A cluster in a database of its own, because partitions are changed."""
     settings = MasterSettings()
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
-    sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(master_dsn, master, sql)
+    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
+    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
+    db = MasterFixture(migrated_dsn, master, sql)
     await db.agent(db.owner)
     db.fence = await db.bucket()
     yield db
