@@ -58,7 +58,7 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
         yield from _declare_again(setting, state)
     elif agent.mode == "up":
         if state.bucket.owner == "A" and state.bucket.epoch > agent.epoch and state.bucket.state == ACTIVE:
-            yield from _thaw(setting, state)
+            yield from _unfreeze(setting, state)
         if refuses(setting, state):
             if not _is_stopped(setting, state):
                 yield Step("refused by the store: forget the bucket", memory.forgotten(state))
@@ -243,13 +243,15 @@ def _is_stopped(setting: Setting, state: State) -> bool:
     return stopped and bucket.state in (*WORKING, FROZEN) and setting.rules.minds_stop
 
 
-def _thaw(setting: Setting, state: State) -> Iterator[Step[State]]:
+def _unfreeze(setting: Setting, state: State) -> Iterator[Step[State]]:
     """The new epoch in the store, then in memory; what had been onboarded is put aside, to be given back."""
     store, epoch = state.store, state.bucket.epoch
     if store.epoch < epoch and store.owner == "A" and store.state in (ACTIVE, FROZEN):
         lists = (Claimed(THAWED_LIST, store.assigned),) if store.assigned else ()
-        thawed = store._replace(state=ACTIVE, epoch=epoch, assigned=(), claimed=tuple(sorted((*store.claimed, *lists))))
-        state = changed(setting, state, thawed)
+        unfrozen = store._replace(
+            state=ACTIVE, epoch=epoch, assigned=(), claimed=tuple(sorted((*store.claimed, *lists)))
+        )
+        state = changed(setting, state, unfrozen)
         if setting.scope.lost_commits:
             yield Step("unfrozen in the store, reply lost", state, fault=True)
     elif (store.epoch, store.owner, store.state) != (epoch, "A", ACTIVE):

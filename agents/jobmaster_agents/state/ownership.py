@@ -25,7 +25,7 @@ FENCED_EXIT_CODE = 75
 
 _STORE_LOST = frozenset((ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET))
 """Replies of a store that was emptied, replaced or restored from an older copy, and of no other store."""
-_UNFROZEN_LIST_PREFIX = "thawed-"
+_UNFROZEN_LIST_PREFIX = "unfrozen-"
 
 
 def unfrozen_list(epoch: int) -> str:

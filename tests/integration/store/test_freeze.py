@@ -7,7 +7,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.fixture import ROOM, OneBucketStore, assert_ok, make_entry, make_items, new_fence
 
-LIST = "thawed-1"
+LIST = "unfrozen-1"
 
 
 def stepped(fence: Fence) -> Fence:
@@ -61,7 +61,7 @@ async def test_the_operator_is_no_owner_and_leaves_the_change_counter(one_bucket
     assert await one_bucket.field("ver") == before
 
 
-async def test_thawed_it_works_under_the_new_epoch_alone(one_bucket: OneBucketStore) -> None:
+async def test_unfrozen_it_works_under_the_new_epoch_alone(one_bucket: OneBucketStore) -> None:
     store, fence = one_bucket.store, one_bucket.fence
     await one_bucket.submit(make_items(2))
     await freeze(one_bucket)
@@ -110,7 +110,7 @@ async def test_a_stop_that_the_master_has_forgotten_is_over_under_the_same_epoch
     assert await store.claimed_lists(fence) == (ReplyStatus.OK, ["a"])
 
 
-async def test_a_bucket_that_a_rescuer_has_does_not_thaw(one_bucket: OneBucketStore) -> None:
+async def test_a_bucket_that_a_rescuer_has_is_not_unfrozen(one_bucket: OneBucketStore) -> None:
     store, fence = one_bucket.store, one_bucket.fence
     await freeze(one_bucket)
     rescuer = fence._replace(epoch=5, owner=new_fence().owner)
@@ -121,12 +121,12 @@ async def test_a_bucket_that_a_rescuer_has_does_not_thaw(one_bucket: OneBucketSt
     assert await one_bucket.contents() == before
 
 
-async def test_a_bucket_that_is_being_emptied_does_not_thaw(one_bucket: OneBucketStore) -> None:
+async def test_a_bucket_that_is_being_emptied_is_not_unfrozen(one_bucket: OneBucketStore) -> None:
     await assert_ok(one_bucket.store.close_intake(one_bucket.fence))
     assert await one_bucket.store.unfreeze(stepped(one_bucket.fence), LIST) is ReplyStatus.CLOSED
 
 
-async def test_a_store_that_came_back_empty_or_older_does_not_thaw(one_bucket: OneBucketStore) -> None:
+async def test_a_store_that_came_back_empty_or_older_is_not_unfrozen(one_bucket: OneBucketStore) -> None:
     store, fence = one_bucket.store, one_bucket.fence
     await freeze(one_bucket)
     await one_bucket.force(ver=0)

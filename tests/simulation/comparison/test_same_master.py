@@ -245,11 +245,13 @@ class Masters(TwoMasters):
         )  # fmt: skip
         self.both(lambda master: master.buckets.adopt_remains(row, "test"))
 
-    @rule(bucket=buckets, thaw=st.booleans())
-    def operate(self, bucket: int, thaw: bool) -> None:
+    @rule(bucket=buckets, unfreeze=st.booleans())
+    def operate(self, bucket: int, unfreeze: bool) -> None:
         ids = [self.buckets[bucket]]
         self.both(
-            lambda m: m.buckets.unfreeze(ids, None, "me", "test") if thaw else m.buckets.freeze(ids, None, "me", "test")
+            lambda m: (
+                m.buckets.unfreeze(ids, None, "me", "test") if unfreeze else m.buckets.freeze(ids, None, "me", "test")
+            )
         )
 
     @rule(bucket=buckets)

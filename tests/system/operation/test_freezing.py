@@ -36,8 +36,8 @@ async def test_freeze_and_unfreeze_a_lane(deployment: Deployment, agent: AgentPr
     assert "is FROZEN for" in deployment.run("status").stdout
     assert deployment.witnessed("n") == []
     assert deployment.run("bucket", "freeze", "--all").stderr.startswith("nothing to freeze")
-    thawed = deployment.run("bucket", "unfreeze", "--all", "--reason", "mended", "-o", "json")
-    assert {bucket["epoch"] for bucket in json.loads(thawed.stdout)} == {2}
+    unfrozen = deployment.run("bucket", "unfreeze", "--all", "--reason", "mended", "-o", "json")
+    assert {bucket["epoch"] for bucket in json.loads(unfrozen.stdout)} == {2}
     await agent.wait_event("bucket_unfrozen", 6)
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in later} == {JobState.SUCCEEDED}
     assert agent.count("bucket_forgotten") == 0

@@ -14,15 +14,15 @@ WITH chosen AS MATERIALIZED (
     WHERE state = 'FROZEN' AND ($1::uuid[] IS NULL OR id = ANY ($1)) AND ($2::text IS NULL OR lane = $2)
     ORDER BY id
     FOR UPDATE
-), thawed AS (
+), unfrozen AS (
     UPDATE bucket b SET state = 'ACTIVE', epoch = b.epoch + 1, changed_at = clock_timestamp()
     FROM chosen WHERE b.id = chosen.id
     RETURNING b.*
 ), logged AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, reason)
-    SELECT id, 'FROZEN', 'ACTIVE', epoch, 'unfrozen by ' || $3::text || ': ' || $4::text FROM thawed
+    SELECT id, 'FROZEN', 'ACTIVE', epoch, 'unfrozen by ' || $3::text || ': ' || $4::text FROM unfrozen
 ), noted AS (
     INSERT INTO operator_log (actor, action, subject, detail)
-    SELECT $3, 'bucket unfreeze', id::text, jsonb_build_object('reason', $4, 'epoch', epoch) FROM thawed
+    SELECT $3, 'bucket unfreeze', id::text, jsonb_build_object('reason', $4, 'epoch', epoch) FROM unfrozen
 )
-SELECT id, store, lane, priority, state::text AS state, epoch, owner, changed_at FROM thawed
+SELECT id, store, lane, priority, state::text AS state, epoch, owner, changed_at FROM unfrozen
