@@ -30,7 +30,7 @@ STANDING_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 """A subscription without waiters for this long is closed."""
 STATES_PER_QUERY = 1000
-LACKS_MAX = 3
+CAUSES_MAX = 3
 """Reasons that the error of a wait names."""
 READ_SECONDS = 1.0
 """How much longer than the wait itself its last reading may take; a frozen server would hold it for ever."""
@@ -138,11 +138,11 @@ class ResultWaiter:
             return WaitTimeout(f"{message} (the master does not answer: {self._unanswered})")
         try:
             async with asyncio.timeout(READ_SECONDS):
-                lacks = await self._queries.lacks(sorted(pending)[:STATES_PER_QUERY])
+                unserved_causes = await self._queries.unserved_causes(sorted(pending)[:STATES_PER_QUERY])
         except (JobMasterError, TimeoutError):
             return WaitTimeout(message)
-        held_up = Counter(lacks.values()).most_common(LACKS_MAX)
-        message += "".join(f"; {count} of them: {lack.reason}" for lack, count in held_up)
+        held_up = Counter(unserved_causes.values()).most_common(CAUSES_MAX)
+        message += "".join(f"; {count} of them: {cause.reason}" for cause, count in held_up)
         return WaitTimeout(message, hint=held_up[0][0].remedy if held_up else None)
 
     async def _look(self, job_ids: set[bytes], ends: float | None) -> dict[bytes, JobState | None]:

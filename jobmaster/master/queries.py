@@ -13,7 +13,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import JobState, JobView, Priority
 from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
 
@@ -79,12 +79,12 @@ class Queries:
             for id_, handlers, share in await self._data.read("queries/served")
         }
 
-    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+    async def unserved_causes(self, job_ids: Sequence[bytes]) -> dict[bytes, UnservedCause]:
         """Those of the jobs that wait in the master for a handler that no owner has, and what is missing."""
         if not job_ids:
             return {}
         rows = await self._data.read("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
-        return {id_: Lack(*lack) for id_, *lack in rows}
+        return {id_: UnservedCause(*cause) for id_, *cause in rows}
 
     async def handlers(self) -> dict[str, HandlerSpec]:
         """Handlers that agents have published, by name."""

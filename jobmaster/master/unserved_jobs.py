@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 
 
 class UnservedJobs:
@@ -19,7 +19,7 @@ class UnservedJobs:
     async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
         """Overdue jobs of handlers that no owner of a matching bucket has, those that are put off included."""
         return [
-            UnservedHandler(Lack(lane, priority, handler, known, active, frozen), jobs, oldest_us)
+            UnservedHandler(UnservedCause(lane, priority, handler, known, active, frozen), jobs, oldest_us)
             for lane, priority, handler, jobs, oldest_us, known, active, frozen in await self._control.read(
                 "reports/unserved", overdue_seconds, look
             )
@@ -36,9 +36,9 @@ class UnservedJobs:
         """Jobs that were put off and can be served now have their own due time again; number of settled lines."""
         return int((await self._data.write("unserved/put_back", limit))[0]["moved"])
 
-    async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
+    async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
         """Request that agents which have the handler open a bucket for unserved jobs; the new requests."""
-        columns = [each.lane for each in lacks], [each.priority for each in lacks], [each.handler for each in lacks]
+        columns = [each.lane for each in causes], [each.priority for each in causes], [each.handler for each in causes]
         return [HelpRequest(*row) for row in await self._control.write("unserved/request_help", *columns)]
 
     async def end_help(self) -> list[HelpRequest]:

@@ -15,7 +15,7 @@ from jobmaster.ports.master import BucketQueries, Release
 from jobmaster.ports.master_answers import SentBefore, Written
 from jobmaster.ports.store import FindStore, HintStore
 from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 
 # ------------------------------------------------------------ the master
 
@@ -84,7 +84,7 @@ class Queries(BucketQueries, StateQueries, Protocol):
         """Published handlers by name."""
         ...
 
-    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+    async def unserved_causes(self, job_ids: Sequence[bytes]) -> dict[bytes, UnservedCause]:
         """The jobs that wait in the master for a handler that no owner has, and what is missing."""
         ...
 

@@ -32,7 +32,7 @@ from jobmaster.ports.master_answers import (
     UnstorableEntry,
     Written,
 )
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 
 # ------------------------------------------------------------ outcomes
 
@@ -410,7 +410,7 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         time is kept until ``put_back``."""
         ...
 
-    async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
+    async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
         """Request that an agent which has the handler opens a bucket for unserved jobs; the new requests."""
         ...
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 
 
 class Written(NamedTuple):
@@ -161,7 +161,7 @@ class RecordKind(StrEnum):
 class UnservedHandler(NamedTuple):
     """Overdue jobs of a handler that no owner of a bucket of their lane and priority has."""
 
-    lack: Lack
+    cause: UnservedCause
     jobs: int
     """At most the number of jobs that were looked at."""
     oldest_us: int

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jobmaster.model.job import Priority
 
 
-class Lack(NamedTuple):
-    """A handler that no owner of an ACTIVE bucket of its jobs' lane and priority has."""
+class UnservedCause(NamedTuple):
+    """Why jobs of a handler are unserved: no owner of an ACTIVE bucket of their lane and priority has the handler."""
 
     lane: str
     priority: int

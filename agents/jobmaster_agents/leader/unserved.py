@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
 from jobmaster.ports import DueGroup, HelpRequest, LeaderUnserved, UnservedHandler
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -56,7 +56,7 @@ class UnservedJobsMonitor:
         self._log = log
         self._limit = thresholds.transfer_batch
         """Jobs that one statement moves."""
-        self._named: dict[Lack, float] = {}
+        self._named: dict[UnservedCause, float] = {}
         self._since: dict[_Kind, float] = {}
 
     def tasks(self) -> list[MaintenanceTask]:
@@ -68,46 +68,46 @@ class UnservedJobsMonitor:
         back = await self._unserved.put_back(self._limit)
         found = await self._unserved.find(self._overdue, LOOK_JOBS)
         self._name(found)
-        await self._find_help([each.lack for each in found])
-        off = await self._put_off(each.lack for each in found)
+        await self._find_help([each.cause for each in found])
+        off = await self._put_off(each.cause for each in found)
         return MORE if self._limit in (back, off) else None
 
     def _name(self, found: Sequence[UnservedHandler]) -> None:
         now = self._now()
-        named = {each.lack: self._named.get(each.lack) for each in found}
+        named = {each.cause: self._named.get(each.cause) for each in found}
         for each in found:
-            at = named[each.lack]
+            at = named[each.cause]
             if at is None or now - at >= NAME_AGAIN_SECONDS:
-                named[each.lack] = now
-                fields = {"handler": each.lack.handler, "group": each.lack.group, "jobs": each.jobs}
-                self._log.warning(Event.HANDLER_UNSERVED, {**fields, "reason": each.lack.reason})
-        self._named = {lack: at for lack, at in named.items() if at is not None}
-        self._telemetry.handlers_unserved = len({each.lack.handler for each in found})
+                named[each.cause] = now
+                fields = {"handler": each.cause.handler, "group": each.cause.group, "jobs": each.jobs}
+                self._log.warning(Event.HANDLER_UNSERVED, {**fields, "reason": each.cause.reason})
+        self._named = {cause: at for cause, at in named.items() if at is not None}
+        self._telemetry.handlers_unserved = len({each.cause.handler for each in found})
 
-    async def _find_help(self, lacks: Sequence[Lack]) -> None:
+    async def _find_help(self, causes: Sequence[UnservedCause]) -> None:
         """Request help for handlers that no agent has served for long. An operator's freeze is no reason for it."""
         now = self._now()
-        since = {kind: self._since.get(kind, now - self._overdue) for kind in map(_kind, lacks)}
+        since = {kind: self._since.get(kind, now - self._overdue) for kind in map(_kind, causes)}
         self._since = since
         for ended in await self._unserved.end_help():
             self._log.info(Event.HELP_ENDED, _fields(ended))
         if not self._fallback_after:
             return
         wanted = [
-            lack
-            for lack in lacks
-            if lack.known and not lack.frozen and now - since[_kind(lack)] >= self._fallback_after
+            cause
+            for cause in causes
+            if cause.known and not cause.frozen and now - since[_kind(cause)] >= self._fallback_after
         ]
         if wanted:
             for asked in await self._unserved.request_help(wanted):
                 self._log.info(Event.HELP_ASKED, _fields(asked))
 
-    async def _put_off(self, lacks: Iterable[Lack]) -> int:
+    async def _put_off(self, causes: Iterable[UnservedCause]) -> int:
         """Put jobs off; the largest number in one group. A group without an open bucket is left alone: no agent reads it."""
         groups: dict[DueGroup, list[str]] = {}
-        for lack in lacks:
-            if lack.active:
-                groups.setdefault(DueGroup(lack.lane, lack.priority), []).append(lack.handler)
+        for cause in causes:
+            if cause.active:
+                groups.setdefault(DueGroup(cause.lane, cause.priority), []).append(cause.handler)
         most = 0
         for group, handlers in groups.items():
             moved = await self._unserved.put_off(group, handlers, self._overdue, AWAY_SECONDS, self._limit)
@@ -115,8 +115,8 @@ class UnservedJobsMonitor:
         return most
 
 
-def _kind(lack: Lack) -> _Kind:
-    return lack.lane, lack.priority, lack.handler
+def _kind(cause: UnservedCause) -> _Kind:
+    return cause.lane, cause.priority, cause.handler
 
 
 def _fields(each: HelpRequest) -> dict[str, object]:

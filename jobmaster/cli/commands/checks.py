@@ -15,7 +15,7 @@ from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 from jobmaster.settings.agreement import differences
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses
@@ -40,7 +40,7 @@ OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 class _Waiting(NamedTuple):
     """Due jobs that no agent can take."""
 
-    lack: Lack
+    cause: UnservedCause
     jobs: int
     oldest_us: int
 
@@ -145,7 +145,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     agents = await reader.report("agents", False)
     buckets = await reader.report("buckets", False)
     held = await reader.report("held", OVERDUE_SECONDS)
-    lacking = _lacking(await reader.report("unserved", 0.0, LOOK_JOBS))
+    waiting = _waiting(await reader.report("unserved", 0.0, LOOK_JOBS))
     server = (await reader.report("server"))[0]
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     return [
@@ -153,8 +153,8 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _led(server, alive),
         _same_settings(alive),
         _clocks(settings, alive),
-        _handlers(alive, lacking),
-        _runnable(lacking, server["now_us"]),
+        _handlers(alive, waiting),
+        _runnable(waiting, server["now_us"]),
         _served(buckets, held),
         _overdue(held),
         _settled(settings, buckets),
@@ -208,7 +208,7 @@ def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Fi
     return Finding("agents.clock", verdict, f"off from the master's: {', '.join(detail)}", fix)
 
 
-def _handlers(alive: Sequence[Mapping[str, Any]], lacking: Sequence[_Waiting]) -> Finding:
+def _handlers(alive: Sequence[Mapping[str, Any]], waiting: Sequence[_Waiting]) -> Finding:
     """Agents may have different handlers, if each waiting job has an agent with its handler."""
     working = [agent for agent in alive if agent["mode"] in ("full", "execution")]
     known: set[str] = set().union(*(agent["handlers"] for agent in working)) if working else set()
@@ -218,13 +218,13 @@ def _handlers(alive: Sequence[Mapping[str, Any]], lacking: Sequence[_Waiting]) -
         )
     by_missing: dict[tuple[str, ...], list[str]] = {}
     for agent in working:
-        if lacks := tuple(sorted(known.difference(agent["handlers"]))):
-            by_missing.setdefault(lacks, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
+        if missing := tuple(sorted(known.difference(agent["handlers"]))):
+            by_missing.setdefault(missing, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
     if not by_missing:
         return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
     detail = [f"{len(known)} handlers, {len(working)} agents"]
-    detail += [f"{_some(names)}: without {_some(lacks)}" for lacks, names in by_missing.items()]
-    if not lacking:
+    detail += [f"{_some(names)}: without {_some(missing)}" for missing, names in by_missing.items()]
+    if not waiting:
         detail.append("every due job has an agent for it")
         return Finding("agents.handlers", OK, "; ".join(detail))
     fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
@@ -236,24 +236,24 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMES_MAX])}{more}"
 
 
-def _lacking(rows: Sequence[Mapping[str, Any]]) -> list[_Waiting]:
+def _waiting(rows: Sequence[Mapping[str, Any]]) -> list[_Waiting]:
     names = ("lane", "priority", "handler", "known", "active", "frozen")
-    return [_Waiting(Lack(*(row[name] for name in names)), row["jobs"], row["oldest_us"]) for row in rows]
+    return [_Waiting(UnservedCause(*(row[name] for name in names)), row["jobs"], row["oldest_us"]) for row in rows]
 
 
-def _runnable(lacking: Sequence[_Waiting], now_us: int) -> Finding:
+def _runnable(waiting: Sequence[_Waiting], now_us: int) -> Finding:
     """Whether each due job in the master has an agent that can run it."""
     # Jobs that no bucket serves are another finding, unless no agent has their handler either.
-    without = [each for each in lacking if each.lack.active or not each.lack.known]
+    without = [each for each in waiting if each.cause.active or not each.cause.known]
     if not without:
         return Finding("jobs.handlers", OK, "every due job in the master has an agent with its handler")
     detail = [
-        f"{each.lack.reason} ({_at_least(each.jobs)} job(s) wait in {each.lack.group}, the oldest was due "
+        f"{each.cause.reason} ({_at_least(each.jobs)} job(s) wait in {each.cause.group}, the oldest was due "
         f"{rounded_duration((now_us - each.oldest_us) / 1_000_000)} ago)"
         for each in without[:_NAMES_MAX]
     ]
     detail += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
-    return Finding("jobs.handlers", FAIL, "; ".join(detail), without[0].lack.remedy)
+    return Finding("jobs.handlers", FAIL, "; ".join(detail), without[0].cause.remedy)
 
 
 def _at_least(jobs: int) -> str:

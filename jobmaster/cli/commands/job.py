@@ -20,7 +20,7 @@ from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobSta
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.rules.unserved import Lack
+    from jobmaster.rules.unserved import UnservedCause
     from jobmaster.settings.model import ClusterSettings
 
 PRIORITIES = [level.label for level in reversed(Priority)]
@@ -241,12 +241,12 @@ def show(invocation: Invocation, job: str) -> None:
       jobmaster job show 019a9f3c-55d1
     """
 
-    async def work(cluster: Cluster) -> tuple[JobView, Lack | None]:
+    async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None]:
         view = await _view(cluster, invocation.settings, job)
-        return view, await _lack(cluster, view)
+        return view, await _cause(cluster, view)
 
-    view, lack = run_async(_with_cluster(invocation.settings, work))
-    emit_record(job_record(view, lack), as_json=invocation.json)
+    view, cause = run_async(_with_cluster(invocation.settings, work))
+    emit_record(job_record(view, cause), as_json=invocation.json)
 
 
 @job_group.command("timeline")
@@ -264,9 +264,9 @@ def timeline_(invocation: Invocation, job: str) -> None:
         from uuid import UUID
 
         view = await _view(cluster, invocation.settings, job)
-        lack = await _lack(cluster, view)
+        cause = await _cause(cluster, view)
         async with reader_of(invocation.settings) as reader:
-            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)), lack)
+            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)), cause)
 
     lines = run_async(_with_cluster(invocation.settings, work))
     if invocation.json:
@@ -413,9 +413,11 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
         return await work(cluster)
 
 
-async def _lack(cluster: Cluster, view: JobView) -> Lack | None:
+async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
     """Why no agent can take a job that waits in the master; ``None`` when one can."""
-    return (await cluster.master.queries.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
+    return (
+        (await cluster.master.queries.unserved_causes([view.id])).get(view.id) if view.state is JobState.HELD else None
+    )
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

@@ -10,7 +10,7 @@ from jobmaster.cli.tables import Column, iso
 from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import JobState, JobView, Priority
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 from jobmaster.units import rounded_us
 
 LIST_COLUMNS = (
@@ -76,14 +76,14 @@ def listed(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
-    """One job as a record; ``lack`` is the reason why no agent takes it."""
+def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, Any]:
+    """One job as a record; ``cause`` is the reason why no agent takes it."""
     headers = decode_headers(view.headers)
     error = view.error
     return {
         "id": text(view.id),
         "state": view.state.value,
-        "unserved": lack.reason if lack else None,
+        "unserved": cause.reason if cause else None,
         "handler": view.handler,
         "priority": view.priority.label,
         "lane": view.lane,
@@ -108,7 +108,9 @@ def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
     }
 
 
-def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | None = None) -> list[dict[str, Any]]:
+def timeline(
+    view: JobView, attempts: Sequence[Mapping[str, Any]], cause: UnservedCause | None = None
+) -> list[dict[str, Any]]:
     """Events of a job, oldest first: each assignment with an outcome, with its identity, and each refused write, also after
     the end."""
     created_us = created_ms(view.id) * 1000
@@ -137,7 +139,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
         waited = f"waited {rounded_us(view.waited_us)}" if view.waited_us is not None else ""
         lines.append(_line(changed_us - view.ran_us, "started", waited, here))
-    detail = ", ".join(filter(None, (_state_detail(view), lack.reason if lack else "")))
+    detail = ", ".join(filter(None, (_state_detail(view), cause.reason if cause else "")))
     lines.append(_line(changed_us, view.state.value, detail, here))
     # A write that was refused after the end is listed after it. The state of a job without an end is always the last line.
     last = lines.pop() if not view.state.final else None

@@ -26,14 +26,14 @@ def test_agents_with_different_handlers_are_no_fault_while_every_due_job_has_one
         "5 handlers, 3 agents; default (pid 7 on web-1), default (pid 9 on web-1): without demo.a, demo.b, demo.c and 1 "
         "more; default (pid 8 on web-1): without resize; every due job has an agent for it"
     )
-    found = checks._handlers(alive, checks._lacking([LACKING]))
+    found = checks._handlers(alive, checks._waiting([LACKING]))
     assert found.verdict is Verdict.WARN
     assert "every due job" not in found.detail
 
 
 def test_jobs_that_nobody_can_run_are_named_with_their_number_age_and_cure() -> None:
     elsewhere = {**LACKING, "handler": "there", "jobs": 2, "known": True}
-    found = checks._runnable(checks._lacking([LACKING, elsewhere]), 65_000_000)
+    found = checks._runnable(checks._waiting([LACKING, elsewhere]), 65_000_000)
     assert found.verdict is Verdict.FAIL
     assert found.detail.startswith(
         "no living agent has the handler 'gone' (at least 1000 job(s) wait in default/medium"
@@ -41,7 +41,7 @@ def test_jobs_that_nobody_can_run_are_named_with_their_number_age_and_cure() -> 
     assert "no agent with a bucket of default/medium has the handler 'there' (2 job(s)" in found.detail
     assert found.fix.startswith("start an agent with the module that declares it")
     unserved = {**elsewhere, "active": False}
-    assert checks._runnable(checks._lacking([unserved]), 65_000_000).verdict is Verdict.OK, "jobs.served names that"
+    assert checks._runnable(checks._waiting([unserved]), 65_000_000).verdict is Verdict.OK, "jobs.served names that"
 
 
 def test_overdue_are_only_jobs_that_an_agent_could_have_run() -> None:

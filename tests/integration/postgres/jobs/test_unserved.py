@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, RecordKind
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture
 
 GROUP = DueGroup(LANE, PRIORITY)
@@ -54,26 +54,26 @@ async def test_what_nobody_can_run_is_named_and_counted(serving: MasterFixture) 
     )
     (found,) = await serving.master.unserved.find(60.0, 1000)
     assert (found.jobs, found.oldest_us) == (3, due)
-    assert found.lack == (LANE, PRIORITY, "lost", False, True, False)
-    assert found.lack.reason == "no living agent has the handler 'lost'"
+    assert found.cause == (LANE, PRIORITY, "lost", False, True, False)
+    assert found.cause.reason == "no living agent has the handler 'lost'"
 
 
 async def test_a_handler_that_an_agent_has_without_a_bucket_there_is_another_lack(serving: MasterFixture) -> None:
     elsewhere = await agent_with(serving, "lost")
     held = [*jobs(1, "lost", due_us()), *jobs(1, "served", due_us(), lane="payroll")]
     await serving.master.intake.insert_held(held)
-    found = {each.lack.handler: each.lack for each in await serving.master.unserved.find(60.0, 1000)}
+    found = {each.cause.handler: each.cause for each in await serving.master.unserved.find(60.0, 1000)}
     assert found["lost"].reason == f"no agent with a bucket of {LANE}/medium has the handler 'lost'"
     assert found["served"].reason == "no bucket serves payroll/medium"
-    assert await serving.master.queries.lacks([job.id for job in held]) == {
+    assert await serving.master.queries.unserved_causes([job.id for job in held]) == {
         held[0].id: found["lost"],
         held[1].id: found["served"],
     }
     await serving.bucket(elsewhere)
     frozen = await serving.bucket(elsewhere, lane="payroll")
     await serving.master.buckets.freeze([frozen.bucket_id], None, "test", "test")
-    (lack,) = (await serving.master.queries.lacks([job.id for job in held])).values()
-    assert lack.reason == "every bucket of payroll/medium is frozen"
+    (cause,) = (await serving.master.queries.unserved_causes([job.id for job in held])).values()
+    assert cause.reason == "every bucket of payroll/medium is frozen"
 
 
 async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(serving: MasterFixture) -> None:
@@ -90,7 +90,7 @@ async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(s
     assert front == 1, "what is due now is what somebody can run"
     assert (await serving.view(lost[7].id)).due_us == due + 7
     (found,) = await serving.master.unserved.find(60.0, 1000)
-    assert (found.jobs, found.oldest_us, found.lack.handler) == (500, due, "lost")
+    assert (found.jobs, found.oldest_us, found.cause.handler) == (500, due, "lost")
 
 
 async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_can_run_it(
@@ -140,7 +140,7 @@ async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(se
 class TestHelp:
     """Who is asked to open a bucket for what nobody serves, and until when."""
 
-    LACK = Lack("payroll", PRIORITY, "lost", known=True, active=False, frozen=False)
+    LACK = UnservedCause("payroll", PRIORITY, "lost", known=True, active=False, frozen=False)
 
     async def helper(self, db: MasterFixture, *handlers: str, lane: str = "payroll") -> bytes:
         return await agent_with(db, *handlers, helps=(lane,))

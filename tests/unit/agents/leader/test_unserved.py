@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.unserved import Lack
+from jobmaster.rules.unserved import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -15,19 +15,19 @@ from jobmaster_agents.leader.leader import MORE
 from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobsMonitor
 from tests.support.hand_clock import HandClock
 
-LOST = Lack("default", 3, "lost", known=False, active=True, frozen=False)
+LOST = UnservedCause("default", 3, "lost", known=False, active=True, frozen=False)
 
 
 class Master:
     def __init__(self) -> None:
-        self.found: list[Lack] = []
+        self.found: list[UnservedCause] = []
         self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
         self.moves = 0
         self.returns = 0
-        self.calls: list[Lack] = []
+        self.calls: list[UnservedCause] = []
 
     async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
-        return [UnservedHandler(lack, 7, 5) for lack in self.found]
+        return [UnservedHandler(cause, 7, 5) for cause in self.found]
 
     async def put_off(
         self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
@@ -38,8 +38,8 @@ class Master:
     async def put_back(self, limit: int) -> int:
         return self.returns
 
-    async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
-        self.calls += lacks
+    async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
+        self.calls += causes
         return []
 
     async def end_help(self) -> list[HelpRequest]:
@@ -83,7 +83,7 @@ async def test_a_handler_that_no_agent_has_is_logged_once_an_hour(caplog: pytest
 
 async def test_only_what_others_would_read_over_is_put_off() -> None:
     harness = UnservedJobsHarness()
-    alone = Lack("payroll", 3, "lost", known=True, active=False, frozen=False)
+    alone = UnservedCause("payroll", 3, "lost", known=True, active=False, frozen=False)
     harness.master.found = [LOST, LOST._replace(handler="other"), alone]
     await harness.minute()
     assert harness.master.off == [(DueGroup("default", 3), ("lost", "other"))]
@@ -99,7 +99,7 @@ async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, retu
 
 async def test_help_is_asked_for_what_an_agent_could_run_and_no_operator_has_stopped() -> None:
     harness = UnservedJobsHarness()
-    helped = Lack("default", 1, "there", known=True, active=False, frozen=False)
+    helped = UnservedCause("default", 1, "there", known=True, active=False, frozen=False)
     harness.master.found = [LOST, helped, helped._replace(lane="stopped", frozen=True)]
     await harness.minute()
     harness.clock.now += Thresholds().fallback_after_seconds - 2 * EVERY_SECONDS
