@@ -244,8 +244,8 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
     try:
         async with asyncio.TaskGroup() as group:
             periodic_tasks = [
-                group.create_task(run_periodically(duty, stop, telemetry, log=log), name=f"jobmaster-{duty.name}")
-                for duty in runtime.periodic_tasks()
+                group.create_task(run_periodically(task, stop, telemetry, log=log), name=f"jobmaster-{task.name}")
+                for task in runtime.periodic_tasks()
             ]
             work = group.create_task(runtime.bucket_worker.run(), name="jobmaster-bucket-worker")
             opening = group.create_task(runtime.open_all(), name="jobmaster-open-buckets")
@@ -263,8 +263,8 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
             work.cancel()
             if code == 0:  # graceful exit: a running tick may end, unless it waits for a silent server
                 await asyncio.wait(periodic_tasks, timeout=_LAST_TICKS_SECONDS)
-            for duty in periodic_tasks:  # (otherwise nothing may be written any more)
-                duty.cancel()
+            for task in periodic_tasks:  # (otherwise nothing may be written any more)
+                task.cancel()
         return code
     finally:
         await runtime.bucket_worker.aclose()

@@ -58,7 +58,7 @@ class _Watch:
 
 
 class AntiEntropy:
-    """The duty that compares.
+    """The periodic task that compares.
 
     Args:
         memory: read after the store.

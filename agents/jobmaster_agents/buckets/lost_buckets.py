@@ -51,7 +51,7 @@ class _LostBucket:
 
 
 class LostBuckets:
-    """The duty that declares the buckets that ``Ownership`` has lost.
+    """The periodic task that declares the buckets that ``Ownership`` has lost.
 
     Args:
         on_declared: called with each bucket after its declaration, whatever the answer, so that a new bucket can take its

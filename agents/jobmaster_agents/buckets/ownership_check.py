@@ -39,7 +39,7 @@ class FreezeHandler(Protocol):
 
 
 class OwnershipCheck:
-    """The duty that checks buckets against their rows."""
+    """The periodic task that checks buckets against their rows."""
 
     name = "ownership-check"
 

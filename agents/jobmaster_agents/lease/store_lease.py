@@ -32,7 +32,7 @@ _TAKE_BACK_SECONDS = 1.0
 
 
 class StoreLease:
-    """The duty that requests store terms.
+    """The periodic task that requests store terms.
 
     Args:
         unanswered: whether the master leaves renewals unanswered at a moment.

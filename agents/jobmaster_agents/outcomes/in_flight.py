@@ -4,8 +4,8 @@ Within ``persist_within`` of its claim a job has its row in the master, or has e
 claimed lists that are half that old and writes in-flight rows for their jobs that have not ended, one statement per
 bucket. When jobs are quick there is nothing to do: their lists are settled before.
 
-A rescuer must be able to tell which jobs may have crashed the agent. A job whose row says only that it is queued keeps
-its claimed list: it may start and crash this process before its row says PROCESSING, and then the list counts the
+A rescuer must be able to see which jobs may have crashed the agent. A job whose row shows only that it is queued keeps
+its claimed list: it may start and crash this process before its row is PROCESSING, and then the list counts the
 rescue. A job that was rescued before is written PROCESSING before it starts, so that of those only the one that really
 ran is counted. A job that waits for a thread, a worker process or a task has not begun, whatever its slot has done
 with it.
@@ -210,7 +210,7 @@ def _slow(claimed_lists: Sequence[ClaimedList]) -> list[ClaimedJob]:
 
 
 def _is_only_queued(job: ClaimedJob) -> bool:
-    """True when it runs and its row says ASSIGNED."""
+    """True when it runs and its row is ASSIGNED."""
     return job.row_state is JobState.ASSIGNED and _may_begin(job) and not job.unwritable
 
 

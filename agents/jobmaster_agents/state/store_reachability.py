@@ -27,7 +27,7 @@ IDLE_SECONDS = 3600.0
 
 
 class StoreReachability:
-    """The silent stores, and the duty that sends them a PING.
+    """The silent stores, and the periodic task that sends them a PING.
 
     Args:
         names: every store of the configuration.

@@ -1,4 +1,4 @@
-"""The HTTP face of an agent process: what it answers, whom it cuts off, and when it says that it is not ready."""
+"""The HTTP server of an agent process: its answers, the connections that it cuts, and when it is not ready."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 
 
 class HttpServerHarness:
-    """A server and what it is told to say."""
+    """A server, and the state of health that it shows."""
 
     def __init__(self) -> None:
         self.telemetry = Telemetry()
@@ -275,7 +275,7 @@ BucketWorker = tuple[AgentLifecycle, RegisteredAgent]
 
 
 def test_it_is_not_ready_from_the_signal_on(bucket_worker: BucketWorker) -> None:
-    """Not a turn of the loop later: nothing can have told a bucket yet to take no more jobs."""
+    """Not a turn of the loop later: no bucket can have been closed to new jobs yet."""
     lifecycle, _ = bucket_worker
     lifecycle.on_signal(signal.SIGTERM)
     assert lifecycle.why_not_ready() == "it is leaving: SIGTERM"

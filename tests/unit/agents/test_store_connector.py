@@ -50,7 +50,7 @@ class Store:
         if self.silent:
             await asyncio.Event().wait()
         if not self.up:
-            raise Unavailable("nobody answers")
+            raise Unavailable("no answer")
         self.generation = self.generation or generation
         return self.generation
 

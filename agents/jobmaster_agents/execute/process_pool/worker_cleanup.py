@@ -33,7 +33,7 @@ class ProcessState:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._streams = (sys.stdout, sys.stderr)
         self._threads = frozenset(threading.enumerate())
-        # Children that the handlers' modules started on import belong to the worker: then children cannot be told apart.
+        # Children that the handlers' modules started on import belong to the worker, and look like those of a job.
         self._watch_children = not _living_children()
 
     def restore(self) -> None:

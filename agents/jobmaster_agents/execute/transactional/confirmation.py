@@ -18,7 +18,7 @@ class Confirmation:
 
     Args:
         success: the outcome if the attempt succeeds, but for its result.
-        encode: the result as JSON bytes, or the error that says why it cannot be encoded.
+        encode: the result as JSON bytes, or the error that shows why it cannot be encoded.
         ran_us: microseconds that the handler has run by now.
         allowed: whether this process may still commit.
         on_confirm: called before the first statement is sent.

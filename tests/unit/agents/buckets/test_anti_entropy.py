@@ -131,7 +131,7 @@ async def test_a_copy_with_an_older_token_is_no_copy_of_this_row() -> None:
 
 
 async def test_a_finished_copy_whose_list_is_not_deleted_yet_is_no_copy() -> None:
-    """A failover has forgotten that the job went on, and a neighbour that nobody can record keeps the list in the store."""
+    """A failover has forgotten that the job went on, and a neighbour that cannot be recorded keeps the list in the store."""
     harness = AntiEntropyHarness()
     orphan, waiting = harness.row(token=2), harness.row(token=2)
     harness.copy(orphan)

@@ -75,7 +75,7 @@ def job(name: str = "note") -> Entry:
 
 def leave(harness: WorkerHarness, bucket: OwnedBucket, grace_seconds: float = 100.0) -> asyncio.Future[list[bytes]]:
     return asyncio.ensure_future(
-        harness.bucket_worker.complete([bucket.fence.bucket_id], grace_seconds, "the test says so")
+        harness.bucket_worker.complete([bucket.fence.bucket_id], grace_seconds, "on request of the test")
     )
 
 
@@ -227,7 +227,7 @@ async def test_a_handler_that_will_not_stop_leaves_its_bucket_to_the_rescue(harn
     harness.submit(bucket, [job("deaf")])
     await until(lambda: ran)
     ids = [bucket.fence.bucket_id, other.fence.bucket_id]
-    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "on request of the test"))
     await turns()
     harness.clock.now += 101.0
     await turns()
@@ -264,7 +264,7 @@ async def test_a_write_that_never_gets_its_answer_does_not_hold_up_the_exit(
     harness.store.buckets[two.fence.bucket_id].assigned.append((entry.due_us, entry))
     ids = [one.fence.bucket_id, two.fence.bucket_id]
     async with asyncio.timeout(PATIENCE_SECONDS):
-        left = await harness.bucket_worker.complete(ids, 0.02, "the test says so")
+        left = await harness.bucket_worker.complete(ids, 0.02, "on request of the test")
     assert hold.reached.is_set()
     assert left == ids
     assert harness.lists(one)
@@ -323,7 +323,7 @@ async def test_nor_is_news_that_goes_out_while_the_other_buckets_are_still_compl
     harness.submit(two, [job("wait")])
     await until(lambda: ran)
     ids = [one.fence.bucket_id, two.fence.bucket_id]
-    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "on request of the test"))
     await until(lambda: one.state is BucketState.READY_TO_DELETE)
     late = new_id()
     harness.bucket_worker.outcome_writer.acknowledger.publish(one, [late])
@@ -341,7 +341,7 @@ async def test_a_retired_bucket_leaves_memory_at_once_while_another_still_works(
     harness.submit(two, [job("wait")])
     await until(lambda: ran)
     ids = [one.fence.bucket_id, two.fence.bucket_id]
-    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(harness.bucket_worker.complete(ids, 100.0, "on request of the test"))
     await until(lambda: one.state is BucketState.READY_TO_DELETE)
     await turns()
     assert list(harness.ownership.buckets) == [two.fence.bucket_id]
@@ -375,7 +375,7 @@ async def test_a_second_copy_promoted_at_the_end_is_given_back(harness: WorkerHa
 
 
 async def test_an_exit_during_the_completion_of_a_bucket_waits_for_its_end(harness: WorkerHarness) -> None:
-    """The configuration has fewer buckets, or help is not asked for any more, and at that moment the agent leaves."""
+    """The configuration has fewer buckets, or help is not needed any more, and at that moment the agent leaves."""
     bucket = harness.bucket()
     retiring = Gate()
     harness.master.script["move_bucket"] += [None, retiring]

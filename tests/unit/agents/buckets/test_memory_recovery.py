@@ -146,7 +146,7 @@ async def test_a_stores_reply_about_a_frozen_bucket_is_kept_until_its_row_was_re
     harness.bucket_worker.freeze(bucket)
     harness.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", ReplyStatus.NO_BUCKET)
     assert not bucket.lost
-    harness.ownership.lose(bucket.fence.bucket_id, "the master says it is another's")
+    harness.ownership.lose(bucket.fence.bucket_id, "the master names another owner")
     assert bucket.store_lost
 
 

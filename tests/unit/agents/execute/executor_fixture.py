@@ -1,4 +1,4 @@
-"""An execution without stores: jobs are put in by hand, verdicts are collected."""
+"""An executor without stores: jobs are put in by hand, outcomes are collected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCK = SystemClock()
 
 
 class CollectedOutcomes:
-    """Collects verdicts instead of writing them."""
+    """Collects outcomes instead of writing them."""
 
     def __init__(self) -> None:
         self.rows: list[FinalRow | HoldRow] = []

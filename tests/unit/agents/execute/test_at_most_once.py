@@ -1,4 +1,4 @@
-"""Jobs that are started once and never again: who may start them, and what becomes of one that did not come to its end."""
+"""Jobs that are started once and never again: when they may start, and the outcome of one that did not end."""
 
 from __future__ import annotations
 
@@ -106,10 +106,12 @@ def outcome(harness: WorkerHarness, entry: Entry) -> tuple[str, str]:
 
 
 def leave(harness: WorkerHarness, bucket: OwnedBucket) -> asyncio.Task[list[bytes]]:
-    return asyncio.ensure_future(harness.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
+    return asyncio.ensure_future(
+        harness.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "on request of the test")
+    )
 
 
-@pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["handler says so", "job says so"])
+@pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["by the handler", "by the job"])
 async def test_it_starts_after_an_accepted_write_that_says_what_it_is(
     harness: WorkerHarness, name: str, headers: bytes
 ) -> None:
@@ -176,7 +178,7 @@ async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_g
 
 
 def starts(harness: WorkerHarness) -> set[bytes]:
-    """Ids of the jobs whose rows say that they may have begun."""
+    """Ids of the jobs whose rows show that they may have begun."""
     return {job_id for job_id, row in harness.master.rows.items() if row.state == "PROCESSING"}
 
 
@@ -265,7 +267,7 @@ async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_star
 ) -> None:
     bucket, _, write = await authorising(harness, name)
     harness.rescue(bucket)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     write.opened.set()
     await until(lambda: is_quiet(harness))
     assert not ran

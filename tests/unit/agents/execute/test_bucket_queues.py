@@ -44,7 +44,7 @@ async def harness() -> AsyncIterator[WorkerHarness]:
 
 
 def made_at(harness: WorkerHarness, name: str, age_seconds: float) -> Entry:
-    """A job of which only its id tells the age."""
+    """A job whose age only its id shows."""
     created_ms = (harness.clock.wall_us() - int(age_seconds * 1e6)) // 1000
     return Entry(created_ms.to_bytes(6, "big") + next(numbers).to_bytes(10, "big"), 1, name, b"{}")
 

@@ -107,7 +107,7 @@ async def test_a_job_that_waits_for_its_time_ends_at_once_and_its_copy_is_taken_
     await until(lambda: harness.master.rows[victim.id].state == "CANCELLED", "the end of a job that was not due")
     await until(lambda: [entry.id for _, entry in there.assigned] == [neighbour.id], "its copy to be taken out")
     await until(lambda: not there.cancelled and not len(harness.bucket_worker.cancellation), "the request to be over")
-    await until(lambda: victim.id in harness.store.news, "those who wait for the job to be told")
+    await until(lambda: victim.id in harness.store.news, "the end of the job to be published")
     await time_passes(harness, bucket)
     assert ran == ["note"], "the neighbour alone"
 
@@ -298,5 +298,5 @@ async def test_nothing_is_kept_of_a_bucket_that_is_gone(harness: WorkerHarness) 
     hint(harness, bucket, new_id(), new_id())
     await until(lambda: harness.store.of("withdraw"))
     await until(lambda: len(harness.bucket_worker.cancellation) == 2)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     assert not len(harness.bucket_worker.cancellation)

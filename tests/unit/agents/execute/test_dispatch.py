@@ -59,7 +59,7 @@ async def note() -> None:
 
 
 class SlowPool:
-    """Worker processes that do what the test says (the real ones have tests of their own)."""
+    """Worker processes that the test controls (the real ones have tests of their own)."""
 
     def __init__(self) -> None:
         self.orders: dict[bytes, list[asyncio.Future[AttemptResult]]] = {}
@@ -70,7 +70,7 @@ class SlowPool:
         """Workers are there."""
         self.ready.set()
         self.dying = 0
-        """Workers that are dead when their job has been asked about; the next one is not there yet."""
+        """Workers that are dead when the start of their job is authorised; the next one is not there yet."""
         self.stopping = asyncio.Event()
         self.stopping.set()
 
@@ -93,7 +93,7 @@ class SlowPool:
         try:
             return await future
         except asyncio.CancelledError:
-            await self.stopping.wait()  # asked first, killed after the grace time
+            await self.stopping.wait()  # a request first, a kill after the grace time
             raise
 
     async def run_alone(self, job: ProcessJob, begin: MayBegin) -> AttemptResult:
@@ -190,7 +190,7 @@ async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(harness: Pro
 
 
 async def ended_thread(harness: ProcessPoolHarness) -> tuple[OwnedBucket, ClaimedJob]:
-    """A job whose thread has come to its end, and whose loop has not heard of it yet."""
+    """A job whose thread has come to its end, while the loop has no result yet."""
     bucket = harness.bucket()
     entry = job("thread")
     harness.submit(bucket, [entry])
@@ -215,7 +215,7 @@ async def test_a_thread_that_ended_just_before_its_timeout_counts(harness: Proce
 async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(harness: ProcessPoolHarness) -> None:
     bucket, _ = await ended_thread(harness)
     harness.rescue(bucket)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     await until(lambda: counters_are_back(harness))
     await turns()
     assert not harness.master.finals
@@ -366,7 +366,7 @@ async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_one
     await until(lambda: harness.bucket_worker.job_table.duplicates)
     harness.pool.stopping.clear()
     harness.rescue(one)
-    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(one.fence.bucket_id, "on request of the test")
     await until(lambda: len(harness.pool.orders[entry.id]) == 2)
     harness.pool.stopping.set()
     await turns()
@@ -413,7 +413,7 @@ async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(harne
 async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a slot: the lease makes leaving safe, and a job that nobody attends to would hold up the exit."""
+    """As in a slot: the lease makes leaving safe, and a job without a watching task would hold up the exit."""
 
     async def broken(*_: object) -> bool:
         raise CodeError("an answer that leaves out a row")

@@ -112,7 +112,7 @@ for body in BODIES:
 
 @handlers.job(name="awaits_cancelled", max_attempts=1)
 async def awaits_cancelled() -> None:
-    """An ordinary failure: nobody has cancelled its task."""
+    """An ordinary failure: its task was not cancelled."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     future.cancel()
     await future
@@ -304,7 +304,7 @@ async def test_afterwards_the_agent_leaves_in_order(harness: LoopTransactionHarn
     put(harness, *[name + suffix for name in names])
     await harness.settled()
     bucket_ids = list(harness.ownership.buckets)
-    assert await harness.bucket_worker.complete(bucket_ids, 5.0, "the test says so") == []
+    assert await harness.bucket_worker.complete(bucket_ids, 5.0, "on request of the test") == []
 
 
 # ---------------------------------------------------------------- handlers that do not stop
@@ -332,11 +332,11 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
     await harness.settled()
     assert state(harness, other) == "SUCCEEDED"
     assert harness.bucket_worker.executor.running == 0
-    assert await harness.bucket_worker.complete(list(harness.ownership.buckets), 5.0, "the test says so") == []
+    assert await harness.bucket_worker.complete(list(harness.ownership.buckets), 5.0, "on request of the test") == []
     before = len(swallowed)
     harness.clock.now += 3.0
     harness.trust()
-    await until(lambda: len(swallowed) > before, "it is asked again, though nothing else runs")
+    await until(lambda: len(swallowed) > before, "the request to stop is repeated, though nothing else runs")
     ears.set()
     await until(lambda: not harness.bucket_worker._telemetry.value("handlers_stuck"))
     assert len(harness.master.finals) == 2, "a late result is thrown away"
@@ -354,7 +354,7 @@ async def test_past_the_grace_the_agent_leaves_without_it(harness: LoopTransacti
     (entry,) = put(harness, "deaf")
     await until(lambda: seen)
     leaving = asyncio.ensure_future(
-        harness.bucket_worker.complete(list(harness.ownership.buckets), 0.0, "the test says so")
+        harness.bucket_worker.complete(list(harness.ownership.buckets), 0.0, "on request of the test")
     )
     await until(lambda: any(slot.cause is StopCause.RELEASE for slot in harness.bucket_worker.executor._slots))
     harness.clock.now += 4.5

@@ -380,7 +380,7 @@ async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(harness: Worke
     harness.submit(two, [entry])
     await until(lambda: harness.bucket_worker.job_table.duplicates)
     harness.rescue(one)
-    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(one.fence.bucket_id, "on request of the test")
     await until(lambda: len(ran) == 2)
     go.set()
     await harness.settled()
@@ -415,4 +415,4 @@ async def test_failed_claims_of_many_buckets_are_logged_as_of_one_store(
     await turns(20)
     failures = [record for record in caplog.records if getattr(record, "jobmaster_fields", {}).get("what") == "claim"]
     assert len(buckets) == 8
-    assert 1 <= len(failures) <= 8, "32 failures in a row, or a few rows of them: the 1st, 2nd, 4th, 8th ... is told"
+    assert 1 <= len(failures) <= 8, "32 failures in a row, or a few rows of them: the 1st, 2nd, 4th, 8th ... is logged"

@@ -382,7 +382,7 @@ async def test_jobs_that_come_due_together_spread_over_all_buckets_that_are_hint
     await until(lambda: all(owned(crowd, bucket, ids) >= 20 for bucket in buckets), "each to have a share")
     await turns()
     assert [owned(crowd, bucket, ids) for bucket in buckets] == [20, 20, 20], "four for a slot that is busy, no more"
-    for _ in range(150):  # whoever gets work done takes more, and a hint is worth a turn
+    for _ in range(150):  # an owner that finishes jobs takes more, and a hint is worth a turn
         finish.release()
     await until(lambda: states(crowd, ids) == {JobState.SUCCEEDED})
 

@@ -240,7 +240,7 @@ async def test_resigning_ends_the_leadership_once() -> None:
     assert harness.master.queries.count("resign") == 1
     assert harness.master.holder is None
     harness.periodic_task.on_leader_seen(None)
-    assert await harness.second() == IDLE_SECONDS  # who has resigned does not apply again
+    assert await harness.second() == IDLE_SECONDS  # an agent that has resigned does not apply again
     assert harness.master.holder is None
 
 
@@ -407,7 +407,7 @@ async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:
 
     harness = LeaderHarness([MaintenanceTask("long", 60.0, wait)])
     await harness.periodic_task.tick()
-    assert harness.periodic_task.maintenance.kicked.is_set(), "who is elected begins with the tasks at once"
+    assert harness.periodic_task.maintenance.kicked.is_set(), "a new leader begins with the tasks at once"
     task = asyncio.ensure_future(harness.periodic_task.maintenance.tick())
     for _ in range(5):
         assert await harness.second() == 1.0

@@ -189,7 +189,7 @@ async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others()
 
 
 async def test_nor_do_those_of_a_store_that_refuses() -> None:
-    """Its user has lost a right. The refusal is told after all others have had their turn."""
+    """Its user has lost a right. The refusal is raised after all others have had their turn."""
     harness = MaintenanceHarness()
     waiting = [harness.master.retired("one") for _ in range(1100)]
     others = [harness.master.retired("two") for _ in range(30)]

@@ -25,20 +25,20 @@ AWAY = Unavailable("away")
 
 
 class Master:
-    """Answers renewals by what it is told, until it is told something else."""
+    """Answers renewals with ``answer``."""
 
     def __init__(self, clock: HandClock) -> None:
         self.clock = clock
-        self.says: Renewal | JobMasterError = FINE
+        self.answer: Renewal | JobMasterError = FINE
         self.takes = 0.0
         self.calls = 0
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
         self.calls += 1
         self.clock.now += self.takes
-        if isinstance(self.says, JobMasterError):
-            raise self.says
-        return self.says
+        if isinstance(self.answer, JobMasterError):
+            raise self.answer
+        return self.answer
 
 
 class Store:
@@ -116,6 +116,6 @@ class StoreLeaseHarness:
 
     async def suspended(self) -> None:
         """The master has been away until the store stood for the agent, and its lease is over."""
-        self.master.says = AWAY
+        self.master.answer = AWAY
         await self.live(12.0)
         assert self.ownership.suspended

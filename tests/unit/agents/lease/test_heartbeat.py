@@ -58,7 +58,7 @@ class Store:
 
 
 class HeartbeatHarness:
-    """One agent's heartbeat on a bench."""
+    """The heartbeat of one agent."""
 
     def __init__(self, silence_seconds: float = math.inf) -> None:
         self.clock = HandClock()
@@ -140,7 +140,7 @@ async def test_an_answer_after_the_deadline_does_not_extend_it() -> None:
 
 
 async def test_after_a_suspend_nothing_is_sent_and_the_process_fences_itself() -> None:
-    """CLOCK_BOOTTIME went on while the machine slept: the master would still say yes, and must not be asked."""
+    """CLOCK_BOOTTIME went on while the machine slept: the master would still accept, and no renewal may be sent."""
     harness = HeartbeatHarness()
     await harness.after(3600.0)
     assert harness.master.calls == []
@@ -234,7 +234,7 @@ async def test_what_a_renewal_says_is_passed_on() -> None:
 
 
 async def test_an_agent_that_ends_its_own_row_takes_that_for_no_certificate() -> None:
-    """The answer about its end may be lost, and asked for again after the row says RETIRED."""
+    """The answer about its end may be lost, and requested again after the row is RETIRED."""
     harness = HeartbeatHarness()
     harness.heartbeat.retire()
     harness.master.answers = [DEAD]

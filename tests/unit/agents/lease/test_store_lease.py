@@ -23,7 +23,7 @@ async def test_with_a_master_that_answers_no_store_term_is_requested() -> None:
 
 async def test_without_a_master_work_goes_on_while_there_are_store_terms() -> None:
     harness = StoreLeaseHarness()
-    harness.master.says = AWAY
+    harness.master.answer = AWAY
     for _ in range(600):
         await harness.live(1.0)
         assert harness.may_start(), harness.clock.now
@@ -38,7 +38,7 @@ async def test_without_a_master_work_goes_on_while_there_are_store_terms() -> No
 async def test_the_first_store_term_is_requested_when_half_of_the_lease_is_over() -> None:
     harness = StoreLeaseHarness()
     began = harness.clock.now
-    harness.master.says = AWAY
+    harness.master.answer = AWAY
     await harness.live(4.5)
     assert not harness.store.terms
     await harness.live(1.5)
@@ -112,7 +112,7 @@ async def test_with_store_and_master_away_the_process_fences_itself_before_the_t
 async def test_with_store_and_master_away_from_the_start_the_process_fences_itself() -> None:
     harness = StoreLeaseHarness()
     began = harness.clock.now
-    harness.master.says, harness.store.away = AWAY, True
+    harness.master.answer, harness.store.away = AWAY, True
     await harness.live(9.25)
     assert harness.ownership.fenced.is_set()
     assert not harness.ownership.suspended
@@ -171,14 +171,14 @@ async def test_a_renewal_that_is_accepted_ends_it() -> None:
     harness.ownership.on_resumed.append(lambda: resumed.append(harness.clock.now))
     await harness.suspended()
     await harness.live(120.0)
-    harness.master.says = FINE
+    harness.master.answer = FINE
     await harness.live(3.0)
     assert harness.lease_status is LeaseStatus.TRUSTED
     assert harness.ownership.may_commit(harness.clock.now)
     assert len(resumed) == 1
     assert not harness.ownership.suspended
     assert harness.buckets[0].store_term is None
-    assert harness.store.terms[-2:] == [0.0, 0.0], "a rescuer need not wait for a word nobody relies on"
+    assert harness.store.terms[-2:] == [0.0, 0.0], "a rescuer need not wait for a term that is not used"
     requested = len(harness.store.terms)
     await harness.live(30.0)
     assert len(harness.store.terms) == requested
@@ -188,7 +188,7 @@ async def test_a_renewal_that_is_accepted_ends_it() -> None:
 async def test_a_certificate_ends_the_process() -> None:
     harness = StoreLeaseHarness()
     await harness.suspended()
-    harness.master.says = DEAD
+    harness.master.answer = DEAD
     await harness.live(2.0)
     assert harness.ownership.fenced.is_set()
     assert "certificate" in harness.ownership.fenced_why
@@ -198,7 +198,7 @@ async def test_a_certificate_ends_the_process() -> None:
 async def test_a_renewal_that_is_answered_too_late_is_sent_again() -> None:
     harness = StoreLeaseHarness()
     await harness.suspended()
-    harness.master.says, harness.master.takes = FINE, 9.2
+    harness.master.answer, harness.master.takes = FINE, 9.2
     await harness.heartbeat.tick()
     while not harness.telemetry.renewals["late"]:
         harness.clock.now += 0.05
@@ -209,7 +209,7 @@ async def test_a_renewal_that_is_answered_too_late_is_sent_again() -> None:
 
 async def test_a_refusal_is_an_answer_and_does_not_suspend() -> None:
     harness = StoreLeaseHarness()
-    harness.master.says = Refused("no rights any more")
+    harness.master.answer = Refused("no rights any more")
     await harness.live(9.25)
     assert not harness.store.terms
     assert harness.ownership.fenced.is_set()
@@ -218,7 +218,7 @@ async def test_a_refusal_is_an_answer_and_does_not_suspend() -> None:
 async def test_a_refusal_during_a_store_term_lets_the_term_run_out() -> None:
     harness = StoreLeaseHarness()
     await harness.suspended()
-    harness.master.says = Refused("no rights any more")
+    harness.master.answer = Refused("no rights any more")
     await harness.live(4.5)
     requested = len(harness.store.terms)
     await harness.live(6.0)
@@ -236,7 +236,7 @@ async def test_a_process_that_makes_no_progress_has_no_store_lease() -> None:
 
 async def test_a_process_whose_beats_fail_has_no_store_lease() -> None:
     harness = StoreLeaseHarness()
-    harness.master.says = AWAY
+    harness.master.answer = AWAY
 
     async def deaf(agent_id: bytes, ttl_seconds: float) -> None:
         raise Unavailable("no beat")
@@ -249,7 +249,7 @@ async def test_a_process_whose_beats_fail_has_no_store_lease() -> None:
 
 async def test_the_operator_may_forbid_it() -> None:
     harness = StoreLeaseHarness(leases=Leases(master_down=MasterDown.FENCE))
-    harness.master.says = AWAY
+    harness.master.answer = AWAY
     await harness.live(9.25)
     assert not harness.store.terms
     assert harness.ownership.fenced.is_set()
@@ -258,7 +258,7 @@ async def test_the_operator_may_forbid_it() -> None:
 async def test_an_agent_without_buckets_waits_for_as_long_as_its_store_answers_beats() -> None:
     """Leaders, rescuers, and agents that are still opening their buckets: they have nothing to start."""
     harness = StoreLeaseHarness(buckets=0)
-    harness.master.says = AWAY
+    harness.master.answer = AWAY
     await harness.live(300.0)
     assert not harness.ownership.fenced.is_set()
     harness.store.away = True
@@ -319,7 +319,7 @@ async def test_a_store_term_granted_after_the_renewal_does_not_suspend_again() -
     harness.store.grant_term = late  # type: ignore[method-assign]
     asking = asyncio.ensure_future(harness.store_lease.tick())
     await requested.wait()
-    harness.master.says = FINE
+    harness.master.answer = FINE
     harness.clock.now += 1.5
     await harness.heartbeat.tick()
     assert not harness.ownership.suspended

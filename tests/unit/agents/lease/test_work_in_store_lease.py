@@ -52,7 +52,7 @@ async def test_jobs_start_and_their_outcomes_leave_memory_for_the_store(harness:
     await until(lambda: not harness.lists(bucket), "the claimed lists to be gone")
     assert ran.count("note") == 50
     assert harness.bucket_worker.outcome_writer.backlog == 0
-    assert not harness.master.calls, "the master is not asked"
+    assert not harness.master.calls, "no call goes to the master"
 
 
 async def test_afterwards_every_outcome_is_written_and_then_removed(harness: WorkerHarness) -> None:
@@ -67,7 +67,9 @@ async def test_afterwards_every_outcome_is_written_and_then_removed(harness: Wor
     assert sorted(row.id for row in harness.master.finals) == sorted(entry.id for entry in entries)
     assert {row.state for row in harness.master.finals} == {JobState.SUCCEEDED}
     assert len(harness.store.of("remove_kept")) == 3
-    await until(lambda: set(harness.store.news) >= {entry.id for entry in entries}, "waiting callers to be told")
+    await until(
+        lambda: set(harness.store.news) >= {entry.id for entry in entries}, "the ends of the jobs to be published"
+    )
     await until(lambda: bucket.kept == 0, "the count")
 
 
@@ -87,7 +89,7 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(har
     lost.opened.set()
     await until(lambda: not kept_in(harness, bucket), "the store to be empty")
     assert len(harness.master.of("record_final")) == 2
-    assert len(harness.master.finals) == 2, "each once, although the first commit was answered to nobody"
+    assert len(harness.master.finals) == 2, "each once, although the answer of the first commit was lost"
 
 
 async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(harness: WorkerHarness) -> None:

@@ -21,7 +21,7 @@ def timed_out() -> Unavailable:
 
 
 class BatchWriteHarness:
-    """Sends ids; fails where it is asked to."""
+    """Sends ids; fails for those that the test names."""
 
     def __init__(self, rows_max: int = 100) -> None:
         self.size = BatchSize(rows_max)

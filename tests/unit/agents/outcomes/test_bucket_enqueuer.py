@@ -75,7 +75,7 @@ async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity
     await harness.settled()
     row = harness.master.rows[entry.id]
     assert (row.state, row.token) == ("HELD", 2)
-    assert len(harness.master.attempts) == 1, "the attempt is told once"
+    assert len(harness.master.attempts) == 1, "the attempt is recorded once"
 
 
 async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(harness: WorkerHarness) -> None:
@@ -127,4 +127,4 @@ async def test_a_half_that_was_accepted_is_put_although_the_lock_refuses_the_oth
     assert [(each.id, each.token) for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [
         (accepted, 2)
     ]
-    assert len(harness.master.attempts) == 2, "each attempt is told once"
+    assert len(harness.master.attempts) == 2, "each attempt is recorded once"

@@ -70,7 +70,7 @@ async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
 
 
 async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(harness: WorkerHarness) -> None:
-    """It may start and kill the agent before its row says PROCESSING: then the rescuer finds the list."""
+    """It may start and kill the agent before its row is PROCESSING: then the rescuer finds the list."""
     from jobmaster.settings.model import AgentSettings
 
     async with WorkerHarness(handlers, AgentSettings(slots=1)) as harness:
@@ -86,7 +86,7 @@ async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(harness
         await until(lambda: len(harness.lists(bucket)) == 1)
         assert (state_of(harness, first), state_of(harness, second)) == ("PROCESSING", "ASSIGNED")
         written = [[row.state for row in rows] for _, rows in harness.master.of("persist")]
-        assert sorted(written) == [["ASSIGNED"], ["PROCESSING"]], "a row that says what is so is not written again"
+        assert sorted(written) == [["ASSIGNED"], ["PROCESSING"]], "a row that is correct is not written again"
         go.set()
         await until(lambda: len(ran) == 2)
         await harness.settled()

@@ -125,7 +125,7 @@ async def test_nothing_is_kept_after_the_hard_deadline_or_of_a_lost_bucket(harne
     assert not harness.store.of("keep_outcomes")
     harness.trust()
     harness.rescue(bucket)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     await harness.bucket_worker.kept_outcomes.keep()
     assert not harness.store.of("keep_outcomes")
     gate.opened.set()
@@ -148,7 +148,7 @@ async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(harnes
     gate.opened.set()
     await harness.settled()
     assert len(harness.master.finals) == 2
-    left = await harness.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so")
+    left = await harness.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "on request of the test")
     assert left == []
     assert not in_store(harness, bucket)
     assert len(harness.master.finals) == 2
@@ -170,7 +170,9 @@ async def test_kept_outcomes_are_written_before_the_bucket_is_retired(harness: W
     in_store(harness, bucket).extend(kept)
     hold = Gate(LOST)
     harness.master.script["hold"].append(hold)
-    leaving = asyncio.ensure_future(harness.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so"))
+    leaving = asyncio.ensure_future(
+        harness.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "on request of the test")
+    )
     await hold.reached.wait()
     await turns()
     assert in_store(harness, bucket) == kept, "removed only after the commit is known"

@@ -143,7 +143,7 @@ async def test_an_outcome_of_a_bucket_that_was_lost_meanwhile_is_not_recorded(ha
     harness.submit(bucket, [job(), job()])
     await until(lambda: harness.bucket_worker.outcome_writer.backlog == 3)
     harness.rescue(bucket)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     copy.opened.set()
     harness.submit(other, [job()])
     await until(lambda: len(harness.master.of("copy_final")) == 2)
@@ -159,12 +159,12 @@ async def test_lists_of_a_bucket_lost_before_they_were_deleted_are_left_alone(ha
     harness.store.script["settle"].append(settle)
     harness.submit(bucket, [job()])
     await settle.reached.wait()
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     settle.opened.set()
     await until(lambda: harness.bucket_worker.outcome_writer.acknowledger.idle)
     assert [names for _, names, _ in harness.store.of("settle")][1:] in ([], [[]])
     assert harness.lists(bucket)
-    assert harness.store.news, "that the job has its row is true whoever owns the bucket"
+    assert harness.store.news, "the job has its row, whichever agent owns the bucket"
 
 
 async def test_a_list_that_waits_for_its_deletion_is_not_taken_for_a_lost_one(harness: WorkerHarness) -> None:

@@ -1,4 +1,4 @@
-"""One drained bucket, step by step, against a master and a store written down in the test: what is done after each answer.
+"""One bucket in evacuation, step by step, against scripted ports: what is done after each answer.
 
 The same against real servers, with rescuers that die, is in ``test_rescue``.
 """
@@ -57,7 +57,7 @@ class EvacuationPorts(MasterParts):
         self.limits: list[tuple[int, int]] = []
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
-        raise AssertionError("a drain moves no bucket by itself")
+        raise AssertionError("an evacuation moves no bucket by itself")
 
     async def rescue_page(
         self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
@@ -114,7 +114,7 @@ class EvacuationPorts(MasterParts):
         return self.closes.pop(0)
 
 
-def a_drain(ports: EvacuationPorts, sound: Callable[[], bool] = lambda: True) -> Evacuation:
+def an_evacuation(ports: EvacuationPorts, sound: Callable[[], bool] = lambda: True) -> Evacuation:
     bucket = Bucket(
         id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
     )
@@ -128,39 +128,39 @@ async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
     given_up = page.entries[0].id
     ports.answer = lambda entries: Written(True, frozenset(e.id for e in entries), failed=frozenset({given_up}))
     ports.sweeps, ports.failed = [2, 0], 2
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
-    assert (drain.moved, drain.failed) == (5, 3)
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
+    assert (evacuation.moved, evacuation.failed) == (5, 3)
 
 
 async def test_pages_go_to_the_master_before_they_leave_the_store() -> None:
     ports = EvacuationPorts()
     ports.pages = [a_page("claimed", 2), a_page("pending", 3), a_page("assigned", 1)]
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
     assert ports.calls == [
         "fence", "read", "rescue 2", "remove", "read", "rescue 3", "remove", "read", "rescue 1", "remove", "read",
         "empty?", "sweep", "close 6 2",
     ]  # fmt: skip
     assert ports.claimed_pages == [True, False, False]
-    assert (drain.moved, drain.rescued) == (6, 2)
+    assert (evacuation.moved, evacuation.rescued) == (6, 2)
 
 
 async def test_an_entry_refused_by_its_row_is_settled_and_leaves_the_store() -> None:
     ports = EvacuationPorts()
     ports.pages = [a_page("claimed", 3)]
     ports.answer = lambda entries: Written(True, frozenset(), refused=frozenset(entry.id for entry in entries))
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
     assert "remove" in ports.calls
-    assert (drain.moved, drain.rescued, drain.refused) == (0, 0, 3)
+    assert (evacuation.moved, evacuation.rescued, evacuation.refused) == (0, 0, 3)
 
 
 async def test_a_page_refused_by_the_buckets_lock_touches_no_key() -> None:
     ports = EvacuationPorts()
     ports.pages = [a_page("claimed", 3)]
     ports.answer = lambda entries: Written(False, frozenset())
-    assert await a_drain(ports).run() is EvacuationEnd.SUPERSEDED
+    assert await an_evacuation(ports).run() is EvacuationEnd.SUPERSEDED
     assert ports.calls == ["fence", "read", "rescue 3"]
 
 
@@ -175,12 +175,12 @@ async def test_a_page_that_times_out_goes_in_halves_and_the_next_ones_are_as_sma
         return Written(True, frozenset(e.id for e in entries))
 
     ports.answer = answer
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
     rescues = [int(call.removeprefix("rescue ")) for call in ports.calls if call.startswith("rescue ")]
     assert rescues[:4] == [8, 4, 2, 2]
     assert max(rescues[4:]) <= 4, "nothing that is as large as what timed out before"
-    assert drain.moved == 10
+    assert evacuation.moved == 10
     assert ports.limits[0] == (100, BATCH_BYTES)
     assert ports.limits[1][0] < 8
     assert ports.limits[1][1] < BATCH_BYTES
@@ -191,7 +191,7 @@ async def test_one_entry_that_times_out_is_no_reason_to_give_it_up() -> None:
     ports.pages = [a_page("claimed", 1)]
     ports.answer = lambda entries: (_ for _ in ()).throw(Unavailable("statement timeout", timed_out=True))
     with pytest.raises(Unavailable):
-        await a_drain(ports).run()
+        await an_evacuation(ports).run()
     assert "remove" not in ports.calls
     assert not ports.aside
 
@@ -201,7 +201,7 @@ async def test_an_answer_that_forgets_an_entry_stops_everything() -> None:
     ports.pages = [a_page("pending", 3)]
     ports.answer = lambda entries: Written(True, frozenset(entry.id for entry in entries[1:]))
     with pytest.raises(CodeError):
-        await a_drain(ports).run()
+        await an_evacuation(ports).run()
     assert "remove" not in ports.calls
 
 
@@ -216,7 +216,7 @@ async def test_every_part_of_an_answer_counts_as_settled(part: str) -> None:
         refused=frozenset([entries[1].id] if part == "refused" else []),
         quarantined=frozenset([entries[1].id] if part == "quarantined" else []),
     )
-    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert await an_evacuation(ports).run() is EvacuationEnd.DRAINED
 
 
 async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() -> None:
@@ -234,7 +234,7 @@ async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() 
 
     ports.answer = answer
     with pytest.raises(Refused):
-        await a_drain(ports).run()
+        await an_evacuation(ports).run()
     assert moved == {entry.id for entry in page.entries} - {bad}, "those before it and those behind it"
     assert "remove" not in ports.calls
 
@@ -257,14 +257,14 @@ async def test_an_entry_that_no_table_takes_is_quarantined_before_it_leaves_the_
     moved: set[bytes] = set()
     ports.pages = [page, behind]
     ports.answer = _takes_all_but(bad, moved)
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
     assert moved == {entry.id for entry in (*page.entries, *behind.entries)} - bad, "also those of the next page"
     assert [(each.id, each.kind, each.raw, each.why) for each in ports.aside] == [
         (page.entries[at].id, "pending", page.raw[at], "text with NUL") for at in (0, 5)
     ]
     assert ports.calls[ports.calls.index("aside 2") + 1] == "remove"
-    assert drain.moved == 8
+    assert evacuation.moved == 8
 
 
 async def test_a_page_of_nothing_but_unfit_entries_is_quarantined_at_once() -> None:
@@ -272,7 +272,7 @@ async def test_a_page_of_nothing_but_unfit_entries_is_quarantined_at_once() -> N
     page = a_page("assigned", 50)
     ports.pages = [page]
     ports.answer = _takes_all_but({entry.id for entry in page.entries}, set())
-    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert await an_evacuation(ports).run() is EvacuationEnd.DRAINED
     assert ports.calls.count("aside 50") == 1
 
 
@@ -283,10 +283,10 @@ async def test_what_cannot_even_be_quarantined_stays_in_the_store(error: Excepti
     ports.answer = _takes_all_but({page.entries[1].id}, set())
     ports.aside_fails = error
     with pytest.raises(type(error)):
-        await a_drain(ports).run()
+        await an_evacuation(ports).run()
     assert "remove" not in ports.calls
     ports.aside_fails = None
-    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert await an_evacuation(ports).run() is EvacuationEnd.DRAINED
     assert [each.id for each in ports.aside] == [page.entries[1].id]
 
 
@@ -300,7 +300,7 @@ async def test_a_superseded_rescuer_quarantines_nothing() -> None:
         return Written(False, frozenset())
 
     ports.answer = answer
-    assert await a_drain(ports).run() is EvacuationEnd.SUPERSEDED
+    assert await an_evacuation(ports).run() is EvacuationEnd.SUPERSEDED
     assert ports.aside == []
 
 
@@ -313,7 +313,7 @@ async def test_a_refusal_of_everything_is_no_storm() -> None:
 
     ports.answer = answer
     with pytest.raises(Refused):
-        await a_drain(ports).run()
+        await an_evacuation(ports).run()
     assert ports.calls.count("rescue 1") == 8
     assert len(ports.calls) < 40
 
@@ -329,12 +329,12 @@ async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     other = hold._replace(id=new_id())
     raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
     ports.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("claimed", 1)]
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
     assert ports.finals == [final]
     assert ports.holds == [(dead, hold), (older, other)]
     assert ports.calls.index("final 1") < ports.calls.index("rescue 1")
-    assert drain.rescued == 1  # kept ones had ended: they were not in anybody's hands
+    assert evacuation.rescued == 1  # kept ones had ended: no agent was running them
 
 
 async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_blocks_no_other() -> None:
@@ -351,7 +351,7 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
     raw.append(keep_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
     ports.unfit_rows = {rows[2].id}
     ports.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("pending", 1)]
-    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert await an_evacuation(ports).run() is EvacuationEnd.DRAINED
     assert ports.finals == [rows[0], rows[1], rows[3]]
     assert [(each.id, each.raw) for each in ports.aside] == [
         (b"nk".ljust(16, b"\0"), raw[0]),
@@ -366,9 +366,9 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
 async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
     ports = EvacuationPorts()
     ports.fence_answer = (ReplyStatus.FENCED, 9)
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.EPOCH_BEHIND
-    assert drain.store_epoch == 9
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.EPOCH_BEHIND
+    assert evacuation.store_epoch == 9
     assert ports.calls == ["fence"]
 
 
@@ -378,17 +378,17 @@ async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
 async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(status: ReplyStatus) -> None:
     ports = EvacuationPorts()
     ports.pages = [Page(status, "", "", [], [])]
-    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
+    assert await an_evacuation(ports).run() is EvacuationEnd.NOT_YET
     ports = EvacuationPorts()
     ports.pages = [a_page("pending")]
     ports.remove_word = status
-    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
+    assert await an_evacuation(ports).run() is EvacuationEnd.NOT_YET
 
 
 async def test_what_appears_before_the_close_is_moved_too() -> None:
     ports = EvacuationPorts()
     ports.closes = [ReplyStatus.NOT_EMPTY, ReplyStatus.OK]
-    assert await a_drain(ports).run() is EvacuationEnd.DRAINED
+    assert await an_evacuation(ports).run() is EvacuationEnd.DRAINED
     assert ports.calls.count("read") == 2
 
 
@@ -396,21 +396,21 @@ async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_
     ports = EvacuationPorts()
     ports.sweeps = [100, 7, 0, 1, 0]
     ports.closed = [False, True]
-    drain = a_drain(ports)
-    assert await drain.run() is EvacuationEnd.DRAINED
-    assert (drain.swept, drain.moved, drain.rescued) == (108, 108, 53)
-    assert ports.calls[-1] == "close 108 53", "the event tells of them"
+    evacuation = an_evacuation(ports)
+    assert await evacuation.run() is EvacuationEnd.DRAINED
+    assert (evacuation.swept, evacuation.moved, evacuation.rescued) == (108, 108, 53)
+    assert ports.calls[-1] == "close 108 53", "the event has their number"
 
 
 async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None:
     ports = EvacuationPorts()
     ports.closed = [False]
-    assert await a_drain(ports).run() is EvacuationEnd.NOT_YET
+    assert await an_evacuation(ports).run() is EvacuationEnd.NOT_YET
 
 
 async def test_a_rescuer_in_doubt_of_its_own_lease_stops_between_pages() -> None:
     ports = EvacuationPorts()
     ports.pages = [a_page("pending"), a_page("pending")]
     answers = iter([True, True, False])  # before the fence, then before each page
-    assert await a_drain(ports, lambda: next(answers)).run() is EvacuationEnd.STOPPED
+    assert await an_evacuation(ports, lambda: next(answers)).run() is EvacuationEnd.STOPPED
     assert ports.calls.count("rescue 3") == 1

@@ -78,7 +78,7 @@ async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(harness: W
     await claim.reached.wait()
     claimed_for = harness.store.of("claim")[-1][0].bucket_id
     assert claimed_for == one.fence.bucket_id
-    harness.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(one.fence.bucket_id, "on request of the test")
     claim.opened.set()
     await turns()
     assert len(harness.bucket_worker.job_table) == 0

@@ -31,7 +31,7 @@ def test_a_list_is_deletable_only_when_its_last_entry_is_settled() -> None:
     assert job_table.settle(first, accepted=True) == ([], [])
     assert job_table.settle(third, accepted=False) == ([], [])
     assert job_table.settle(second, accepted=True) == ([claimed_list], [])
-    # Until the store has said so the list is known, or a look for lost lists would run its jobs again.
+    # Until the store has confirmed the deletion the list is known, or a look for lost lists would run its jobs again.
     assert job_table.knows(bucket.fence.bucket_id, "1")
     assert not job_table.empty(bucket.fence.bucket_id)
     job_table.deleted(bucket.fence.bucket_id, ["1"])
@@ -84,7 +84,7 @@ def test_forgetting_a_bucket_settles_nothing_and_promotes_copies_elsewhere() -> 
     dropped, promoted = job_table.forget(one.fence.bucket_id)
     assert {job.entry.id for job in dropped} == {entry(7).id, entry(8).id}
     assert promoted == [other.jobs[0]]
-    # A verdict that arrives afterwards must not make the lost list deletable: it is the rescuer's now.
+    # An outcome that arrives afterwards must not make the lost list deletable: it is the rescuer's now.
     assert [job_table.settle(job, accepted=True)[0] for job in lost.jobs] == [[], []]
     assert job_table.get(entry(7).id) is other.jobs[0]
 

@@ -75,7 +75,7 @@ def test_a_retired_bucket_is_not_a_loss() -> None:
     ownership = Ownership(new_id())
     owned = a_holding()
     ownership.add(owned)
-    ownership.on_lost.append(lambda which, why: (_ for _ in ()).throw(AssertionError("told of a loss")))
+    ownership.on_lost.append(lambda which, why: (_ for _ in ()).throw(AssertionError("a loss is reported")))
     ownership.retire(owned.fence.bucket_id)
     assert owned.state is BucketState.READY_TO_DELETE
     assert not owned.lost

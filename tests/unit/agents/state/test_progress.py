@@ -173,7 +173,7 @@ async def wrong_after(harness: WorkerHarness, seconds: float) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("port", "call", "name", "who"),
+    ("port", "call", "name", "task"),
     [
         ("store", "settle", "work", "the acknowledger"),
         ("master", "persist", "fenced", "the writer of fenced starts"),
@@ -181,7 +181,7 @@ async def wrong_after(harness: WorkerHarness, seconds: float) -> str | None:
     ],
 )
 async def test_each_other_task_that_serves_jobs_and_hangs_is_named(
-    agent: HeartbeatingAgent, port: str, call: str, name: str, who: str
+    agent: HeartbeatingAgent, port: str, call: str, name: str, task: str
 ) -> None:
     harness = agent.harness
     gate = Gate()
@@ -192,7 +192,7 @@ async def test_each_other_task_that_serves_jobs_and_hangs_is_named(
         harness.submit(only_bucket(harness), [job(name)])
     assert await wrong_after(harness, SILENCE_SECONDS / 2.0) is None
     assert gate.reached.is_set()
-    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith(who)
+    assert str(await wrong_after(harness, SILENCE_SECONDS)).startswith(task)
     gate.opened.set()
     await turns()
     assert await wrong_after(harness, SILENCE_SECONDS * 3.0) is None
@@ -359,7 +359,7 @@ async def test_a_task_is_watched_from_its_promise_to_its_end() -> None:
 
 
 async def test_a_task_notes_nothing_for_the_one_that_started_it() -> None:
-    """A claimer starts the tasks of handlers: what these wait for says nothing about it."""
+    """A claimer starts the tasks of handlers: what these wait for shows nothing about it."""
     clock = HandClock()
     progress = Progress(clock.boottime, 10.0)
 

@@ -1,7 +1,7 @@
 """Programs for the supervisor's tests: a supervisor, its children with scripted behaviour, a writer of certificates.
 
-Everything they see is appended as one JSON line to ``<directory>/story.jsonl``, in whole lines (O_APPEND), by whoever
-lives through it.
+Every event is appended as one JSON line to ``<directory>/events.jsonl``, in whole lines (O_APPEND), by the
+process that it happens to.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     kernel_timer: bool = False
 
 
-def tell(directory: Path, **line: object) -> None:
+def record(directory: Path, **line: object) -> None:
     """One line of the story."""
     data = json.dumps({"pid": os.getpid(), "at": time.clock_gettime(time.CLOCK_BOOTTIME), **line}).encode() + b"\n"
-    fd = os.open(directory / "story.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fd = os.open(directory / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(fd, data)
     os.close(fd)
 
@@ -66,7 +66,7 @@ class ScriptedAgent:
         control, deadline = self.config.control, self.config.deadline
         assert control is not None
         assert deadline is not None
-        control.attach(loop, lambda word: tell(self.directory, what="word", word=word), self.on_orphaned)
+        control.attach(loop, lambda word: record(self.directory, what="word", word=word), self.on_orphaned)
         if self.behaviour.child == "hopeless":
             return 78
         if (self.directory / "refuse").exists():
@@ -80,7 +80,7 @@ class ScriptedAgent:
         worker = ""
         if self.behaviour.child == "parent":
             worker = str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
-        tell(
+        record(
             self.directory, what="child", index=self.config.index, agent=self.config.agent_id.hex(),
             name=self.config.name, worker=worker,
         )  # fmt: skip
@@ -94,7 +94,7 @@ class ScriptedAgent:
         while not self.over.is_set():
             if (counters := deadline.counters) != shown:
                 shown = counters
-                tell(self.directory, what="counters", index=self.config.index, counters=counters._asdict())
+                record(self.directory, what="counters", index=self.config.index, counters=counters._asdict())
             if self.behaviour.child == "blocked":
                 block_the_loop()
             self.renew()
@@ -102,7 +102,7 @@ class ScriptedAgent:
                 await asyncio.wait_for(self.over.wait(), 0.05)
             except TimeoutError:
                 pass
-        tell(self.directory, what="leaving", code=self.code)
+        record(self.directory, what="leaving", code=self.code)
         return self.code
 
     def renew(self) -> None:
@@ -114,13 +114,13 @@ class ScriptedAgent:
 
     def on_term(self) -> None:
         self.terms += 1
-        tell(self.directory, what="term", count=self.terms)
+        record(self.directory, what="term", count=self.terms)
         needed = {"stubborn": 2, "deaf": 99}.get(self.behaviour.child, 1)
         if self.terms >= needed:
             self.over.set()
 
     def on_orphaned(self) -> None:
-        tell(self.directory, what="orphaned")
+        record(self.directory, what="orphaned")
         if self.behaviour.child != "deaf":
             self.code = 76
             self.over.set()
@@ -161,7 +161,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
     tries.write_text(str(count := int(tries.read_text() if tries.exists() else 0) + 1))
     if count <= behaviour.certificates_fail:
         return 69
-    tell(directory, what="certificate", agent=order.agent_id.hex(), reason=order.reason)
+    record(directory, what="certificate", agent=order.agent_id.hex(), reason=order.reason)
     return 0
 
 

@@ -41,7 +41,7 @@ class SupervisorRun:
             )
 
     def events_of(self, what: str) -> list[Line]:
-        path = self.directory / "story.jsonl"
+        path = self.directory / "events.jsonl"
         if not path.exists():
             return []
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -113,7 +113,9 @@ def test_the_siblings_get_the_rescue_message_when_the_certificate_is_written(
     run.children(2)
     sibling = run.pid(1)
     os.kill(run.pid(0), signal.SIGKILL)
-    wait_until(lambda: any(line["pid"] == sibling for line in run.events_of("word")), 5.0, "the sibling is told")
+    wait_until(
+        lambda: any(line["pid"] == sibling for line in run.events_of("word")), 5.0, "the sibling gets the message"
+    )
     shown = next(line for line in run.events_of("word") if line["pid"] == sibling)
     assert shown["word"] == "rescue"
     assert float(str(shown["at"])) >= float(str(run.events_of("certificate")[0]["at"]))
@@ -123,7 +125,9 @@ def test_the_successor_gets_it_too_even_before_it_reads(start: Callable[..., Sup
     run = start()
     os.kill(run.pid(0), signal.SIGKILL)
     successor = run.pid(1)
-    wait_until(lambda: any(line["pid"] == successor for line in run.events_of("word")), 5.0, "the successor is told")
+    wait_until(
+        lambda: any(line["pid"] == successor for line in run.events_of("word")), 5.0, "the successor gets the message"
+    )
 
 
 def test_a_process_that_fenced_itself_is_replaced(start: Callable[..., SupervisorRun]) -> None:
@@ -189,7 +193,7 @@ def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., Superv
     assert waits[0] < waits[-1]
     assert alive(living)
     assert run.process.poll() is None
-    assert not run.events_of("term"), "nobody is told to leave"
+    assert not run.events_of("term"), "no child gets a signal to leave"
     (run.directory / "refuse").unlink()
     assert run.children(3)[2]["index"] == indexes[0]
     assert alive(living)

@@ -1,4 +1,4 @@
-"""Handlers that misbehave, for tests with real worker processes. What they did they say through files and pipes."""
+"""Handlers that misbehave, for tests with real worker processes. Files and pipes show what they did."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ FOREVER_SECONDS = 3600.0
 _kept: list[object] = []
 
 
-def tell(path: str, text: str) -> None:
-    """Write a file in one step, so that who waits for it never reads half of it."""
+def write_whole(path: str, text: str) -> None:
+    """Write a file in one step, so that a reader never sees half of it."""
     scratch = f"{path}.{os.getpid()}.part"
     Path(scratch).write_text(text)
     os.replace(scratch, path)
@@ -85,7 +85,7 @@ def thread_double(value: int) -> int:
 
 @job(name="iso.waits", mode="process")
 def waits(started: str, go_on: str) -> int:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     while not os.path.exists(go_on):
         time.sleep(0.005)
     return os.getpid()
@@ -156,7 +156,7 @@ def prints(text: str) -> None:
 @job(name="iso.dies_with_child", mode="process")
 def dies_with_child(started: str) -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
-    tell(started, str(child.pid))
+    write_whole(started, str(child.pid))
     os._exit(5)
 
 
@@ -202,13 +202,13 @@ def _write_everywhere(data: bytes) -> None:
 
 @job(name="iso.hangs", mode="process")
 def hangs(started: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     time.sleep(FOREVER_SECONDS)
 
 
 @job(name="iso.hangs_tidily", mode="process")
 def hangs_tidily(started: str, ended: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     try:
         while True:
             try:
@@ -216,12 +216,12 @@ def hangs_tidily(started: str, ended: str) -> None:
             except Exception:  # noqa: S112  # the habit that must not hold up a stop
                 continue
     finally:
-        tell(ended, "finally")
+        write_whole(ended, "finally")
 
 
 @job(name="iso.swallows", mode="process")
 def swallows(started: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     while True:
         try:
             time.sleep(FOREVER_SECONDS)
@@ -231,23 +231,23 @@ def swallows(started: str) -> None:
 
 @job(name="iso.async_hangs")
 async def async_hangs(started: str, ended: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     try:
         await asyncio.sleep(FOREVER_SECONDS)
     except asyncio.CancelledError:
-        tell(ended, "cancelled")
+        write_whole(ended, "cancelled")
         raise
 
 
 @job(name="iso.async_blocks")
 async def async_blocks(started: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     time.sleep(FOREVER_SECONDS)
 
 
 @job(name="iso.finishes_when_stopped", mode="process")
 def finishes_when_stopped(started: str) -> str:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     try:
         time.sleep(FOREVER_SECONDS)
     except BaseException:
@@ -259,7 +259,7 @@ def finishes_when_stopped(started: str) -> str:
 def holds_gil(started: str) -> None:
     """Sleep in C without giving up the interpreter lock, with a child process at one's side."""
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
-    tell(started, f"{os.getpid()} {child.pid}")
+    write_whole(started, f"{os.getpid()} {child.pid}")
     libc = ctypes.PyDLL(None)
     while True:
         libc.sleep(3600)
@@ -268,7 +268,7 @@ def holds_gil(started: str) -> None:
 @job(name="iso.hangs_with_child", mode="process")
 def hangs_with_child(started: str) -> None:
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
-    tell(started, f"{os.getpid()} {child.pid}")
+    write_whole(started, f"{os.getpid()} {child.pid}")
     time.sleep(FOREVER_SECONDS)
 
 
@@ -285,7 +285,7 @@ def floods(megabytes: int) -> str:
 
 @job(name="iso.floods_for_ever", mode="process")
 def floods_for_ever(started: str) -> None:
-    tell(started, str(os.getpid()))
+    write_whole(started, str(os.getpid()))
     line = b"flood " * 10_000
     while True:
         os.write(2, line)
@@ -354,7 +354,7 @@ def forks_and_returns(child_pid: str) -> str:
     child = os.fork()
     if child == 0:
         return "the child"
-    tell(child_pid, str(child))
+    write_whole(child_pid, str(child))
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     return "the parent"
 
@@ -365,7 +365,7 @@ async def async_leaves_task(ended: str) -> int:
         try:
             await asyncio.sleep(FOREVER_SECONDS)
         finally:
-            tell(ended, "cancelled")
+            write_whole(ended, "cancelled")
 
     _kept.append(asyncio.get_running_loop().create_task(linger()))
     await asyncio.sleep(0)

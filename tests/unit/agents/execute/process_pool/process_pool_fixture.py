@@ -26,7 +26,7 @@ RESULT_BYTES = 64 * 1024
 ERROR_BYTES = 16 * 1024
 QUICK = WorkerLimits(kill_grace_seconds=0.2)
 NEVER_KILLED = WorkerLimits(kill_grace_seconds=2 * PATIENCE_SECONDS)
-"""Whoever relies on the kill runs out of patience first."""
+"""A test that relies on the kill runs out of patience first."""
 LOGGER = logging.getLogger("tests.isolation")
 
 

@@ -158,7 +158,7 @@ async def test_arguments_that_do_not_fit_and_unknown_handlers_do_not_run(make_po
 
 
 @pytest.mark.parametrize(
-    ("handler", "args", "says"),
+    ("handler", "args", "message"),
     [
         ("nan", {}, "nan"),
         ("unencodable", {}, "cannot be encoded"),
@@ -167,14 +167,14 @@ async def test_arguments_that_do_not_fit_and_unknown_handlers_do_not_run(make_po
     ],
 )
 async def test_a_result_that_cannot_be_recorded_is_an_error_of_the_result(
-    make_pool: Make, handler: str, args: dict[str, Any], says: str
+    make_pool: Make, handler: str, args: dict[str, Any], message: str
 ) -> None:
     pool = make_pool()
     ended = await pool.run(make_job(handler, **args))
     assert ended.kind is ResultKind.ERROR
     assert ended.error is not None
     assert ended.error.reason == "result"
-    assert says in ended.error.message
+    assert message in ended.error.message
     assert pool.ended_processes == 0
 
 
@@ -190,7 +190,7 @@ async def test_a_huge_error_text_is_cut(make_pool: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "args", "says"),
+    ("handler", "args", "message"),
     [
         ("sys_exit", {"code": 3}, "sys.exit(3)"),
         ("os_exit", {"code": 0}, "exit code 0"),
@@ -203,7 +203,7 @@ async def test_a_huge_error_text_is_cut(make_pool: Make) -> None:
     ],
 )
 async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
-    make_pool: Make, tmp_path: Path, handler: str, args: dict[str, Any], says: str
+    make_pool: Make, tmp_path: Path, handler: str, args: dict[str, Any], message: str
 ) -> None:
     pool = make_pool(2)
     started, go_on = tmp_path / "started", tmp_path / "go"
@@ -213,7 +213,7 @@ async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
     assert ended.kind is ResultKind.CRASHED
     assert ended.error is not None
     assert ended.error.reason == "crashed"
-    assert says in ended.error.message
+    assert message in ended.error.message
     assert not neighbour.done()
     assert await value(pool, "double", value=2) == 4
     go_on.touch()

@@ -1,4 +1,4 @@
-"""Stopping handlers in worker processes: time-outs and cancellation, asked first, killed if that does not help."""
+"""Stopping handlers in worker processes: time-outs and cancellation, first by a request, then by a kill."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_plain_handler_is_interrupted_at_its_timeout_and_may_clean_up(ma
     assert "0.1 s" in ended.error.message
     assert ended.ran_us >= 80_000  # uvloop counts from when its turn began
     assert ended_file.read_text() == "finally"
-    assert await value(pool, "pid") == pid  # it stopped when asked: its worker is as good as before
+    assert await value(pool, "pid") == pid  # it stopped at the request: its worker is as good as before
 
 
 async def test_an_async_handler_is_cancelled_at_its_timeout(make_pool: Make, tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ GOOD_MODULE = "from tests.unit.agents.execute.process_pool.isolated_handlers imp
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
         ("raise RuntimeError('broken on import')\n", "broken on import"),
@@ -360,7 +360,7 @@ GOOD_MODULE = "from tests.unit.agents.execute.process_pool.isolated_handlers imp
     ],
 )
 async def test_handlers_that_cannot_be_imported_are_one_clear_error_and_no_attempt(
-    make_pool: Make, module: Path, source: str, says: str
+    make_pool: Make, module: Path, source: str, message: str
 ) -> None:
     module.write_text(source)
     pool = make_pool(paths=("iso_scratch",))
@@ -368,7 +368,7 @@ async def test_handlers_that_cannot_be_imported_are_one_clear_error_and_no_attem
         ended = await run(make_job("double", value=1))
         assert ended.kind is ResultKind.NOT_STARTED
         assert ended.error is not None
-        assert says in ended.error.message
+        assert message in ended.error.message
     assert pool.pids == []
 
 

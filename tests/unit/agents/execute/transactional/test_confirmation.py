@@ -1,4 +1,4 @@
-"""Handlers that say when their job is done: by ``ctx.confirm()``, or by leaving that to somebody outside."""
+"""Jobs that are confirmed explicitly: by ``ctx.confirm()`` in the handler, or later from outside."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_a_bucket_lost_after_the_confirmation_changes_nothing(harness: Tra
     entry = Entry(new_id(), 1, "confirms", b"{}")
     harness.submit(bucket, [entry])
     await until(lambda: log)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     go.set()
     await until(lambda: harness.bucket_worker.executor.running == 0)
     await turns()

@@ -205,7 +205,7 @@ async def test_a_bucket_lost_while_it_runs_takes_everything_back(harness: Transa
     entry = Entry(new_id(), 1, "pays", b"{}")
     harness.submit(bucket, [entry])
     await until(lambda: log)
-    harness.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    harness.bucket_worker.forget(bucket.fence.bucket_id, "on request of the test")
     await until(lambda: harness.bucket_worker.executor.running == 0)
     await turns()
     assert harness.source.rolled_back == 1
@@ -249,7 +249,7 @@ async def test_a_graceful_exit_gives_it_back_with_nothing_done(harness: Transact
     entry = Entry(new_id(), 1, "pays", b"{}")
     harness.submit(bucket, [entry])
     await until(lambda: log)
-    assert await harness.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so") == []
+    assert await harness.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "on request of the test") == []
     assert (harness.state(entry), harness.source.effects, harness.master.attempts) == ("HELD", [], [])
 
 
