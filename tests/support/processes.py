@@ -1,6 +1,15 @@
-"""Processes that a test started."""
+"""Processes that a test started, and free ports for them."""
 
 from __future__ import annotations
+
+import socket
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def alive(pid: int) -> bool:

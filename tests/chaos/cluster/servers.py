@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -22,17 +21,12 @@ import redis
 
 from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
 from tests.chaos.cluster.machine import Disk
+from tests.support.processes import free_port
 from tests.support.proxy.tcp_proxy import socket_of
 
 STORES = {"default": "everysec", "synced": "always"}
 _DISK_MEGABYTES = {"default": 1536, "synced": 1024, "master": 4096}
 _UP_SECONDS = 120.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:

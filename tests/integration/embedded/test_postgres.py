@@ -20,6 +20,7 @@ from jobmaster.embedded import (
     find_postgres,
 )
 from tests.integration.embedded.conftest import linux_only, processes_on
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 
@@ -142,9 +143,3 @@ def test_a_directory_that_is_no_postgres_is_not_touched(directory: Path) -> None
     with pytest.raises(DirectoryUnusable, match="does not name a PostgreSQL version"):
         PostgresServer(directory).start()
     assert [path.name for path in (directory / "data").iterdir()] == ["PG_VERSION"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

@@ -7,7 +7,7 @@ import redis
 
 from jobmaster.embedded import BinaryOrigin, DirectoryInUse, EmbeddedError, ServerStartFailed, ValkeyServer
 from tests.integration.embedded.conftest import processes_on
-from tests.integration.embedded.test_postgres import free_port
+from tests.support.processes import free_port
 
 
 def test_data_survive_a_restart_and_stop_leaves_no_process(directory: Path, valkey_origin: BinaryOrigin) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -19,6 +18,7 @@ from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, assert_ok, make_items, new_fence, submit
+from tests.support.processes import free_port
 from tests.support.waiting import eventually
 
 NewServer = Callable[..., ValkeyServer]
@@ -111,21 +111,19 @@ async def test_a_replica_is_refused(connect: Connect, new_valkey: NewServer) -> 
 
 
 @pytest.fixture
-def free_port() -> int:
+def port() -> int:
     """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
-async def guarded(new_valkey: NewServer, free_port: int) -> AsyncIterator[str]:
+async def guarded(new_valkey: NewServer, port: int) -> AsyncIterator[str]:
     """host:port of a store that asks for the password ``right`` and knows a user that may do little."""
-    server = new_valkey(port=str(free_port), requirepass="right")
-    async with redis.asyncio.Redis.from_url(f"redis://:right@127.0.0.1:{free_port}") as raw:
+    server = new_valkey(port=str(port), requirepass="right")
+    async with redis.asyncio.Redis.from_url(f"redis://:right@127.0.0.1:{port}") as raw:
         await raw.acl_setuser("little", enabled=True, passwords=["+little"], commands=["+ping", "+client"])
         assert server.is_running()
-        yield f"127.0.0.1:{free_port}"
+        yield f"127.0.0.1:{port}"
 
 
 async def test_the_right_password_opens(connect: Connect, guarded: str) -> None:
@@ -166,18 +164,18 @@ async def test_a_url_that_cannot_be_used_is_refused(connect: Connect, url: str) 
         await connect(url=url)
 
 
-async def test_nobody_there_is_unavailable_and_the_password_stays_hidden(connect: Connect, free_port: int) -> None:
+async def test_nobody_there_is_unavailable_and_the_password_stays_hidden(connect: Connect, port: int) -> None:
     with pytest.raises(Unavailable, match="cannot be reached") as caught:
-        await connect(url=f"redis://me:s3cret@127.0.0.1:{free_port}/0")
+        await connect(url=f"redis://me:s3cret@127.0.0.1:{port}/0")
     assert "s3cret" not in str(caught.value)
     assert "default" in str(caught.value)
 
 
-async def test_a_host_that_never_answers_is_given_up_in_time(connect: Connect, free_port: int) -> None:
-    silent = await asyncio.start_server(lambda _, writer: _hold(writer), "127.0.0.1", free_port)
+async def test_a_host_that_never_answers_is_given_up_in_time(connect: Connect, port: int) -> None:
+    silent = await asyncio.start_server(lambda _, writer: _hold(writer), "127.0.0.1", port)
     try:
         with pytest.raises(Unavailable, match=r"no connection within 0\.1 s"):
-            await connect(url=f"redis://127.0.0.1:{free_port}", connect_timeout_seconds=0.1)
+            await connect(url=f"redis://127.0.0.1:{port}", connect_timeout_seconds=0.1)
     finally:
         silent.close()
 

@@ -18,7 +18,7 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.model.errors import JobMasterError
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_cluster
-from tests.chaos.cluster.servers import free_port
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ import pytest
 
 from jobmaster.demo.indexing import FileIndex, add_up
 from jobmaster.demo.results import DemoSummary, MasterResults, summarise
-from tests.support.patience import PATIENCE_SECONDS, patient
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "JM_TEST_MARK"
@@ -68,10 +68,7 @@ class Run:
         return sentence in self.log.read_text()
 
     def wait_until(self, condition: Callable[[], Any], seconds: float) -> None:
-        end = time.monotonic() + patient(seconds)
-        while not condition():
-            assert time.monotonic() < end, self.log.read_text()
-            time.sleep(0.05)
+        wait_until(condition, seconds, self.log.read_text)
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
-from tests.chaos.cluster.servers import free_port
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import free_port
 from tests.system.jobs import handlers, note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import pytest
 
 from tests.integration.spark.datasource.conftest import PublishedCluster, published_cluster
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
 ROOT = Path(__file__).parents[4]
@@ -85,9 +86,7 @@ def check(published: PublishedCluster, found: dict[str, int]) -> None:
 
 def test_two_workers_a_task_that_dies_and_speculation(alone: PublishedCluster, start: Start) -> None:
     """A task dies after it has committed chunks and runs again; slow ones run twice. Each row is in once, and so counted."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     master = f"spark://127.0.0.1:{port}"
     host = ("--host", "127.0.0.1")
     start("org.apache.spark.deploy.master.Master", *host, "--port", str(port), "--webui-port", "0")
@@ -113,10 +112,8 @@ def test_behind_spark_connect(alone: PublishedCluster) -> None:
 
 
 def wait_for_port(port: int) -> None:
-    ends = time.monotonic() + 120
-    while time.monotonic() < ends:
+    def listens() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError("the master of the cluster does not listen")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(listens, 12, "the master of the cluster to listen")
