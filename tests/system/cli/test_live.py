@@ -60,7 +60,7 @@ def test_submit_with_everything(dev: Terminal) -> None:
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
     for words, said in (
         (("ad", "one=1"), "did you mean 'add'"),
-        (("nobody", "one=1"), "say --allow-unregistered"),
+        (("nobody", "one=1"), "use --allow-unregistered"),
         (("add", "one=1"), "missing argument 'other'"),
         (("add", "one=1", "other=2", "third=3"), "unknown argument 'third'"),
         (("add", "one=x", "other=2"), "one"),
