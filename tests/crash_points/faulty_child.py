@@ -1,6 +1,6 @@
 """An agent whose ports have faults: a main program like ``jobmaster_agents.agent_main``, for the tests alone.
 
-What the program under test is told by its own modules is exchanged here before it runs: the two functions that open its
+Functions of the program under test are replaced here before it runs: the two functions that open its
 stores, and pauses of rare duties that would make a test wait for a minute.
 """
 

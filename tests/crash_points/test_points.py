@@ -58,7 +58,7 @@ def test_every_point_of_its_own_kind_has_a_test() -> None:
 
 @pytest.mark.slow
 def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
-    """Nobody can order a fault from a program that a user installs: neither the variable nor anything of these tests is in
+    """An installed program injects no fault: neither the variable nor anything of these tests is in
     the wheel."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
     argv = [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(TREE)]

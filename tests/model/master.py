@@ -61,7 +61,7 @@ def owns(state: State, copy: Copy, *among: str) -> bool:
 
 
 def stopped(state: State, copy: Copy) -> bool:
-    """What the row tells an owner whose write was refused: the bucket is frozen, or goes on under a later epoch."""
+    """The row after a refused write of its owner: the bucket is frozen, or continues under a later epoch."""
     bucket = state.bucket
     return bucket.owner == "A" and (bucket.state == FROZEN or (bucket.state in WORKING and bucket.epoch > copy.epoch))
 

@@ -239,7 +239,7 @@ def _failover(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _may_be_erased(state: State, number: int) -> bool:
-    """Somebody relies on a commit about this job and is about to erase its copy in the store."""
+    """A part relies on a commit about this job and is about to erase its copy in the store."""
     drains = [each.page for each in (state.rescuer, state.zombie) if each is not None and each.page is not None]
     items = [page.item.entry if isinstance(page.item, Spilled) else page.item for page in drains if page.committed]
     return any(item.job == number for item in items) or any(

@@ -1,4 +1,4 @@
-"""Certificate, rescue and the leader's chores for bucket 1: fence, pages, close, sweep, and what comes back later."""
+"""Certificate, rescue and the leader's maintenance of bucket 1: fence, pages, close, sweep, and what comes back later."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _adopt(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _orphaned(bucket: Bucket, epoch: int) -> bool:
-    """An older epoch in the hands of an owner is from before an emergency stop, and that owner's to end or to give back."""
+    """An older epoch of an owner is from before an emergency stop; the owner ends such copies or gives them back."""
     return bucket.state not in (LOST, DRAINING) and (bucket.epoch < epoch or bucket.state not in _OWNED)
 
 

@@ -69,7 +69,7 @@ async def adds_slowly(ctx: JobContext, counter: int, path: str, gate: str) -> No
 
 @handlers.job(name="hands_on", confirm="explicit", confirm_within=300, timeout=60)
 async def hands_on(ctx: JobContext, path: str) -> None:
-    """Gives its confirmation to somebody else, by way of a file."""
+    """Writes its confirmation to a file for another process."""
     witness(ctx, path, ctx.confirmation)
 
 

@@ -53,7 +53,7 @@ async def started_at(ctx: JobContext) -> int:
 
 @handlers.job(name="until_file", timeout=60)
 async def until_file(ctx: JobContext, path: str, gate: str) -> str:
-    """Runs until somebody makes the gate file."""
+    """Runs until the gate file exists."""
     witness(ctx, path, "began")
     while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
         await asyncio.sleep(0.02)

@@ -122,7 +122,7 @@ def invariants(settings: ClusterSettings, acknowledged: Collection[str], quiet_s
 
 
 def events(fleet: Fleet, names: Collection[str]) -> dict[str, int]:
-    """How often the agents' logs tell of these events."""
+    """How often the agents' logs contain these events."""
     found = dict.fromkeys(names, 0)
     for name in fleet.agents:
         for raw in fleet.members[name].log.read_bytes().splitlines():

@@ -71,7 +71,7 @@ def document(form: RunForm) -> dict[str, Any]:
         "cluster": "chaos",
         "handlers": ["tests.chaos.processes.jobs"],
         "leases": {} if form is RunForm.ROLLING else short,
-        # Under these faults an innocent job may be in the hands of a dying agent many times.
+        # Under these faults an innocent job may be claimed by a dying agent many times.
         "jobs": {"max_rescues": 1000},
         "observability": {"log_format": "json"},
         # Few threads: at-most-once jobs wait for one, and must not be taken for started ones.

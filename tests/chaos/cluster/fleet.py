@@ -90,7 +90,7 @@ class Member:
         return code
 
     def count(self, event: str) -> int:
-        """Lines of the log that tell this event."""
+        """Lines of the log with this event."""
         return self.log.read_bytes().count(f'"event":"{event}"'.encode()) + self.log.read_bytes().count(
             f'"event": "{event}"'.encode()
         )

@@ -62,7 +62,7 @@ class JobsLeft:
     kept_final: list[bytes] = field(default_factory=list)
     kept_hold: list[bytes] = field(default_factory=list)
     cancelled: list[bytes] = field(default_factory=list)
-    """PROCESSING rows somebody asked to cancel."""
+    """PROCESSING rows with a cancel request."""
 
     def expected(self) -> dict[bytes, tuple[str, int, int]]:
         """Id -> (state, token, rescues) after the rescue."""
@@ -124,7 +124,7 @@ class Participant:
         )
 
     async def notify_owners(self, groups: set[tuple[str, int]]) -> None:
-        """Written down instead of told."""
+        """Recorded instead of sent."""
         self.told.append(set(groups))
 
     async def die(self) -> None:

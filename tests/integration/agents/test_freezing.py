@@ -272,7 +272,7 @@ async def test_the_answer_to_the_unfreezing_is_lost(
 
 
 async def test_a_running_row_that_a_failover_brought_back_runs_again(driven: DrivenCluster, life: Life) -> None:
-    """The outcome was recorded, the list deleted, and a standby that had not heard of it became the master: its row says
+    """The outcome was recorded, the list deleted, and a standby without it became the master: its row says
     PROCESSING, its owner lives and knows nothing of it."""
     gates["first"].set()
     bucket_id = life.owner.fence.bucket_id

@@ -50,8 +50,8 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(drive
 
 
 async def test_a_freeze_that_was_over_before_the_owner_saw_it(driven: DrivenCluster, life: Life) -> None:
-    """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
-    sum of the epochs tells."""
+    """No renewal has named the bucket, no write has been refused, and the store was out of reach of the operator: the
+    sum of the epochs shows the stop."""
     gates["first"].set()
     before, entry = encoded("first")
     await life.submit(entry)

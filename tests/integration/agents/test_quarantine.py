@@ -1,4 +1,4 @@
-"""What the master can never store, or nobody can read, is kept for a person and holds up nobody. On real servers."""
+"""An entry that the master can never store, or that cannot be decoded, is kept and delays no other. On real servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.agents.fixture import HIGH_WATER, AgentKilled, CutMoment,
 
 
 async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
-    """Entries and outcomes that PostgreSQL cannot store or nobody can read, at the head of every place of a bucket; and the
+    """Entries and outcomes that cannot be stored or decoded, at the head of every place of a bucket; and the
     ids of good ones behind each."""
     fence, store, good = owner.fence, owner.store, []
     bad = [Entry(new_id(), 1, "nul\x00", b"{}") for _ in range(4)]

@@ -41,7 +41,7 @@ async def test_every_job_of_a_dead_owner_is_held_or_concluded_exactly_once(drive
     await check(driven, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
     assert rescuer.telemetry.drain_refusals >= len(lived.finished)
-    assert rescuer.told == [{(owner.lane, 3)}]  # whoever owns such buckets fetches the jobs now
+    assert rescuer.told == [{(owner.lane, 3)}]  # the owners of such buckets fetch the jobs now
 
 
 async def test_small_pages_move_the_same(driven: DrivenCluster) -> None:
@@ -290,7 +290,7 @@ async def test_a_rescuer_that_only_lost_answers_finishes_itself(driven: DrivenCl
 
 
 async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(driven: DrivenCluster) -> None:
-    """The claim was committed, its answer lost. Nobody else may take the bucket while its owner lives."""
+    """The claim was committed, its answer lost. No other agent may take the bucket while its owner lives."""
     owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
@@ -357,7 +357,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(driven: Driven
 
 
 async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(driven: DrivenCluster) -> None:
-    """It gave the bucket back and took it again: the owner is the same, only the epoch tells the two drains apart."""
+    """It gave the bucket back and took it again: the owner is the same, only the epoch differs."""
     owner, rescuer = await driven.owner(), await driven.agent()
     submitted = await owner.submit(2)
     await owner.die()

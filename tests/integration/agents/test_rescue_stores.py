@@ -82,7 +82,7 @@ async def test_other_buckets_are_drained_while_one_store_is_silent(
 async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
     driven: DrivenCluster, new_valkey: Callable[..., ValkeyServer]
 ) -> None:
-    """Stopped, not ended: the kernel takes what is sent to it, and nobody answers."""
+    """Stopped, not ended: the kernel accepts what is sent, and no answer comes."""
     server = new_valkey()
     driven.store_url = server.url
     owner, rescuer = await driven.owner(), await driven.agent()
@@ -179,7 +179,7 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
             await asyncio.sleep(0.2)
 
     await failure_detector.tick()
-    await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
+    await renew_until(began + leases.lease_seconds)  # no agent judges in its own first term
     owner = await driven.owner(leases.lease_seconds)
     lived = await owner.live(1)
     assert (await owner.master.members.renew(owner.agent_id, leases.lease_seconds)).alive

@@ -231,7 +231,7 @@ ALSO: dict[Callable[[AuditedCluster], Awaitable[str]], set[str]] = {
     in_flight_nowhere: {"I8"},
     in_the_hands_of_the_dead: set(),
     refused_yet_recorded: set(),
-    # Whoever breaks the order of epochs leaves rows under an epoch that is not the bucket's.
+    # A write that breaks the order of epochs leaves rows under an epoch that is not the bucket's.
     epochs_go_back: {"I8"},
     under_an_old_epoch: set(),
 }
@@ -250,7 +250,7 @@ async def test_a_crime_is_found(
 
 
 async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: AuditedCluster) -> None:
-    """A store was put back to before the exit: its jobs are rescued, and nobody's exit was unclean."""
+    """A store was put back to before the exit: its jobs are rescued, and no exit was unclean."""
     left, bucket = fresh(), fresh()
     await history.add_agent(left, "RETIRED")
     await history.add_bucket(bucket, left)

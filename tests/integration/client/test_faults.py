@@ -407,7 +407,7 @@ async def test_a_closed_cluster_takes_nothing_more_and_says_so(
 async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_buckets(
     client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody cancelled these callers, so none of them sees a ``CancelledError``; a caller who was cancelled does."""
+    """These callers were not cancelled, so none of them gets a ``CancelledError``; a cancelled caller does."""
     asked = asyncio.Event()
 
     async def never() -> Any:

@@ -27,7 +27,7 @@ SIZE = b'{"width":4,"height":2}'
 
 @pytest.fixture
 def never_reread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting hears of things or does not: the safety net is taken away. (A wait looks once more when its own time is
+    """A wait gets the news or does not: the safety net is taken away. (A wait looks once more when its own time is
     over, so tests await with ``soon``, which is sooner than that.)"""
     monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 3600.0)
 
@@ -44,7 +44,7 @@ async def test_a_result_arrives_by_the_news_and_typed(client: ClientFixture) -> 
     await asyncio.sleep(0)
     await client.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
-    # Finished before anybody waited:
+    # Finished before the first wait:
     assert await client.cluster.result(receipt.uuid, timeout=PATIENCE_SECONDS) == Size(4, 2)
     assert await client.cluster.wait(str(receipt)) is JobState.SUCCEEDED
 

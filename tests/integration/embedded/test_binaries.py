@@ -11,7 +11,7 @@ from jobmaster.embedded import BinariesMissing, BinaryOrigin, find_postgres, fin
 
 @pytest.fixture(autouse=True)
 def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have named programs of his own."""
+    """The environment of the tests may name other programs."""
     monkeypatch.delenv("JOBMASTER_POSTGRES_BIN", raising=False)
     monkeypatch.delenv("JOBMASTER_VALKEY_SERVER", raising=False)
 

@@ -293,7 +293,7 @@ async def test_every_place_keeps_a_bucket_from_closing_and_from_being_deleted(on
 async def test_a_claimed_list_that_lost_its_name_is_named_again_and_keeps_its_bucket(
     one_bucket: OneBucketStore,
 ) -> None:
-    """What nobody names no rescuer reads: the bucket would be deleted around it, and its jobs lie there for ever."""
+    """No rescuer reads a list without a name: the bucket would be deleted around it, and its jobs would stay for ever."""
     items = make_items(3)
     await one_bucket.submit(items)
     await one_bucket.store.claim(one_bucket.fence, "a", 2)

@@ -41,7 +41,7 @@ NewServer = Callable[..., Server]
 async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
     one_bucket: OneBucketStore, connect: Connect, store_url: str, seed: int
 ) -> None:
-    """Bucket i holds i jobs; who asks for bucket i must hear i, while half of all calls are cancelled at any moment."""
+    """Bucket i holds i jobs; a call for bucket i must return i, while half of all calls are cancelled at any moment."""
     fences = [new_fence() for _ in range(25)]
     for count, fence in enumerate(fences):
         await assert_ok(one_bucket.store.open_bucket(fence))
@@ -68,7 +68,7 @@ async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
             call.cancel()
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(result) for result in results} == {int, asyncio.CancelledError}
-        # Nobody else paid for the cancelled: no call failed and no connection was made anew.
+        # The cancelled calls did not affect others: no call failed and no connection was replaced.
         assert proxy.counts["connections"] == 1
         await store.close()
 

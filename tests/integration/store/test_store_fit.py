@@ -1,4 +1,4 @@
-"""Which stores are taken, which are refused with what cure, and how errors of the server are told."""
+"""Stores that are accepted, stores that are refused and the correction, and errors of the server."""
 
 from __future__ import annotations
 

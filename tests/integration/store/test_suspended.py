@@ -1,4 +1,4 @@
-"""What a bucket does for an owner whose master is away: it vouches, keeps outcomes, and gives them back page by page."""
+"""A bucket of an owner whose master is away: it grants terms, keeps outcomes, and returns them page by page."""
 
 from __future__ import annotations
 

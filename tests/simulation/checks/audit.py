@@ -32,7 +32,7 @@ class Job:
     key: str = ""
     cancelled: bool = False
     cancelled_at: float | None = None
-    """When the client was told that its request to cancel is safe."""
+    """When the client got the acknowledgement of its cancel request."""
     flagged: bool = False
     """A row of it names a bucket and bears the request."""
     seconds: float = 0.0
@@ -232,7 +232,7 @@ class Audit:
         return sent - booted
 
     def acknowledged(self, job: Job, level: str) -> None:
-        """A client was told that its job is safe."""
+        """A client got the acknowledgement of its job."""
         self.trace.note(self.loop.now, "client", "acknowledged", job.id.hex()[-6:], level)
         job.level = level
 
@@ -269,6 +269,6 @@ class Audit:
 
 
 def _may_fail(job: Job, row: JobRow) -> bool:
-    """Who may end as FAILED: who was told to, who was found in the hands of the dead too often, who is not begun twice."""
+    """Jobs that may end as FAILED: those made to fail, those rescued too often, and those that must not start twice."""
     error = row.error or b""
     return job.kind == "doomed" or b'"agent_lost"' in error or (job.kind.startswith("once") and b'"abandoned"' in error)

@@ -247,7 +247,7 @@ class FaultInjector:
         server.functions.owner = None
 
     def _replace(self, server: StoreServer, data: dict[bytes, SimBucket]) -> None:
-        """Other data lie in the store. What only the store knew, and has lost, is nobody's fault."""
+        """The store gets other data. The loss of jobs that only the store held is no violation."""
         functions = server.functions
         before, there = _ids(functions.buckets), _ids(data)
         tables = self._history.master.statements.tables

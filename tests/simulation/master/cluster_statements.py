@@ -101,7 +101,7 @@ class ClusterStatements(RescueStatements):
         return dead
 
     def _lose_by_stale_lease(self, old: Snapshot, judge: AgentRow) -> list[Record]:
-        """Without a certificate: buckets joined with leases as the snapshot shows them, read a second time by nobody."""
+        """Without a certificate: buckets joined with leases as the snapshot shows them, and not read a second time."""
         found = []
         for row in old.agents.values():
             if row.id != judge.id and row.state in ALIVE and row.lease_until < self.now_us():

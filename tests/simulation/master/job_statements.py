@@ -279,7 +279,7 @@ class JobStatements(StatementsBase):
         return answer
 
     def _give_back(self, row: JobRow, token: int, by: str) -> str:
-        """HELD, or CANCELLED when somebody asked for it."""
+        """HELD, or CANCELLED after a cancel request."""
         due = row.due_us or self.now_us()
         if row.cancel_requested:
             self._put(row._replace(state="CANCELLED", due_us=due, expires_us=None, changed_us=self.now_us()))

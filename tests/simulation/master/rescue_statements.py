@@ -133,7 +133,7 @@ class RescueStatements(JobStatements):
         return [Record(moved=moved)]
 
     def _return(self, row: JobRow, abandoned: bytes, by: str) -> None:
-        """A row of which nobody has a copy: given back, or abandoned when it has begun and must not begin again."""
+        """A row without a copy: given back, or abandoned when it has begun and must not begin again."""
         if row.state == "PROCESSING" and not row.cancel_requested:
             if is_at_most_once(row.headers):
                 self._put(row._replace(state="FAILED", due_us=row.due_us or self.now_us(), expires_us=None,
@@ -185,7 +185,7 @@ class RescueStatements(JobStatements):
         return []  # all agents of a history are alike, so nothing is put off either
 
     def unserved_end_help(self, old: Snapshot) -> list[Record]:
-        return []  # nobody was asked
+        return []  # no agent was asked
 
     def unserved_put_back(self, old: Snapshot, limit: int) -> list[Record]:
         return [Record(moved=0)]

@@ -184,7 +184,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------ running
 
     def run(self, main: Coroutine[Any, Any, _T]) -> _T:
-        """Result of ``main``, run in a process of nobody."""
+        """Result of ``main``, run outside every simulated process."""
         asyncio._set_running_loop(self)
         try:
             task = self.create_task(main, context=Context())
@@ -212,7 +212,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             assert handle._context is not None
             try:
                 handle._context.run(handle._callback, *handle._args)
-            except Exception as error:  # as asyncio does: told to whoever listens
+            except Exception as error:  # as asyncio does: passed to the exception handler
                 handle._context.run(self.call_exception_handler, {"message": "a callback failed", "exception": error})
 
     def _jump(self) -> None:

@@ -171,7 +171,7 @@ class Network:
                 _fail(reply, self._error(what, writes=writes, ids=ids))
 
         def wait() -> None:
-            if not reply.done():  # the server sees that the connection is closed, and waits for nobody
+            if not reply.done():  # the server sees that the connection is closed, and does not wait
                 effect()
 
         self._loop.call_later(SILENT_CALL_SECONDS, give_up, context=NOBODY)

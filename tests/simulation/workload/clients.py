@@ -187,8 +187,8 @@ class Clients:
         return False
 
     async def _slip_in(self, job: Job) -> None:
-        """What no table takes or nobody can read, as from a client of another kind. It is sent once: where the answer
-        is lost, nobody has been told that it is safe."""
+        """An entry that cannot be stored or decoded, as from a foreign client. It is sent once: if the answer is lost,
+        it was not acknowledged."""
         if await self._put(raw_of(job)):
             self._audit.acknowledged(job, "agent")
 

@@ -74,8 +74,8 @@ def _wrong(history: History, job: Job, *, lies: bool) -> str:
 
 
 def _wrong_with_worn(history: History, job: Job, *, lies: bool, kept: bool) -> str:
-    """It has a row like any other job, and an outcome that nobody can write: then its row names a bucket at work, whose owner
-    keeps the outcome."""
+    """It has a row like any other job, and an outcome that cannot be written: then its row names a working bucket whose
+    owner keeps the outcome."""
     tables = history.master.statements.tables
     row = tables.jobs.get(job.id)
     if row is None or row.state in ("HELD", "FAILED") or lies or kept:

@@ -113,7 +113,7 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     job = terminal.call("job", "submit", "until_file", f"path={witness}", f"gate={gate}", "-o", "json").json["id"]
     wait_until(witness.exists, 20, "the start of the job")
     os.killpg(owner.pid, signal.SIGINT)
-    # Had the agents heard the signal twice (from the terminal and from dev), they would stop now and give the job back.
+    # Had the agents received the signal twice (from the terminal and from dev), they would stop now and give the job back.
     wait_until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
     gate.touch()
     assert owner.wait(40) == 0

@@ -279,7 +279,7 @@ def test_a_drained_agent_leaves_and_is_not_started_again(dev: Terminal) -> None:
             extra.kill()
     ended = [row for row in dev.call("agent", "list", "--all", "-o", "json").json if row["name"] == "extra"]
     assert [(row["state"], row["lease_left_seconds"]) for row in ended] == [("RETIRED", None)]
-    # Its buckets have gone their way, and nobody had to rescue anything.
+    # Its buckets were completed, and no rescue was needed.
     report = json.loads(dev.call("doctor", "-o", "json").out)
     assert report["invariants"]["I14"] == 0
     assert report["ok"] is True

@@ -1,4 +1,4 @@
-"""Jobs of a lane and priority that nobody serves run all the same, in a bucket of an agent that helps out."""
+"""Jobs of an unserved lane and priority run all the same, in a bucket of an agent that helps out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and probes of real agents: they add up to what the master says, and tell the truth at the edges of a life."""
+"""Metrics and probes of real agents: they add up to the rows of the master, and are correct at start and exit."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(depl
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours that nobody listens on."""
+    """The first of two neighbouring free ports."""
     while True:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", 0))

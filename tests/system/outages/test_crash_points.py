@@ -1,7 +1,7 @@
-"""The process dies at every named crash point, at the first pass and at a later one, and nobody's hand is needed.
+"""The process dies at every named crash point, at the first pass and at a later one, and no manual step is needed.
 
 Each time: every acknowledged job ends in one final row, as it would have without the death; a rescue counts where a job was
-found in the hands of the dead, an attempt never; nothing stays in flight, in a bucket or half retired; every invariant holds.
+found under a dead agent, an attempt never; nothing stays in flight, in a bucket or half retired; every invariant holds.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ async def test_in_a_rescue(deployment: FaultyDeployment, point: CrashPoint, late
 async def test_before_a_certificate(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path
 ) -> None:
-    """Nobody saw the agent die. The judge dies before it has written so; another one judges."""
+    """No process saw the agent die. The judge dies before it has written the certificate; another one judges."""
     work = await claimed_prey(deployment, tmp_path)
     dead = await deployment.agent_id(PREY)
     deployment.give("wait", FaultSpec("master.certify_dead", Action.HOLD), to=HEALTHY)
@@ -284,7 +284,7 @@ async def test_l2_a_reply_after_the_deadline(deployment: FaultyDeployment) -> No
 
 @pytest.mark.slow
 async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> None:
-    """The hint is not left in the store, and the first renewal that names the job is not heard: the next one is."""
+    """The hint is not left in the store, and the answer of the first renewal with the job is lost; the next one arrives."""
     receipt = await deployment.client.submit(jobs.endless, {"path": str(deployment.path("witness"))})
     await receipt.wait_saved(timeout=HEAL_SECONDS)
     deployment.give("deaf", FaultSpec("master.renew", Action.LOSE_REPLY, 1, "cancel_requested=[b"))
@@ -335,7 +335,7 @@ COPY = """
 async def test_x3_keys_that_come_back(
     deployment: FaultyDeployment, valkey_server: ValkeyServer, tmp_path: Path
 ) -> None:
-    """A store is rolled back behind a bucket's end: its jobs, long finished, lie there again in a bucket that nobody knows.
+    """A store is rolled back behind a bucket's end: its jobs, long finished, are there again in a bucket without a row.
     They are found, refused by their rows, and the keys go away again."""
     work = await claimed_prey(deployment, tmp_path)
     rows = await deployment.fetch("SELECT id FROM bucket WHERE lane = $1 AND state = 'ACTIVE'", jobs.PREY)

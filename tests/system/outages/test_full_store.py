@@ -40,7 +40,7 @@ async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
             before = (await deployment.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
 
             async def outlived() -> bool:
-                """Renewed for three leases and more, each time because the store had heard it."""
+                """Renewed for three leases and more, each time because the store beat succeeded."""
                 beats = (await deployment.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
                 return bool(beats >= before + 12 or first.count("agent_fenced"))
 

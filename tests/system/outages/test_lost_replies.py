@@ -205,7 +205,7 @@ async def test_on_leaving(deployment: FaultyDeployment, call: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("call", AT_THE_START)
 async def test_at_the_start(deployment: FaultyDeployment, call: str) -> None:
-    """An agent that cannot tell whether it was registered may be replaced by another one, but not go round in circles."""
+    """An agent with an unknown registration may be replaced by another one, but not again and again."""
     started = deployment.faulty.count("agent_started")
     names = lose(deployment, call, 1)
     await deployment.kill_agent(FAULTY)

@@ -1,5 +1,5 @@
-"""PostgreSQL away for more than three leases, under load: intake and running go on from the store, nobody restarts, and every
-outcome is there once when it is back. Real servers, real processes; what handlers did they write to a file themselves.
+"""PostgreSQL away for more than three leases, under load: intake and runs continue from the store, no agent restarts, and
+every outcome is there once when it is back. Real servers, real processes; handlers write what they did to a file.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Account:
             await admin.close()
 
     async def password(self, password: str) -> None:
-        """Another one from now on; whoever is connected stays so."""
+        """Another one from now on; present connections stay."""
         await self.say(f"ALTER ROLE app PASSWORD '{password}'")
 
     async def throw_out(self) -> None:

@@ -28,7 +28,7 @@ _SLOW = {"call_timeout": "10m", "connect_timeout": "10m"}
 
 
 class Stoppable:
-    """A store that can be stopped: the kernel takes what is sent to it, and nobody reads."""
+    """A store that can be stopped: the kernel accepts what is sent, and no process reads it."""
 
     def __init__(self, server: ValkeyServer) -> None:
         self.server = server

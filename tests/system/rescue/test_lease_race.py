@@ -1,4 +1,4 @@
-"""The lease race on real servers: always the same story, always one outcome; and it fails when a guard is taken away."""
+"""The lease race on real servers: always the same events, always one outcome; and it fails when a guard is taken away."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def servers(master_dsn: str, store_url: str) -> ClusterSettings:
 
 
 async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list[tuple[RaceResult, list[str]]]:
-    """Verdict and story of each."""
+    """Verdict and events of each."""
     played = []
     async with temporary_cluster(servers) as drill:
         for course in courses:

@@ -80,7 +80,7 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(db: MasterFixt
 
 
 async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(db: MasterFixture) -> None:
-    """The outcome of a job nobody knew comes first: the tombstone must not bury it."""
+    """The outcome of a job without a row comes first: the tombstone must not bury it."""
     job_id = new_id()
     other = await db.connect()
     transaction = other.transaction()
@@ -112,7 +112,7 @@ async def test_two_claimers_share_the_due_jobs_and_neither_waits(db: MasterFixtu
 
 
 async def _expire(db: MasterFixture, agent_id: bytes) -> None:
-    """The lease of one agent is over; everybody has been alive for long."""
+    """The lease of one agent is over; all others have been alive for long."""
     await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 hour'")
     await db.sql.execute(
         "UPDATE agent SET lease_until = clock_timestamp() - interval '1 second' WHERE id = $1", uuids([agent_id])[0]
@@ -192,7 +192,7 @@ async def test_two_rescuers_never_get_the_same_bucket(db: MasterFixture, rescuer
 async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(db: MasterFixture, name: str) -> None:
     """So two batches that overlap wait for each other in one direction only, and cannot deadlock.
 
-    The highest id is locked by somebody; the batch comes with the highest first. When it waits, it must hold the lowest.
+    Another transaction locks the highest id; the batch comes with the highest first. When it waits, it must hold the lowest.
     """
     ids = await db.assigned(5)
     backwards = sorted(ids, reverse=True)

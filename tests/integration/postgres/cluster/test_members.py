@@ -96,7 +96,7 @@ async def test_nobody_judges_with_a_lease_of_its_own_run_out(db: MasterFixture, 
 async def test_nobody_judges_before_it_held_its_lease_for_a_full_term(
     db: MasterFixture, rescuer: bytes, long_term: str
 ) -> None:
-    """After an outage everybody is overdue: who comes back first must let the others come back too."""
+    """After an outage every agent is overdue: the first one back must let the others come back too."""
     judge, accused = uuids([rescuer, db.owner])
     # A term that the server has been up for, so that only the judge's own standing is in question.
     term = await db.sql.fetchval("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) / 2")

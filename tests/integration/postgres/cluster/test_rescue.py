@@ -154,7 +154,7 @@ async def test_a_page_of_a_single_rescue_is_the_last_where_one_is_allowed(db: Ma
 
 @pytest.mark.parametrize("has_row", [True, False])
 async def test_a_page_names_the_jobs_that_end_as_failed(db: MasterFixture, taken: Fence, has_row: bool) -> None:
-    """Whoever looks at a rescue sees what it gave up."""
+    """A report of a rescue shows the jobs that it gave up."""
     last = await _row(db, "PROCESSING", rescues=2) if has_row else new_id()
     other = new_id()
     limit = 3 if has_row else 1

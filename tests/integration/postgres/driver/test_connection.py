@@ -35,7 +35,7 @@ async def _master(dsn: str, settings: MasterSettings = _DEFAULTS) -> AsyncIterat
 
 @asynccontextmanager
 async def _bucket_locked(db: MasterFixture) -> AsyncIterator[None]:
-    """Somebody holds the bucket's row."""
+    """Another transaction holds the bucket's row."""
     other = await db.connect()
     async with other.transaction():
         await other.execute("UPDATE bucket SET changed_at = clock_timestamp()")
@@ -73,7 +73,7 @@ async def test_an_unknown_user_or_database_is_refused_with_a_hint(db: MasterFixt
 
 
 async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(db: MasterFixture) -> None:
-    """A program that works must not end for a password that somebody is about to mend."""
+    """A working program must not end because of a password that is about to be corrected."""
     role = f"role_{new_id().hex()}"
     await db.sql.execute(f"CREATE ROLE {role} LOGIN")
     opener = ConnectionFactory(_with(db.dsn, user=role), "public", MasterSettings(), "test")

@@ -171,7 +171,7 @@ def test_nor_do_statements_get_through_one(error: asyncpg.PostgresError) -> None
 
 
 async def test_a_schema_that_is_dropped_in_mid_work_is_a_schema_that_does_not_fit(db: MasterFixture) -> None:
-    """And never a value of one row: whoever writes waits for the schema instead of putting its jobs aside."""
+    """And never a value of one row: writers wait for the schema instead of setting their jobs aside."""
     row = final_row(new_id(), db.fence)
     assert (await db.master.outcomes.record_final([row])).accepted
     await db.sql.execute(f"ALTER SCHEMA {SCHEMA} RENAME TO elsewhere")

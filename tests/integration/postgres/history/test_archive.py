@@ -335,7 +335,7 @@ async def test_a_sweep_that_was_killed_is_gone_on_with(fresh: MasterFixture, arc
 async def test_a_long_transaction_holds_up_the_archiver_and_not_the_cluster(
     fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
-    """While it waits it asks for no lock, so nobody queues behind it."""
+    """While it waits it requests no lock, so no statement waits behind it."""
     await archive.seal(_now())
     other = await fresh.connect()
     transaction = other.transaction()

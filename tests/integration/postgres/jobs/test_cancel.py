@@ -1,4 +1,4 @@
-"""A cancel is never forgotten: whoever would hold or assign the job next makes it CANCELLED instead."""
+"""A cancel is never forgotten: the next statement that would hold or assign the job makes it CANCELLED instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.postgres.fixture import (
 
 
 async def _flagged(db: MasterFixture, *, processing: bool = False) -> tuple[bytes, int]:
-    """A job in flight that somebody wants cancelled, and its token."""
+    """A job in flight with a cancel request, and its token."""
     (job_id,) = await (db.processing() if processing else db.assigned())
     state = await db.master.requests.cancel(job_id, tombstone=None, actor="test")
     assert state is (JobState.PROCESSING if processing else JobState.ASSIGNED), "in flight it is only asked for"

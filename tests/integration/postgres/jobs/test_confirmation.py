@@ -1,4 +1,4 @@
-"""Jobs that are done when somebody says so: waiting for it, confirmed, too late."""
+"""Jobs that are done when they are confirmed: waiting, confirmed, too late."""
 
 from __future__ import annotations
 

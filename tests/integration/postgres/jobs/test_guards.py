@@ -1,4 +1,4 @@
-"""Who may write about a job: only its present identity, and nobody once it is final."""
+"""Writes about a job: only under its present identity, and none once it is final."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First rows, idempotency keys, and a submit inside somebody else's transaction."""
+"""First rows, idempotency keys, and a submit inside a caller's transaction."""
 
 from __future__ import annotations
 

@@ -306,7 +306,7 @@ async def test_an_idle_transaction_is_ended_by_the_server(db: MasterFixture) -> 
     source = Transactions(MasterAccess(dsn=db.dsn, schema=SCHEMA, application_name="x", settings=settings))
     transaction = await source.begin("attempt")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not transaction.connection.is_closed():  # noqa: ASYNC110 - the driver hears of it by itself
+        while not transaction.connection.is_closed():  # noqa: ASYNC110 - the driver notices it by itself
             await asyncio.sleep(0.02)
     with pytest.raises(InputError, match="transaction_idle_timeout"):
         await conclude(transaction, final_row(new_id(), db.fence), always)

@@ -1,4 +1,4 @@
-"""Jobs whose handler no owner of a matching bucket has: named, put off so that nobody reads over them, put back."""
+"""Jobs whose handler no owner of a matching bucket has: named, put off so that no onboarding reads them, put back."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(se
 
 
 class TestHelp:
-    """Who is asked to open a bucket for what nobody serves, and until when."""
+    """The agent that is asked to open a bucket for unserved jobs, and the end of that request."""
 
     LACK = UnservedCause("payroll", PRIORITY, "lost", known=True, active=False, frozen=False)
 

@@ -1,4 +1,4 @@
-"""The header of every statement tells the truth: parameters and columns by the server, moves by the tables of the rules."""
+"""The header of every statement is correct: parameters and columns by the server, moves by the transition tables."""
 
 from __future__ import annotations
 

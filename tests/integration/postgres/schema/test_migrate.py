@@ -293,7 +293,7 @@ async def before_its_index(
 async def test_writers_go_on_while_an_index_on_job_is_built(
     before_its_index: str, admin: asyncpg.Connection[asyncpg.Record]
 ) -> None:
-    """The building waits for an old transaction; nobody waits for the building."""
+    """The build waits for an old transaction; no writer waits for the build."""
     reader = await asyncpg.connect(before_its_index, server_settings={"search_path": SCHEMA})
     transaction = reader.transaction(isolation="repeatable_read")
     await transaction.start()

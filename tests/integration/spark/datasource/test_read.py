@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def failure(work: Any) -> JobMasterError:
-    """The error that a user is told."""
+    """The error that a user gets."""
     from jobmaster.pipeline.spark.errors import run_spark
 
     with pytest.raises(JobMasterError) as caught:

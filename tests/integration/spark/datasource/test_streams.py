@@ -122,7 +122,7 @@ def old(published: PublishedCluster, count: int, state: str = "SUCCEEDED") -> No
 def test_a_range_that_is_dropped_before_it_was_read_is_an_error(
     published: PublishedCluster, leave: Callable[[Archive], Coroutine[Any, Any, None]]
 ) -> None:
-    """A stream that catches up in small batches, as after a long pause; also one that nobody has started yet."""
+    """A stream that catches up in small batches, as after a long pause; also one that was not started yet."""
     for _ in range(3):
         old(published, 10)
     catching_up, not_begun = Stream(published), Stream(published)

@@ -147,7 +147,7 @@ def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_e
 
 
 def _harmed(table: Any, harm: str) -> Any:
-    """The rows of a file as somebody else might have written them."""
+    """The rows of a file as another program might have written them."""
     import pyarrow as pa
     from pyarrow import compute as pc
 

@@ -1,5 +1,5 @@
 """The archiver dies just before it commits a step, at every step, and once the master dies in the middle; each time it is
-run again. In the end every job is in the lake once and in the master not at all, and nobody ever saw a gap."""
+run again. In the end every job is in the lake once and in the master not at all, and no reader ever saw a gap."""
 
 from __future__ import annotations
 
