@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Connector
+from jobmaster.master.driver.connection import DatabaseConnector
 from jobmaster.master.driver.statements import quoted, sql
 
 STATEMENT_SECONDS = 120.0
@@ -33,7 +33,7 @@ class Reader:
         Raises:
             Unavailable: the server cannot be reached. Refused: it does not accept the user or the database.
         """
-        connector = Connector(dsn)
+        connector = DatabaseConnector(dsn)
         try:
             connection = await connector.connect(
                 connect_timeout_seconds,

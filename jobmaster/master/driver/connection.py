@@ -60,7 +60,7 @@ def place_of(dsn: str) -> str:
         return "of a DSN that cannot be understood"
 
 
-class Connector:
+class DatabaseConnector:
     """Opens connections to the database of one DSN.
 
     A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is tried
@@ -135,7 +135,7 @@ class ConnectionFactory:
     def __init__(self, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> None:
         self.dsn = dsn
         self.schema = schema
-        self._connector = Connector(dsn)
+        self._connector = DatabaseConnector(dsn)
         self.place = self._connector.place
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds

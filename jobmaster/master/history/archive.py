@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, Connector, StatementRunner
+from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, DatabaseConnector, StatementRunner
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
@@ -60,7 +60,7 @@ class Archive:
             await check_schema(StatementRunner(probe), schema)
         finally:
             await probe.close()
-        connector = Connector(dsn)
+        connector = DatabaseConnector(dsn)
         try:
             connection = await connector.connect(
                 settings.connect_timeout_seconds,

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Connection, Connector, place_of
+from jobmaster.master.driver.connection import Connection, DatabaseConnector, place_of
 from jobmaster.master.driver.statements import quoted
 from jobmaster.master.history.export import DELIMITER, NULL, QUOTE
 from jobmaster.model.errors import InputError, JobMasterError, Unavailable
@@ -68,7 +68,7 @@ async def copy_query(dsn: str, text: str, output: Callable[[bytes], Coroutine[An
 
 async def _open(dsn: str) -> Connection:
     try:
-        return await Connector(dsn).connect(
+        return await DatabaseConnector(dsn).connect(
             _CONNECT_SECONDS,
             server_settings={
                 "application_name": "jobmaster-spark",

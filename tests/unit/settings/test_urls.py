@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
-from jobmaster.master.driver.connection import Connector, place_of
+from jobmaster.master.driver.connection import DatabaseConnector, place_of
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.problems import InvalidSettings
@@ -120,9 +120,9 @@ def test_reading_a_dsn_ends_in_a_place_or_in_one_kind_of_error(text: str, form: 
         url = parse_dsn(dsn)
     except UrlError:
         with pytest.raises(ConfigError):
-            Connector(dsn)
+            DatabaseConnector(dsn)
     else:
-        assert str(url) == place_of(dsn) == Connector(dsn).place
+        assert str(url) == place_of(dsn) == DatabaseConnector(dsn).place
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_reading_a_dsn_ends_in_a_place_or_in_one_kind_of_error(text: str, form: 
 def test_a_dsn_of_another_form_is_refused_and_not_quoted(dsn: str) -> None:
     """An option of a data source comes here without the check of the configuration."""
     with pytest.raises(ConfigError, match="no URL of PostgreSQL") as caught:
-        Connector(dsn)
+        DatabaseConnector(dsn)
     assert "s3cret" not in f"{caught.value}{caught.value.hint}{place_of(dsn)}"
 
 

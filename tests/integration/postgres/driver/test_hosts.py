@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.driver.connection import Connector
+from jobmaster.master.driver.connection import DatabaseConnector
 from jobmaster.master.driver.errors import calling, connecting
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
@@ -100,7 +100,7 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(
         await silence(reader, writer)
 
     async with listener(server_root / f"silent-{id(db)}", counted) as silent:
-        connector = Connector(behind(db, silent))
+        connector = DatabaseConnector(behind(db, silent))
         for _ in range(3):
             connection = await connector.connect(PATIENCE_SECONDS / 10, server_settings={})
             await connection.close()
@@ -109,7 +109,7 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(
 
 async def test_all_hosts_together_have_the_time_of_one(db: MasterFixture, server_root: Path) -> None:
     async with listener(server_root / f"mute-{id(db)}", silence) as silent:
-        connector = Connector(f"postgresql://app@/d?host={silent},{silent}")
+        connector = DatabaseConnector(f"postgresql://app@/d?host={silent},{silent}")
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(TimeoutError):
                 await connector.connect(0.2, server_settings={})
