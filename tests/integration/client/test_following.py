@@ -110,10 +110,10 @@ async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
 ) -> None:
     monkeypatch.setattr(waiting_module, "READ_SECONDS", 0.05)
     receipt = await client.cluster.submit(resize, {"path": "a"})
-    thawed = asyncio.Event()
+    unfrozen = asyncio.Event()
 
     async def frozen(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
-        await thawed.wait()
+        await unfrozen.wait()
         return {}
 
     monkeypatch.setattr(client.cluster.master.queries, "states", frozen)
@@ -121,7 +121,7 @@ async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
         with pytest.raises(WaitTimeout):
             await soon(receipt.wait(timeout=0.1))
     finally:
-        thawed.set()
+        unfrozen.set()
 
 
 @pytest.mark.usefixtures("never_reread")

@@ -58,14 +58,14 @@ def frozen(server: PostgresServer) -> Callable[[], object]:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
 
-    def thaw() -> None:
+    def unfreeze() -> None:
         for pid in reversed(pids):
             try:
                 os.kill(pid, signal.SIGCONT)
             except ProcessLookupError:
                 continue
 
-    return thaw
+    return unfreeze
 
 
 class Load:

@@ -46,8 +46,8 @@ class Listing:
         return {each: OwnerTraits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
 
 
-class Bench:
-    """A group over paper stores."""
+class BucketChoiceFixture:
+    """A bucket group over fake stores."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
         id=new_id(), store="default", lane="default", priority=3, state=BucketState.COMPLETING, epoch=1, owner=new_id()
     )
     elsewhere = bucket(store="a-store-this-producer-does-not-know")
-    bench = Bench({"default": store}, [right, other_lane, other_priority, closing, elsewhere])
+    choice = BucketChoiceFixture({"default": store}, [right, other_lane, other_priority, closing, elsewhere])
     batch = entries(3)
     for _ in range(20):
-        assert await bench.group.place(batch) == Placement(Durability.STORE, right.id)
+        assert await choice.group.place(batch) == Placement(Durability.STORE, right.id)
     assert store.calls == [(right.id, batch)] * 20
 
 
@@ -106,9 +106,9 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
 async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> None:
     bad, good = bucket(), bucket()
     store = FakeProducerStore(answers({bad.id: no}))
-    bench = Bench({"default": store}, [bad, good])
+    choice = BucketChoiceFixture({"default": store}, [bad, good])
     for _ in range(20):
-        assert await bench.group.place(entries(2)) == Placement(Durability.STORE, good.id)
+        assert await choice.group.place(entries(2)) == Placement(Durability.STORE, good.id)
     # It was asked at most once: what said no is left alone for a while.
     assert sum(1 for bucket_id, _ in store.calls if bucket_id == bad.id) <= 1
 
@@ -116,81 +116,83 @@ async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> N
 async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
     one, two = bucket(), bucket()
     both_full = answers(dict.fromkeys([one.id, two.id], Submitted(ReplyStatus.FULL, 9)))
-    full = Bench({"default": FakeProducerStore(both_full)}, [one, two])
+    full = BucketChoiceFixture({"default": FakeProducerStore(both_full)}, [one, two])
     assert await full.group.place(entries(1)) == ALL_FULL
-    closed = Bench({"default": FakeProducerStore(answers({one.id: Submitted(ReplyStatus.CLOSED, 0)}))}, [one])
+    closed = BucketChoiceFixture(
+        {"default": FakeProducerStore(answers({one.id: Submitted(ReplyStatus.CLOSED, 0)}))}, [one]
+    )
     assert await closed.group.place(entries(1)) == NO_BUCKET
-    empty = Bench({"default": FakeProducerStore()}, [])
+    empty = BucketChoiceFixture({"default": FakeProducerStore()}, [])
     assert await empty.group.place(entries(1)) == NO_BUCKET
 
 
 async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
     one = bucket()
     store = FakeProducerStore(answers({one.id: [Submitted(ReplyStatus.FULL, 9), Submitted(ReplyStatus.OK, 1)]}))
-    bench = Bench({"default": store}, [one])
-    assert await bench.group.place(entries(1)) == ALL_FULL
-    assert await bench.group.place(entries(1)) == ALL_FULL
+    choice = BucketChoiceFixture({"default": store}, [one])
+    assert await choice.group.place(entries(1)) == ALL_FULL
+    assert await choice.group.place(entries(1)) == ALL_FULL
     assert len(store.calls) == 1
-    bench.clock.now += 0.1
-    assert (await bench.group.place(entries(1))).bucket_id == one.id
+    choice.clock.now += 0.1
+    assert (await choice.group.place(entries(1))).bucket_id == one.id
 
 
 async def test_a_new_bucket_is_found_when_the_known_ones_are_closed() -> None:
     old, new = bucket(), bucket()
     store = FakeProducerStore(answers({old.id: Submitted(ReplyStatus.CLOSED, 0)}))
-    bench = Bench({"default": store}, [old])
-    await bench.map.fresh()
-    bench.listing.listed = [old, new]
-    bench.clock.now += 1
-    assert (await bench.group.place(entries(1))).bucket_id == new.id
-    assert bench.listing.asked == 2
+    choice = BucketChoiceFixture({"default": store}, [old])
+    await choice.map.fresh()
+    choice.listing.listed = [old, new]
+    choice.clock.now += 1
+    assert (await choice.group.place(entries(1))).bucket_id == new.id
+    assert choice.listing.asked == 2
 
 
 async def test_the_map_is_used_as_it_is_while_the_master_is_down() -> None:
     one = bucket()
-    bench = Bench({"default": FakeProducerStore()}, [one])
-    await bench.map.fresh()
-    bench.listing.listed = Unavailable("master down")
-    bench.clock.now += 1000
-    assert (await bench.group.place(entries(1))).bucket_id == one.id
-    await bench.map.close()
+    choice = BucketChoiceFixture({"default": FakeProducerStore()}, [one])
+    await choice.map.fresh()
+    choice.listing.listed = Unavailable("master down")
+    choice.clock.now += 1000
+    assert (await choice.group.place(entries(1))).bucket_id == one.id
+    await choice.map.close()
 
 
 async def test_without_any_map_the_master_being_down_is_said() -> None:
-    bench = Bench({"default": FakeProducerStore()}, [])
-    bench.listing.listed = Unavailable("master down")
-    for ask in (bench.map.fresh, bench.map.renew, lambda: bench.group.place(entries(1))):
+    choice = BucketChoiceFixture({"default": FakeProducerStore()}, [])
+    choice.listing.listed = Unavailable("master down")
+    for ask in (choice.map.fresh, choice.map.renew, lambda: choice.group.place(entries(1))):
         with pytest.raises(Unavailable, match="master down"):
             await ask()
 
 
 async def test_many_callers_make_one_query_for_the_map() -> None:
-    bench = Bench({"default": FakeProducerStore()}, [bucket()])
-    await asyncio.gather(*(bench.group.place(entries(1)) for _ in range(20)))
-    assert bench.listing.asked == 1
+    choice = BucketChoiceFixture({"default": FakeProducerStore()}, [bucket()])
+    await asyncio.gather(*(choice.group.place(entries(1)) for _ in range(20)))
+    assert choice.listing.asked == 1
 
 
 async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids() -> None:
     one, two = bucket(), bucket()
     unknown: list[Answer] = [OutcomeUnknown("no answer"), Submitted(ReplyStatus.OK, 3)]
     store = FakeProducerStore(answers({one.id: unknown, two.id: Unavailable("never")}))
-    bench = Bench({"default": store}, [one])
+    choice = BucketChoiceFixture({"default": store}, [one])
     batch = entries(3)
-    assert (await bench.group.place(batch)).bucket_id == one.id
+    assert (await choice.group.place(batch)).bucket_id == one.id
     assert store.calls == [(one.id, batch), (one.id, batch)]
 
 
 async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> None:
     one = bucket()
     store = FakeProducerStore(answers({one.id: OutcomeUnknown("no answer")}))
-    bench = Bench({"default": store}, [one])
+    choice = BucketChoiceFixture({"default": store}, [one])
     with pytest.raises(OutcomeUnknown):
-        await bench.group.place(entries(1))
+        await choice.group.place(entries(1))
     # Certain refusals afterwards do not make the first answer any more certain.
     store.script = answers({one.id: [OutcomeUnknown("no answer"), Submitted(ReplyStatus.FULL, 9)]})
-    bench.clock.now += 100
+    choice.clock.now += 100
     with pytest.raises(OutcomeUnknown):
-        await bench.group.place(entries(1))
+        await choice.group.place(entries(1))
 
 
 @pytest.mark.parametrize(
@@ -210,15 +212,15 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
     one, two = bucket("a"), bucket("b")
     first = FakeProducerStore(answers({one.id: OutcomeUnknown("no answer")}))
     second = FakeProducerStore(answers({two.id: then}))
-    bench = Bench({"a": first, "b": second}, [one, two])
-    await bench.map.fresh()
-    bench.listing.listed = Unavailable("master down")
-    bench.clock.now += 1
-    handle = bench.map.handle(two.id)
+    choice = BucketChoiceFixture({"a": first, "b": second}, [one, two])
+    await choice.map.fresh()
+    choice.listing.listed = Unavailable("master down")
+    choice.clock.now += 1
+    handle = choice.map.handle(two.id)
     assert handle is not None
     handle.depth = 99  # the first store is asked first
     batch = entries(2)
-    (answer,) = set(await asyncio.gather(bench.group.send(batch), return_exceptions=True))
+    (answer,) = set(await asyncio.gather(choice.group.send(batch), return_exceptions=True))
     assert isinstance(answer, OutcomeUnknown), answer
     assert "no answer" in answer.message
     assert {bucket_id for bucket_id, _ in first.calls + second.calls} == {one.id, two.id}
@@ -238,8 +240,8 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
 async def test_the_receipt_says_what_was_truly_reached(
     health: StoreHealth, need: Durability, level: Durability
 ) -> None:
-    bench = Bench({"default": FakeProducerStore(health=health)}, [bucket()], need)
-    assert (await bench.group.place(entries(1))).level is level
+    choice = BucketChoiceFixture({"default": FakeProducerStore(health=health)}, [bucket()], need)
+    assert (await choice.group.place(entries(1))).level is level
 
 
 @pytest.mark.parametrize(
@@ -255,30 +257,30 @@ async def test_a_level_out_of_reach_is_refused_with_the_cure_and_nothing_is_sent
     health: StoreHealth, need: Durability, hint: str
 ) -> None:
     store = FakeProducerStore(health=health)
-    bench = Bench({"default": store}, [bucket()], need)
+    choice = BucketChoiceFixture({"default": store}, [bucket()], need)
     with pytest.raises(DurabilityRefused, match=hint):
-        await bench.group.place(entries(1))
+        await choice.group.place(entries(1))
     assert store.calls == []
 
 
 async def test_among_stores_only_those_worth_the_level_are_used() -> None:
     weak, strong = FakeProducerStore(health=NO_LOG), FakeProducerStore()
     buckets = [bucket("weak"), bucket("weak"), bucket("strong")]
-    bench = Bench({"weak": weak, "strong": strong}, buckets)
+    choice = BucketChoiceFixture({"weak": weak, "strong": strong}, buckets)
     for _ in range(20):
-        assert (await bench.group.place(entries(1))).bucket_id == buckets[2].id
+        assert (await choice.group.place(entries(1))).bucket_id == buckets[2].id
     assert weak.calls == []
 
 
 async def test_a_store_that_loses_its_log_is_noticed() -> None:
     store = FakeProducerStore()
-    bench = Bench({"default": store}, [bucket()])
-    assert (await bench.group.place(entries(1))).level is Durability.STORE
+    choice = BucketChoiceFixture({"default": store}, [bucket()])
+    assert (await choice.group.place(entries(1))).level is Durability.STORE
     store.health_is = NO_LOG
-    bench.clock.now += RECHECK_SECONDS + 1
+    choice.clock.now += RECHECK_SECONDS + 1
     for _ in range(3):
         try:
-            await bench.group.place(entries(1))
+            await choice.group.place(entries(1))
         except DurabilityRefused:
             return
     pytest.fail("the store was trusted for ever")
@@ -292,8 +294,8 @@ async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
         return Submitted(ReplyStatus.SKEW, 0, 7_200_000) if bad in items else Submitted(ReplyStatus.OK, 1)
 
     store = FakeProducerStore(skewed)
-    bench = Bench({"default": store}, [bucket()])
-    placed = await bench.group.send(batch)
+    choice = BucketChoiceFixture({"default": store}, [bucket()])
+    placed = await choice.group.send(batch)
     assert [isinstance(answer, ClockSkew) for answer in placed] == [item is bad for item in batch]
     assert "+7200.000 s" in str(placed[4])
     stored = [item for _, items in store.calls if bad not in items for item in items]
@@ -303,15 +305,15 @@ async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
 async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -> None:
     one, two = bucket(), bucket()
     store = FakeProducerStore()
-    bench = Bench({"default": store}, [one, two])
-    await bench.map.fresh()
-    handle = bench.map.handle(one.id)
+    choice = BucketChoiceFixture({"default": store}, [one, two])
+    await choice.map.fresh()
+    handle = choice.map.handle(one.id)
     assert handle is not None
     handle.depth = 5
     store.gate.clear()
-    tasks = [asyncio.create_task(bench.group.place(entries(10)))]
+    tasks = [asyncio.create_task(choice.group.place(entries(10)))]
     await until(lambda: len(store.calls) == 1)
-    tasks.append(asyncio.create_task(bench.group.place(entries(1))))
+    tasks.append(asyncio.create_task(choice.group.place(entries(1))))
     await until(lambda: len(store.calls) == 2)
     store.gate.set()
     await asyncio.gather(*tasks)
@@ -324,52 +326,52 @@ async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -
 async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> None:
     store = FakeProducerStore()
     able, other, unheard_of = bucket(), bucket(), bucket()
-    bench = Bench({"default": store}, [able, other, unheard_of], handler="h")
-    bench.listing.has = {able.owner: frozenset({"h", "x"}), other.owner: frozenset({"x"})}
-    went = {(await bench.group.place(entries(1))).bucket_id for _ in range(40)}
+    choice = BucketChoiceFixture({"default": store}, [able, other, unheard_of], handler="h")
+    choice.listing.has = {able.owner: frozenset({"h", "x"}), other.owner: frozenset({"x"})}
+    went = {(await choice.group.place(entries(1))).bucket_id for _ in range(40)}
     assert went == {able.id, unheard_of.id}
-    assert bench.map.mixed
+    assert choice.map.mixed
 
 
 async def test_nothing_depends_on_it() -> None:
     """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
     able, other = bucket(), bucket()
     store = FakeProducerStore(answers({able.id: Submitted(ReplyStatus.CLOSED, 0)}))
-    bench = Bench({"default": store}, [able, other], handler="h")
-    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
-    assert (await bench.group.place(entries(1))).bucket_id == other.id
-    bench = Bench({"default": FakeProducerStore()}, [other], handler="unknown")
-    bench.listing.has = {other.owner: frozenset({"x"}), able.owner: frozenset({"h"})}
-    assert (await bench.group.place(entries(1))).bucket_id == other.id
+    choice = BucketChoiceFixture({"default": store}, [able, other], handler="h")
+    choice.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
+    assert (await choice.group.place(entries(1))).bucket_id == other.id
+    choice = BucketChoiceFixture({"default": FakeProducerStore()}, [other], handler="unknown")
+    choice.listing.has = {other.owner: frozenset({"x"}), able.owner: frozenset({"h"})}
+    assert (await choice.group.place(entries(1))).bucket_id == other.id
 
 
 async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
     able, other = bucket(), bucket()
-    bench = Bench({"default": FakeProducerStore()}, [able, other], handler="h")
-    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset()}
-    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {able.id}
-    bench.listing.has = {}
-    bench.clock.now += 1.0
-    await bench.map.renew()
-    assert not bench.map.mixed
-    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {able.id, other.id}
+    choice = BucketChoiceFixture({"default": FakeProducerStore()}, [able, other], handler="h")
+    choice.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset()}
+    assert {(await choice.group.place(entries(1))).bucket_id for _ in range(20)} == {able.id}
+    choice.listing.has = {}
+    choice.clock.now += 1.0
+    await choice.map.renew()
+    assert not choice.map.mixed
+    assert {(await choice.group.place(entries(1))).bucket_id for _ in range(40)} == {able.id, other.id}
 
 
 async def test_owners_get_jobs_by_their_shares() -> None:
     small, big = bucket(), bucket()
     store = FakeProducerStore()
-    bench = Bench({"default": store}, [small, big])
-    bench.listing.shares = {small.owner: 0.5, big.owner: 1.5}
+    choice = BucketChoiceFixture({"default": store}, [small, big])
+    choice.listing.shares = {small.owner: 0.5, big.owner: 1.5}
     for _ in range(400):
-        await bench.group.place(entries(1))
-    assert not bench.map.mixed
+        await choice.group.place(entries(1))
+    assert not choice.map.mixed
     went = Counter(bucket_id for bucket_id, _ in store.calls)
     assert 240 < went[big.id] < 360, "three quarters, give or take seven standard deviations"
-    handle = bench.map.handle(big.id)
+    handle = choice.map.handle(big.id)
     assert handle is not None
-    handle.answered(1000, bench.clock.now)
-    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}
-    bench.clock.now += DEPTH_SECONDS
-    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {small.id, big.id}, (
+    handle.answered(1000, choice.clock.now)
+    assert {(await choice.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}
+    choice.clock.now += DEPTH_SECONDS
+    assert {(await choice.group.place(entries(1))).bucket_id for _ in range(40)} == {small.id, big.id}, (
         "that is long ago"
     )

@@ -11,8 +11,8 @@ from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 from tests.support.waiting import until
 
 
-class Desk:
-    """Doubles numbers; remembers its calls; can be held."""
+class DoublingBatchTarget:
+    """Doubles numbers, records its calls, and can hold them."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -29,14 +29,14 @@ class Desk:
 
 
 def gathering(
-    desk: Desk, *, chunk: int = 100, calls_max: int = 2, pending_limit: PendingLimit | None = None
+    target: DoublingBatchTarget, *, chunk: int = 100, calls_max: int = 2, pending_limit: PendingLimit | None = None
 ) -> Coalescer[int, int]:
-    return Coalescer(desk.send, chunk=chunk, calls_max=calls_max, pending_limit=pending_limit or PendingLimit())
+    return Coalescer(target.send, chunk=chunk, calls_max=calls_max, pending_limit=pending_limit or PendingLimit())
 
 
 async def test_what_comes_in_one_turn_of_the_loop_leaves_in_one_call() -> None:
-    desk = Desk()
-    line = gathering(desk)
+    target = DoublingBatchTarget()
+    line = gathering(target)
 
     async def caller(number: int) -> int:
         return await line.put(number, 1)
@@ -44,64 +44,64 @@ async def test_what_comes_in_one_turn_of_the_loop_leaves_in_one_call() -> None:
     assert await asyncio.gather(*(caller(number) for number in range(50) if number != 13)) == [
         number * 2 for number in range(50) if number != 13
     ]
-    assert len(desk.calls) == 1
+    assert len(target.calls) == 1
 
 
 async def test_chunks_are_bounded_in_items_and_bytes_and_keep_their_order() -> None:
-    desk = Desk()
-    line = gathering(desk, chunk=10, calls_max=100)
+    target = DoublingBatchTarget()
+    line = gathering(target, chunk=10, calls_max=100)
     await asyncio.gather(*[line.put(number, 1) for number in range(100, 125)])
-    assert [len(call) for call in desk.calls] == [10, 10, 5]
-    assert [item for call in desk.calls for item in call] == list(range(100, 125))
-    desk.calls.clear()
+    assert [len(call) for call in target.calls] == [10, 10, 5]
+    assert [item for call in target.calls for item in call] == list(range(100, 125))
+    target.calls.clear()
     await asyncio.gather(*[line.put(number, CHUNK_BYTES_MAX // 2) for number in range(5)])
-    assert [len(call) for call in desk.calls] == [2, 2, 1]
-    desk.calls.clear()
+    assert [len(call) for call in target.calls] == [2, 2, 1]
+    target.calls.clear()
     # A single item over the limit of a call still leaves, alone.
     await asyncio.gather(line.put(1, CHUNK_BYTES_MAX * 2), line.put(2, 1))
-    assert [len(call) for call in desk.calls] == [1, 1]
+    assert [len(call) for call in target.calls] == [1, 1]
 
 
 async def test_while_enough_calls_are_under_way_later_items_gather() -> None:
-    desk = Desk()
-    desk.open.clear()
-    line = gathering(desk, calls_max=2)
+    target = DoublingBatchTarget()
+    target.open.clear()
+    line = gathering(target, calls_max=2)
     futures = []
     for number in range(100, 120):
         futures.append(line.put(number, 1))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert [len(call) for call in desk.calls] == [1, 1]
-    desk.open.set()
+    assert [len(call) for call in target.calls] == [1, 1]
+    target.open.set()
     await asyncio.gather(*futures)
-    assert [len(call) for call in desk.calls] == [1, 1, 18]
+    assert [len(call) for call in target.calls] == [1, 1, 18]
 
 
 async def test_a_cancelled_caller_leaves_its_neighbours_alone() -> None:
-    desk = Desk()
-    desk.open.clear()
-    line = gathering(desk)
+    target = DoublingBatchTarget()
+    target.open.clear()
+    line = gathering(target)
 
     async def caller(number: int) -> int:
         return await line.put(number, 1)
 
     tasks = [asyncio.create_task(caller(number)) for number in range(3)]
-    await until(lambda: desk.calls)
+    await until(lambda: target.calls)
     tasks[1].cancel()
     with pytest.raises(asyncio.CancelledError):
         await tasks[1]
-    desk.open.set()
+    target.open.set()
     assert await tasks[0] == 0
     assert await tasks[2] == 4
 
 
 async def test_an_error_of_one_item_is_its_own_and_an_error_of_the_call_is_everybodys() -> None:
-    desk = Desk()
-    line = gathering(desk)
+    target = DoublingBatchTarget()
+    line = gathering(target)
     answers = await asyncio.gather(line.put(12, 1), line.put(13, 1), return_exceptions=True)
     assert answers[0] == 24
     assert isinstance(answers[1], ValueError)
-    desk.fails = Unavailable("gone")
+    target.fails = Unavailable("gone")
     answers = await asyncio.gather(line.put(1, 1), line.put(2, 1), return_exceptions=True)
     assert all(isinstance(answer, Unavailable) for answer in answers)
 
@@ -116,18 +116,18 @@ async def test_an_answer_for_every_item_or_it_is_an_error() -> None:
 
 
 async def test_closing_answers_everybody() -> None:
-    desk = Desk()
-    desk.open.clear()
+    target = DoublingBatchTarget()
+    target.open.clear()
     pending_limit = PendingLimit()
-    line = gathering(desk, calls_max=1, pending_limit=pending_limit)
+    line = gathering(target, calls_max=1, pending_limit=pending_limit)
     sent = line.put(1, 5)
-    await until(lambda: desk.calls)
+    await until(lambda: target.calls)
     unsent = line.put(2, 5)
     closing = asyncio.create_task(line.close())
     with pytest.raises(Unavailable, match="before the call was sent"):
         await unsent
     assert not isinstance(unsent.exception(), OutcomeUnknown)
-    desk.open.set()
+    target.open.set()
     await closing
     assert await sent == 2
     assert not pending_limit.reached
@@ -135,16 +135,16 @@ async def test_closing_answers_everybody() -> None:
 
 async def test_the_gate_shuts_on_jobs_or_bytes_and_opens_when_answers_come() -> None:
     for pending_limit in (PendingLimit(jobs_max=2), PendingLimit(bytes_max=20)):
-        desk = Desk()
-        desk.open.clear()
-        line = gathering(desk, pending_limit=pending_limit)
+        target = DoublingBatchTarget()
+        target.open.clear()
+        line = gathering(target, pending_limit=pending_limit)
         futures = [line.put(number, 10) for number in range(2)]
         assert pending_limit.reached
         with pytest.raises(BucketsFull, match=r"2 jobs \(20 bytes\)"):
             await pending_limit.wait(0.01)
         waiting = asyncio.create_task(pending_limit.wait(30.0))
         await asyncio.sleep(0)
-        desk.open.set()
+        target.open.set()
         await asyncio.gather(*futures)
         await waiting
         assert not pending_limit.reached
