@@ -34,7 +34,7 @@ _ABANDONED = ErrorInfo(
     message="stopped because its agent leaves; a job delivered at most once is not started again",
     reason="abandoned",
 )
-UNCONFIRMED = ErrorInfo(type="Unconfirmed", message="nobody has confirmed it", reason="unconfirmed")
+UNCONFIRMED = ErrorInfo(type="Unconfirmed", message="it was not confirmed in time", reason="unconfirmed")
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
 
