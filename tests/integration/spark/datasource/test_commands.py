@@ -169,7 +169,8 @@ def test_the_example_runs(published: PublishedCluster, tmp_path: Path) -> None:
     env = {
         **os.environ,
         "MASTER_DSN": published.options["dsn"],
-        "JOBMASTER_CLUSTER": published.settings.cluster,
+        # The example finds the schema by the name of the cluster.
+        "JOBMASTER_CLUSTER": published.settings.schema_name().removeprefix("jobmaster_"),
         "REJECTS": str(tmp_path / "no"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
