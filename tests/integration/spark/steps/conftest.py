@@ -13,7 +13,6 @@ import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
-from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,10 +72,10 @@ class SeededCluster:
 
 @pytest.fixture
 def seeded(
-    migrated_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path
+    master_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path
 ) -> Iterator[SeededCluster]:
     """A cluster of three days without jobs yet."""
-    made = seeded_cluster(migrated_dsn, store_url, cluster_name, tmp_path)
+    made = seeded_cluster(master_dsn, store_url, cluster_name, tmp_path)
     made.spark = spark
     yield made
     made.close()
@@ -88,7 +87,7 @@ def seeded_cluster(dsn: str, url: str, cluster: str, tmp_path: Path) -> SeededCl
 
     settings = ClusterSettings(
         cluster=cluster,
-        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA),
+        master=MasterSettings(dsn=dsn),
         stores={"default": StoreSettings(url=url)},
         # Ranges may leave when they are two of these old, and tests run at any time of the day.
         limits=Limits(clock_skew_seconds=1.0),
