@@ -6,7 +6,7 @@
 -- in: $5 uuid highest job id, itself outside
 -- out: name text
 -- move: nothing
--- fence: the caller has locked job and job_detached (keep_ranges): what is not dropped by now stays until its transaction ends
+-- fence: the caller has locked job and job_detached (block_retirement): a range that is not dropped by now stays until its transaction ends
 -- index: none; one row a range
 SELECT name
 FROM archive_manifest
