@@ -102,7 +102,7 @@ class Freezer:
         old = _FREEZER.is_dir()
         self._group = (_FREEZER if old else _UNIFIED) / name
         self._state = self._group / ("freezer.state" if old else "cgroup.freeze")
-        self._words = ("FROZEN", "UNFROZEN") if old else ("1", "0")
+        self._words = ("FROZEN", "THAWED") if old else ("1", "0")
 
     def make(self) -> str | None:
         """Make the group; the reason if that is not possible here."""
