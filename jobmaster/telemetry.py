@@ -42,7 +42,7 @@ class Metric(NamedTuple):
     help: str
     label: str | None = None
     """Name of its label, if it has one, or names with commas between them; the values come from small closed sets (states,
-    duties, names of handlers)."""
+    periodic tasks, names of handlers)."""
     bounds: tuple[float, ...] = ()
 
     @property
@@ -220,9 +220,9 @@ METRICS: dict[str, Metric] = {
     "place_certificates_failed": Metric(
         "jobmaster_supervisor_certificates_failed", _C, "Death certificates that it could not have written in time."
     ),
-    # duties
-    "duty_ticks": Metric("jobmaster_duty_ticks", _C, "Ticks of background duties.", "duty"),
-    "duty_failures": Metric("jobmaster_duty_failures", _C, "Ticks that failed.", "duty"),
+    # periodic tasks
+    "periodic_task_ticks": Metric("jobmaster_periodic_task_ticks", _C, "Ticks of periodic tasks.", "task"),
+    "periodic_task_failures": Metric("jobmaster_periodic_task_failures", _C, "Ticks of periodic tasks that failed.", "task"),
 }
 
 
@@ -332,8 +332,8 @@ class Telemetry:
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0
         self.buckets_dropped = 0
-        self.duty_ticks: Tally = Tally(int)
-        self.duty_failures: Tally = Tally(int)
+        self.periodic_task_ticks: Tally = Tally(int)
+        self.periodic_task_failures: Tally = Tally(int)
         self._readings: dict[str, Reading] = {}
 
     def read_from(self, key: str, reading: Reading) -> None:

@@ -35,7 +35,7 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Before `-m` is applied: whoever wants the session bears its mark."""
+    """Before `-m` is applied: a test that wants the session has its mark."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
@@ -84,7 +84,7 @@ def valkey_server(server_root: Path) -> Iterator[ValkeyServer]:
 
 @pytest.fixture
 async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
-    """DSN of an empty database of this test's own; whoever is still connected at its end is thrown out."""
+    """DSN of an empty database of this test's own; connections that are open at its end are closed."""
     name = f"test_{secrets.token_hex(6)}"
     admin = await asyncpg.connect(postgres_server.dsn)
     try:

@@ -86,9 +86,9 @@ async def run_periodically(
                 delay = backoff_delay(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
             else:
                 if failures:
-                    log.info(Event.DUTY_RECOVERED, {"duty": task.name, "failures": failures})
+                    log.info(Event.PERIODIC_TASK_RECOVERED, {"task": task.name, "failures": failures})
                 failures = 0
-            telemetry.duty_ticks[task.name] += 1
+            telemetry.periodic_task_ticks[task.name] += 1
             # A kick does not cut a back-off short: kicks come in streams, and the store may just be down.
             await _pause(delay * (1.0 - SPREAD * jitter()), stopped, None if failures else kicked)
     finally:
@@ -116,11 +116,11 @@ async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.
 
 
 def _note_failure(log: EventLog, telemetry: Telemetry, name: str, error: Exception, failures: int) -> None:
-    telemetry.duty_failures[name] += 1
+    telemetry.periodic_task_failures[name] += 1
     if not is_logged(failures):
         return
-    fields = {"duty": name, "failures": failures, "error": type(error).__name__, "reason": str(error)}
+    fields = {"task": name, "failures": failures, "error": type(error).__name__, "reason": str(error)}
     if isinstance(error, Unavailable | TimeoutError):
-        log.warning(Event.DUTY_FAILED, fields)
+        log.warning(Event.PERIODIC_TASK_FAILED, fields)
     else:
-        log.error(Event.DUTY_FAILED, fields, trace=True)
+        log.error(Event.PERIODIC_TASK_FAILED, fields, trace=True)

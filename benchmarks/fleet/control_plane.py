@@ -67,7 +67,7 @@ class Control:
         cluster.time.at(draw(), self._tend)
 
     def join(self, lease: Lease) -> None:
-        """An agent's duties begin."""
+        """The periodic tasks of an agent begin."""
         time, draw = self.cluster.time, self.cluster.random.random
         now = time.now
         self.leases.append(lease)

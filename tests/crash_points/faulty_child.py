@@ -1,7 +1,7 @@
 """An agent whose ports have faults: a main program like ``jobmaster_agents.agent_main``, for the tests alone.
 
 Functions of the program under test are replaced here before it runs: the two functions that open its
-stores, and pauses of rare duties that would make a test wait for a minute.
+stores, and pauses of rare periodic tasks that would make a test wait for a minute.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def prepared() -> agent_main.RunAgent:
 
 
 def hasten() -> None:
-    """Duties that come every minute come every half second."""
+    """Periodic tasks that run every minute run every half second."""
     anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
 

@@ -19,7 +19,7 @@ CODE = (*PRODUCT, "tests", "benchmarks")
 MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
 
 LONG = {
-    "agents/jobmaster_agents/agent.py:__init__": "it introduces every duty of an agent, once, by name",
+    "agents/jobmaster_agents/agent.py:__init__": "it introduces every periodic task of an agent, once, by name",
     "agents/jobmaster_agents/bucket_worker.py:__init__": "it wires every station of a job's way, once, by name",
 }
 """Functions that may be longer, and why."""
@@ -57,10 +57,10 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
     "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
     "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
-    "agents/jobmaster_agents/background_task.py": "a duty that fails is logged, counted and tried again",
+    "agents/jobmaster_agents/background_task.py": "a periodic task that fails is logged, counted and tried again",
     "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
     "agents/jobmaster_agents/outcomes/outcome_builder.py": "a result is foreign code while it is being encoded",
-    "jobmaster/agentstore/blocking.py": "handed on to whoever waits for the shared connection",
+    "jobmaster/agentstore/blocking.py": "handed on to the callers that wait for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescer.py": "handed on to every caller of the batch",

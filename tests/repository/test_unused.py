@@ -54,7 +54,10 @@ UNUSED = {
         "b": "def f(): ...\nf()\n",
         "c": "print('f g')",
     },
-    "a name that a package hands on to nobody": {"p/a": "def f(): ...", "p/__init__": "from jobmaster.p.a import f"},
+    "a name that a package exports and no module uses": {
+        "p/a": "def f(): ...",
+        "p/__init__": "from jobmaster.p.a import f",
+    },
     "a method": {"a": "class A:\n    def f(self): ...\nA"},
     "a method that a function is called like": {"a": "class A:\n    def f(self): ...\nA\ndef g(f): f()\ng"},
     "a property": {"a": "class A:\n    @property\n    def f(self): ...\nA"},

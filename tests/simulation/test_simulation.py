@@ -39,7 +39,7 @@ def test_another_seed_is_another_history() -> None:
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_a_guard_left_out_is_noticed(name: str) -> None:
     caught = catch(name)
-    assert caught.seeds, f"{ABLATIONS[name].about}: nobody noticed"
+    assert caught.seeds, f"{ABLATIONS[name].about}: no seed found it"
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Migrated databases for tests, each used by one test after another: to empty one costs a tenth of what a copy costs.
 
 Before a test gets a database that another test had, its tables are as the migrations left them. A test that changed the
-schema itself, a partition or a right, leaves its database to nobody: it is dropped, and the next test gets a fresh copy.
+schema itself, a partition or a right, leaves its database to no other test: it is dropped, and the next test gets a copy.
 Each use has a database name of its own, so a connection of an earlier test that comes back finds no database.
 """
 
@@ -87,7 +87,7 @@ class MigratedDatabases:
         return self._dsn(name)
 
     async def give_back(self, dsn: str) -> None:
-        """A test has ended; whoever is still connected is thrown out."""
+        """A test has ended; connections that are still open are closed."""
         name, after = urlsplit(dsn).path.removeprefix("/"), _new_name()
         admin = await self._connected()
         await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)

@@ -107,7 +107,7 @@ class Participant:
         )
 
     def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> StoreRescuer:
-        """Its rescue duty for one store, perhaps over ports that end it."""
+        """Its rescuer of one store, perhaps over ports that end it."""
         return StoreRescuer(
             self.ownership,
             master or self.master,

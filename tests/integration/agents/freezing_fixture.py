@@ -49,7 +49,7 @@ def encoded(gate: str, due_us: int = 0) -> tuple[bytes, bytes]:
 
 
 class Life:
-    """One agent with one bucket and two slots, and its ownership duty."""
+    """One agent with one bucket and two slots, and its ownership check."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner

@@ -32,7 +32,7 @@ class Candidate:
         self.due_notifier = DueNotifier(
             agent.master.queries, agent.stores, agent.reachability, SystemClock(), agent.telemetry, map_seconds=10.0
         )
-        self.duty = Leader(
+        self.task = Leader(
             agent.ownership,
             agent.master.leadership,
             self.due_notifier,
@@ -68,49 +68,49 @@ class Remembered:
 
 async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new_epoch(driven: DrivenCluster) -> None:
     first, second = Candidate(await driven.agent()), Candidate(await driven.agent())
-    await first.duty.tick()
-    await second.duty.tick()
-    assert first.duty.epoch is not None
-    assert second.duty.epoch is None
-    await first.duty.tick()
-    await first.duty.resign()
-    second.duty.on_leader_seen((await second.agent.master.members.renew(second.agent.agent_id, 600.0)).leader)
-    await second.duty.tick()
-    assert second.duty.epoch is not None
-    assert second.duty.epoch > 1
+    await first.task.tick()
+    await second.task.tick()
+    assert first.task.epoch is not None
+    assert second.task.epoch is None
+    await first.task.tick()
+    await first.task.resign()
+    second.task.on_leader_seen((await second.agent.master.members.renew(second.agent.agent_id, 600.0)).leader)
+    await second.task.tick()
+    assert second.task.epoch is not None
+    assert second.task.epoch > 1
 
 
 async def test_a_leader_that_slept_through_its_lease_finds_its_successor(driven: DrivenCluster) -> None:
     leases = Leases(leader_lease_seconds=0.4, leader_renew_seconds=0.1)
     sleeper, successor = Candidate(await driven.agent(), leases), Candidate(await driven.agent(), leases)
-    await sleeper.duty.tick()
-    epoch = sleeper.duty.epoch
-    while successor.duty.epoch is None:
-        successor.duty.on_leader_seen(None)
-        await successor.duty.tick()
+    await sleeper.task.tick()
+    epoch = sleeper.task.epoch
+    while successor.task.epoch is None:
+        successor.task.on_leader_seen(None)
+        await successor.task.tick()
         await asyncio.sleep(0.02)
-    await sleeper.duty.tick()
-    assert sleeper.duty.epoch is None
+    await sleeper.task.tick()
+    assert sleeper.task.epoch is None
     assert epoch is not None
-    assert successor.duty.epoch > epoch
+    assert successor.task.epoch > epoch
 
 
 async def test_a_dead_leader_is_replaced_at_once(driven: DrivenCluster) -> None:
     first, second = Candidate(await driven.agent()), Candidate(await driven.agent())
-    await first.duty.tick()
-    await second.duty.tick()
+    await first.task.tick()
+    await second.task.tick()
     await first.agent.die()
-    second.duty.on_vacancy()
-    await second.duty.tick()
-    assert second.duty.epoch is not None
+    second.task.on_vacancy()
+    await second.task.tick()
+    assert second.task.epoch is not None
 
 
 async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(driven: DrivenCluster) -> None:
     owner, other, leader = await driven.owner(), await driven.owner(), Candidate(await driven.agent())
     jobs = [NewJob(new_id(), PRIORITY, owner.lane, "work", b"{}", b"", 0)]
     await owner.master.intake.insert_held(jobs)
-    await leader.duty.tick()
-    await leader.duty.tick()
+    await leader.task.tick()
+    await leader.task.tick()
     await leader.due_notifier.tick()
     assert (await owner.store.claim(owner.fence, "one", 10)).hint
     assert not (await other.store.claim(other.fence, "one", 10)).hint
@@ -119,12 +119,12 @@ async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(driven: DrivenClu
 
 async def test_an_overdue_lease_is_seen_by_the_leader(driven: DrivenCluster) -> None:
     leader = Candidate(await driven.agent())
-    await leader.duty.tick()
-    await leader.duty.tick()
+    await leader.task.tick()
+    await leader.task.tick()
     assert leader.overdue == 0
     await driven.agent(lease_seconds=0.01)
     while not leader.overdue:
-        await leader.duty.tick()
+        await leader.task.tick()
 
 
 # ---------------------------------------------------------------- anti-entropy
@@ -145,7 +145,7 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(dri
     async def adopt(bucket_id: bytes) -> None:
         adopted.append(bucket_id)
 
-    duty = AntiEntropy(
+    task = AntiEntropy(
         owner.ownership,
         owner.master.onboarding,
         owner.store,
@@ -157,9 +157,9 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(dri
         every_seconds=30.0,
     )
     watch = _Watch(0.0)
-    await duty.compare(owned, watch)
+    await task.compare(owned, watch)
     clock.now += 30.0
-    await duty.compare(owned, watch)
+    await task.compare(owned, watch)
     found = await driven.jobs()
     assert {job_id: found[job_id][0] for job_id in found} == {
         **{entry.id: "HELD" for entry in lost},

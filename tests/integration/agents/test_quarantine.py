@@ -73,11 +73,11 @@ async def test_what_the_quarantine_does_not_take_either_stays_in_the_store(drive
     await owner.store.submit(owner.fence.bucket_id, [encode_entry(entry)], **HIGH_WATER)
     await owner.die()
     await driven.rows("ALTER TABLE quarantine ADD CONSTRAINT shut CHECK (false)")
-    duty = rescuer.rescue()
-    await duty.tick()
+    task = rescuer.rescue()
+    await task.tick()
     depth = (await rescuer.store.depths([owner.fence.bucket_id]))[0]
     assert depth is not None
-    assert (depth.pending, len(duty.unfinished), rescuer.telemetry.entries_put_aside) == (1, 1, 0)
+    assert (depth.pending, len(task.unfinished), rescuer.telemetry.entries_put_aside) == (1, 1, 0)
     assert rescuer.telemetry.drains_postponed == 1
     await driven.rows("ALTER TABLE quarantine DROP CONSTRAINT shut")
     await rescuer.rescue().tick()

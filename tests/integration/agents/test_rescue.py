@@ -277,13 +277,13 @@ async def test_a_rescuer_that_only_lost_answers_finishes_itself(driven: DrivenCl
         lived = await owner.live(2)
         await owner.die()
         ending = CallCutter(at, when)
-        duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
+        task = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
         with pytest.raises(AgentKilled):
-            await duty.tick()
-        if duty.unfinished:
-            for work in duty.unfinished.values():
+            await task.tick()
+        if task.unfinished:
+            for work in task.unfinished.values():
                 work.next_at = 0.0
-        await duty.tick()
+        await task.tick()
         await check(driven, owner, lived)
         await rescuer.master.close()
         await rescuer.store.close()
@@ -295,13 +295,13 @@ async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(driven:
     lived = await owner.live(2)
     await owner.die()
     ending = CallCutter(1, CutMoment.AFTER)
-    duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
+    task = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
     with pytest.raises(AgentKilled):
-        await duty.tick()
+        await task.tick()
     assert ending.names[-1] == "take_lost"
     assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
-    assert len(duty.unfinished) == 0
-    await duty.tick()
+    assert len(task.unfinished) == 0
+    await task.tick()
     await check(driven, owner, lived)
 
 
@@ -310,10 +310,10 @@ async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(dri
     lived = await owner.live(2)
     await owner.die()
     ending = CallCutter(1, CutMoment.AFTER)
-    duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
+    task = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
     with pytest.raises(AgentKilled):
-        await duty.tick()
-    await duty.give_back()
+        await task.tick()
+    await task.give_back()
     assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()
     await check(driven, owner, lived)
@@ -396,11 +396,11 @@ async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(drive
     lived = await owner.live(2)
     await owner.die()
     ending = CallCutter(4)
-    duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
+    task = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
     with pytest.raises(AgentKilled):
-        await duty.tick()
-    assert len(duty.unfinished) == 1
-    await duty.give_back()
+        await task.tick()
+    assert len(task.unfinished) == 1
+    await task.give_back()
     assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "LOST"
     assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()

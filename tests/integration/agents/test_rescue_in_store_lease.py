@@ -11,11 +11,11 @@ from tests.integration.agents.fixture import DrivenCluster, check
 TERM = 3.0
 
 
-async def finish(duty: StoreRescuer) -> None:
-    """Tick as the duty asks for, until it has nothing unfinished."""
+async def finish(task: StoreRescuer) -> None:
+    """Tick as the task asks for, until it has nothing unfinished."""
     while True:
-        wait = await duty.tick()
-        if not duty.unfinished:
+        wait = await task.tick()
+        if not task.unfinished:
             return
         await asyncio.sleep(wait)
 
@@ -26,16 +26,16 @@ async def test_nothing_moves_before_the_store_term_is_over(driven: DrivenCluster
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.OK
     before = await driven.jobs()
     await owner.die()
-    duty = rescuer.rescue()
-    wait = await duty.tick()
+    task = rescuer.rescue()
+    wait = await task.tick()
     assert 0.0 < wait <= TERM
-    assert len(duty.unfinished) == 1
+    assert len(task.unfinished) == 1
     assert await driven.jobs() == before
     assert rescuer.telemetry.drains_postponed == 0, "it is no failure"
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.FENCED, (
         "but its former owner learns it at once"
     )
-    await finish(duty)
+    await finish(task)
     await check(driven, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
 
@@ -47,9 +47,9 @@ async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(dr
     await owner.die()
     await first.rescue().tick()
     await first.die()
-    duty = second.rescue()
-    await duty.tick()
-    await finish(duty)
+    task = second.rescue()
+    await task.tick()
+    await finish(task)
     await check(driven, owner, lived)
 
 
@@ -60,7 +60,7 @@ async def test_other_buckets_do_not_wait_for_one_that_does(driven: DrivenCluster
     assert await waiting.store.grant_term(waiting.fence, 60.0) is ReplyStatus.OK
     await waiting.die()
     await other.die()
-    duty = rescuer.rescue()
-    await duty.tick()
-    assert len(duty.unfinished) == 1
+    task = rescuer.rescue()
+    await task.tick()
+    assert len(task.unfinished) == 1
     await check(driven, other, lived)

@@ -44,16 +44,16 @@ async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
     lived = await owner.live(2)
     await owner.die()
     server.kill()
-    duty = rescuer.rescue()
-    await duty.tick()
-    assert len(duty.unfinished) == 1
+    task = rescuer.rescue()
+    await task.tick()
+    assert len(task.unfinished) == 1
     assert rescuer.telemetry.drains_postponed == 1
     assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
     await rescuer.reachability.tick()
     server.start()
     await rescuer.reachability.tick()
     assert rescuer.heard == ["default"]
-    await duty.tick()
+    await task.tick()
     await check(driven, owner, lived)
 
 
@@ -92,20 +92,20 @@ async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
     store = await AgentStore.connect(cluster=driven.cluster, name="default", url=server.url, settings=patient)
     driven.opened.append(store)
     await store.initialise(rescuer.master.cluster.uid, new_id())
-    duty = rescuer.rescue(store=store)
+    task = rescuer.rescue(store=store)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        tick = asyncio.ensure_future(duty.tick())
+        tick = asyncio.ensure_future(task.tick())
         async with asyncio.timeout(60):
-            while not duty.unfinished:  # noqa: ASYNC110 (the master's answer is no event here)
+            while not task.unfinished:  # noqa: ASYNC110 (the master's answer is no event here)
                 await asyncio.sleep(0.01)
-            await duty.give_back()
+            await task.give_back()
             await tick
     finally:
         os.kill(server.pid, signal.SIGCONT)
     assert await driven.bucket_state(owner.fence.bucket_id) == ("LOST", 2)
-    assert len(duty.unfinished) == 0
+    assert len(task.unfinished) == 0
 
 
 async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
@@ -120,15 +120,15 @@ async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
         await owner.submit(1)
         await owner.die()
     server.kill()
-    duty = rescuer.rescue()
+    task = rescuer.rescue()
     for _ in range(3):
-        await duty.tick()
+        await task.tick()
         await rescuer.reachability.tick()
     states = [(await driven.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert sorted(states) == ["DRAINING", "LOST", "LOST"]
     server.start()
     await rescuer.reachability.tick()
-    await duty.tick()
+    await task.tick()
     states = [(await driven.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert states == ["READY_TO_DELETE"] * 3
 
@@ -147,12 +147,12 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
     rescuer.reachability = StoreReachability(
         ["default"], rescuer.stores, SystemClock(), rescuer.heard.append, rescuer.telemetry, EventLog()
     )
-    duty = rescuer.rescue(store=rescuer.store)
-    await duty.tick()
-    assert len(duty.unfinished) == 0
-    duty._store_dead_seconds = 0.0
-    await duty.tick()
-    assert len(duty.unfinished) == 1
+    task = rescuer.rescue(store=rescuer.store)
+    await task.tick()
+    assert len(task.unfinished) == 0
+    task._store_dead_seconds = 0.0
+    await task.tick()
+    assert len(task.unfinished) == 1
     assert {job_id: (await driven.jobs())[job_id][0] for job_id in known} == dict.fromkeys(known, "HELD")
     assert rescuer.told == [{(owner.lane, 3)}]
 

@@ -171,8 +171,8 @@ async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_ro
         owner.ownership.lose(owner.fence.bucket_id, "its store fell back")
         await life.lost_buckets.tick()
         assert await driven.jobs() == {entry.id: ("HELD", 1, 0)}
-    duty = rescuer.rescue()
-    await duty.tick()
+    task = rescuer.rescue()
+    await task.tick()
     assert await driven.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
     assert rescuer.telemetry.drain_refusals == 1
     assert await driven.jobs() == {entry.id: ("HELD", 1, 0)}

@@ -254,7 +254,7 @@ class Audit:
             if state == "FAILED" and row is not None and not _may_fail(job, row):
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")
             if state == "CANCELLED" and not job.cancelled:
-                self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
+                self.broken("outcome", f"{text(job.id)} ended as CANCELLED without a request")
         for row in tables.jobs.values():
             if row.state not in FINAL and self.jobs[row.id].kind not in invalid_kinds:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")

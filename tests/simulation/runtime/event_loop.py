@@ -76,7 +76,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     Args:
         chance: draws whose turn it is.
-        on_error: told of exceptions that nobody awaits.
+        on_error: receives exceptions that no task awaits.
     """
 
     def __init__(self, chance: Random, on_error: Callable[[dict[str, Any]], None]) -> None:

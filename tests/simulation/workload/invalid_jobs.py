@@ -88,7 +88,7 @@ def _wrong_with_worn(history: History, job: Job, *, lies: bool, kept: bool) -> s
     parts: list[Any] = [host.process.parts for host in history.hosts if host.process and host.process.alive]
     if any(job.id in (each.id for each in _live(there)) for there in parts):
         return ""
-    return "is in flight, and nobody has it"
+    return "is in flight, and no agent has it"
 
 
 def _live(parts: Any) -> list[Entry]:

@@ -150,7 +150,7 @@ async def test_before_a_certificate(
         rows = await deployment.fetch(
             "SELECT lease_until < clock_timestamp(), state::text FROM agent WHERE id = $1", UUID(bytes=dead)
         )
-        assert rows[0][1] == "ACTIVE", "nobody may have certified it"
+        assert rows[0][1] == "ACTIVE", "no agent may have certified it"
         return bool(rows[0][0])
 
     await eventually(over, HEAL_SECONDS, "the end of its lease")

@@ -1,8 +1,8 @@
 """Every write of an agent is carried out and its answer lost, the first time and the third: the agent lives on.
 
-``OutcomeUnknown`` is neither success nor failure. Whoever meets it sends the same again, or leaves what it made to those who
-tidy up; in no case is a job lost, run to two outcomes, or stuck, and in no case does the process end, for that would make a
-rescue of every job it holds.
+``OutcomeUnknown`` is neither success nor failure. A caller that meets it sends the same again, or leaves what it made to the
+tasks that clean up; in no case is a job lost, run to two outcomes, or stuck, and in no case does the process end, for that
+would make a rescue of every job it holds.
 """
 
 from __future__ import annotations

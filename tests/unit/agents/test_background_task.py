@@ -100,8 +100,8 @@ async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(mo
     failures = [Unavailable("the store is away")] * 10
     periodic_task = Scripted(*failures, 1.0, after=lambda ticks: stop.set() if ticks == 11 else None)
     await run_periodically(periodic_task, stop, telemetry, jitter=lambda: 0.0)
-    assert telemetry.duty_failures["scripted"] == 10
-    assert telemetry.duty_ticks["scripted"] == 11
+    assert telemetry.periodic_task_failures["scripted"] == 10
+    assert telemetry.periodic_task_ticks["scripted"] == 11
     assert delays[:4] == [0.2, 0.4, 0.8, 1.6]
     assert max(delays) == background_task.BACKOFF_SECONDS_MAX
     assert delays[-1] == 1.0  # success ends the back-off

@@ -43,7 +43,7 @@ def test_json_lines_are_one_object_each_with_the_fixed_fields() -> None:
 def test_no_value_can_forge_a_line(log_format: str) -> None:
     out = io.StringIO()
     configure("info", log_format, out)
-    EventLog().warning(Event.DUTY_FAILED, {"reason": "x\n2026-01-01T00:00:00.000Z error all_is_lost\x1b[31m"})
+    EventLog().warning(Event.PERIODIC_TASK_FAILED, {"reason": "x\n2026-01-01T00:00:00.000Z error all_is_lost\x1b[31m"})
     assert out.getvalue().count("\n") == 1
     assert "\x1b" not in out.getvalue()
 
@@ -66,6 +66,6 @@ def test_less_severe_lines_are_left_out_and_traces_are_kept() -> None:
     try:
         raise ValueError("broken")
     except ValueError:
-        log.error(Event.DUTY_FAILED, trace=True)
+        log.error(Event.PERIODIC_TASK_FAILED, trace=True)
     line = json.loads(out.getvalue())
     assert "ValueError: broken" in line["traceback"]

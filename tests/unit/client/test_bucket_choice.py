@@ -334,7 +334,7 @@ async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> Non
 
 
 async def test_nothing_depends_on_it() -> None:
-    """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
+    """No bucket has the handler, or the bucket that has it is closed: any bucket will do; its agent gives the jobs back."""
     able, other = bucket(), bucket()
     store = FakeProducerStore(answers({able.id: Submitted(ReplyStatus.CLOSED, 0)}))
     choice = BucketChoiceFixture({"default": store}, [able, other], handler="h")

@@ -67,7 +67,7 @@ async def test_one_that_was_started_is_abandoned_and_its_late_outcome_refused(
     late = final_row(job_id, db.fence)
     assert (await db.master.outcomes.record_final([late])).refused == {job_id}
     assert await db.state(job_id) == "FAILED"
-    assert await db.lines(job_id) == [(1, "refused")], "whoever looks sees that it came to an end after all"
+    assert await db.lines(job_id) == [(1, "refused")], "the line shows that it came to an end after all"
 
 
 async def test_one_that_was_not_started_is_rescued_as_usual(db: MasterFixture, rescuer: bytes) -> None:
