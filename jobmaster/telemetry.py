@@ -222,7 +222,9 @@ METRICS: dict[str, Metric] = {
     ),
     # periodic tasks
     "periodic_task_ticks": Metric("jobmaster_periodic_task_ticks", _C, "Ticks of periodic tasks.", "task"),
-    "periodic_task_failures": Metric("jobmaster_periodic_task_failures", _C, "Ticks of periodic tasks that failed.", "task"),
+    "periodic_task_failures": Metric(
+        "jobmaster_periodic_task_failures", _C, "Ticks of periodic tasks that failed.", "task"
+    ),
 }
 
 

@@ -25,7 +25,6 @@ from jobmaster.ports import Renewal
 from jobmaster.settings.agreement import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.background_task import PeriodicTask
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
 from jobmaster_agents.buckets.helper_buckets import HelperBuckets
@@ -38,10 +37,11 @@ from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
-from jobmaster_agents.leader.unserved import UnservedJobsMonitor
+from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
+from jobmaster_agents.periodic_task import PeriodicTask
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership

@@ -21,6 +21,7 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery
+from jobmaster_agents.call_retry import RepeatedLog, UntilAnswered
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.dispatch import Dispatcher
@@ -42,7 +43,6 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import RepeatedLog, UntilAnswered
 
 
 class BucketWorker:

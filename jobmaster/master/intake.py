@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncpg.pgproto.pgproto import UUID
 
-from jobmaster.master.driver import errors, reread
+from jobmaster.master.driver import errors, resent_writes
 from jobmaster.master.driver.batches import NOTHING, Batch, BatchAnswer, columns, execute_batch, ids_of
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.statements import statement
@@ -33,7 +33,7 @@ class Intake:
         async def send(rows: Sequence[NewJob]) -> BatchAnswer:
             return await execute_batch(self._data, _INSERT_HELD, *columns(rows), ids=ids_of(rows))
 
-        return await Batch(self._data, _INSERT_HELD, send, reread.exists).write(jobs)
+        return await Batch(self._data, _INSERT_HELD, send, resent_writes.exists).write(jobs)
 
     async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
         """The same inside the caller's own transaction: the rows stand when the caller commits.
@@ -82,7 +82,7 @@ class Intake:
             self._data,
             "intake/insert_assigned",
             send,
-            lambda _, found: reread.assigned(bucket_id, epoch, found),
+            lambda _, found: resent_writes.assigned(bucket_id, epoch, found),
             bucket_id=bucket_id,
         ).write(jobs)
 

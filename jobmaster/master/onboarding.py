@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from jobmaster.master.driver import reread
+from jobmaster.master.driver import resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns
 from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.master.driver.job_errors import ABANDONED
@@ -112,10 +112,10 @@ class Onboarding:
             cancelled = [row["id"] for row in rows if row["state"] == JobState.CANCELLED]
             return BatchAnswer([row["id"] for row in rows], cancelled=cancelled)
 
-        def classify(row: tuple[bytes, int], found: reread.CurrentRow) -> reread.RowResult:
+        def classify(row: tuple[bytes, int], found: resent_writes.CurrentRow) -> resent_writes.RowResult:
             if found.state == JobState.PROCESSING:
-                return reread.RowResult.REFUSED  # it runs: an agent has the copy after all
-            return reread.held(row[1], fence.bucket_id, fence.epoch, found)
+                return resent_writes.RowResult.REFUSED  # it runs: an agent has the copy after all
+            return resent_writes.held(row[1], fence.bucket_id, fence.epoch, found)
 
         return await Batch(
             self._data, "onboarding/release", send, classify, bucket_id=fence.bucket_id, rowless=False

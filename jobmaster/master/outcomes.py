@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import asyncpg
 
-from jobmaster.master.driver import binary_copy, reread
+from jobmaster.master.driver import binary_copy, resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of
 from jobmaster.master.driver.connection import Connection, StatementRunner, to_us
 from jobmaster.model.ids import Fence
@@ -66,7 +66,7 @@ class Outcomes:
         async def send(some: Sequence[FinalRow]) -> BatchAnswer:
             return await execute_batch(self._data, "outcomes/record_final", *columns(some), ids=ids_of(some))
 
-        batch = Batch(self._data, "outcomes/record_final", send, reread.final)
+        batch = Batch(self._data, "outcomes/record_final", send, resent_writes.final)
         written = await batch.write(rows)
         if batch.stale:
             await self.mark_refused(batch.stale)
@@ -94,12 +94,15 @@ class Outcomes:
         if await self._data.write("outcomes/await_confirmation", *identity, *values, ids=[row.id]):
             return True
         found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
-        return any(reread.CurrentRow(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
+        return any(
+            resent_writes.CurrentRow(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found
+        )
 
     async def is_recorded(self, row: FinalRow) -> bool:
         """Whether the job's row has this outcome under this identity: the answer to a commit that was lost."""
         found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
-        return any(reread.final(row, reread.CurrentRow(*each)) is reread.RowResult.ACCEPTED for each in found)
+        accepted = resent_writes.RowResult.ACCEPTED
+        return any(resent_writes.final(row, resent_writes.CurrentRow(*each)) is accepted for each in found)
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
@@ -111,7 +114,7 @@ class Outcomes:
             self._data,
             "outcomes/persist",
             send,
-            lambda row, found: reread.persisted(row.token, fence.bucket_id, fence.epoch, found),
+            lambda row, found: resent_writes.persisted(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
             cancelled_is_accepted=False,
         ).write(rows)
@@ -128,7 +131,7 @@ class Outcomes:
             self._data,
             "outcomes/hold",
             send,
-            lambda row, found: reread.held(row.token, fence.bucket_id, fence.epoch, found),
+            lambda row, found: resent_writes.held(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
         ).write(rows)
 
@@ -144,7 +147,7 @@ class Outcomes:
             self._data,
             "outcomes/retry_here",
             send,
-            lambda row, found: reread.kept_here(row, fence.bucket_id, fence.epoch, found),
+            lambda row, found: resent_writes.kept_here(row, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
         ).write(rows)
 
@@ -152,7 +155,7 @@ class Outcomes:
         """Ids of those ``(id, token)`` whose rows are still ASSIGNED to this bucket."""
         tokens = dict(identities)
         found = [
-            reread.CurrentRow(*row)
+            resent_writes.CurrentRow(*row)
             for row in await self._data.read("jobs/peek", list(tokens), min(tokens), max(tokens))
         ]
         return frozenset(

@@ -13,7 +13,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import JobState, JobView, Priority
 from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobmaster.master.driver.connection import StatementRunner
-from jobmaster.master.driver.reread import CurrentRow
+from jobmaster.master.driver.resent_writes import CurrentRow
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, NewJob

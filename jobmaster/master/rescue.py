@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jobmaster.master.buckets import bucket_of
-from jobmaster.master.driver import reread
+from jobmaster.master.driver import resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST
@@ -47,9 +47,9 @@ class Rescue:
                 self._data, "rescue/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
             )
 
-        def classify(_: _Copy, found: reread.CurrentRow) -> reread.RowResult:
+        def classify(_: _Copy, found: resent_writes.CurrentRow) -> resent_writes.RowResult:
             mine = found.in_flight and found.bucket_id == fence.bucket_id
-            return reread.RowResult.AGAIN if mine else reread.RowResult.REFUSED
+            return resent_writes.RowResult.AGAIN if mine else resent_writes.RowResult.REFUSED
 
         copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
         return await Batch(self._data, "rescue/rescue_page", send, classify, bucket_id=fence.bucket_id).write(copies)

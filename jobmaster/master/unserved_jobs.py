@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 
 
 class UnservedJobs:

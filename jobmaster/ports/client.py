@@ -15,7 +15,7 @@ from jobmaster.ports.master import BucketQueries, Release
 from jobmaster.ports.master_answers import SentBefore, Written
 from jobmaster.ports.store import FindStore, HintStore
 from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ the master
 

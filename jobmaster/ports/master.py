@@ -32,7 +32,7 @@ from jobmaster.ports.master_answers import (
     UnstorableEntry,
     Written,
 )
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ outcomes
 

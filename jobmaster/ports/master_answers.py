@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 
 
 class Written(NamedTuple):

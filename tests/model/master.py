@@ -108,7 +108,7 @@ def _passes(rules: Rules, row: Row, copy: Copy) -> bool:
 
 
 def _read_back(state: State, row: Row, copy: Copy, what: str) -> Written:
-    """Was a refused write an earlier success of our own? (``jobmaster/master/driver/reread.py``)"""
+    """Was a refused write an earlier success of our own? (``jobmaster/master/driver/resent_writes.py``)"""
     mine = (row.token, row.bucket, row.epoch) == (copy.token, copy.bucket, copy.epoch)
     own = False
     if row.state == FINAL:

@@ -23,9 +23,9 @@ from jobmaster.model.job import Priority
 from jobmaster.ports import ProvisionerMaster, ProvisionerStore, ReplyStatus
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
-from jobmaster_agents.until_answered import UntilAnswered
 
 REPLACE_SECONDS = 1.0
 """Pause before a lost bucket is replaced, so that a broken store is not called in a tight loop."""

@@ -22,12 +22,12 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import HoldRow, JobState
 from jobmaster.ports import CancellationOutcomes, CancellationStore, ReplyStatus
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 BATCH_JOBS = 1000
 """Jobs of one statement, and copies of one call of the store."""

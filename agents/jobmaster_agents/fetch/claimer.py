@@ -26,6 +26,7 @@ from jobmaster.ports import Claimed, ClaimerStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster.telemetry import STEP_SECONDS, Histogram
+from jobmaster_agents.call_retry import Backoff, RepeatedLog
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
@@ -34,7 +35,6 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, unfrozen_epoch
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff, RepeatedLog
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25

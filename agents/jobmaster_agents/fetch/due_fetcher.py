@@ -21,11 +21,11 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import FetcherOnboarding
 from jobmaster.settings.model import Thresholds
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 _FETCHERS = 4
 _QUERIES_MAX = 2

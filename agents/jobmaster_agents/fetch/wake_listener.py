@@ -10,10 +10,10 @@ import asyncio
 
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import WakeStore
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 
 class WakeListener:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import AcknowledgerStore, ReplyStatus
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 _LISTS_MAX = 500
 _FROZEN_SECONDS = 0.1

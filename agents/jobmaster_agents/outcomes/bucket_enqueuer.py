@@ -21,10 +21,10 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import AssignedOutcomes, AssignedStore, ReplyStatus
+from jobmaster_agents.call_retry import Backoff, UntilAnswered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
-from jobmaster_agents.until_answered import Backoff, UntilAnswered
 
 _PUTS = 3
 """Tries to put copies into their bucket before their rows are given back."""

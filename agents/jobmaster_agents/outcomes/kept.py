@@ -25,13 +25,13 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import KeptStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, split_batches
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 _LOOK_SECONDS = 0.25
 _BATCH_JOBS = 500

@@ -23,6 +23,7 @@ from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import KeptPage, ReplayOutcomes, ReplayStore, ReplyStatus, Written
 from jobmaster.rules.batching import BatchSize
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.batch_write import StoredRowsWrite, copied
 from jobmaster_agents.outcomes.kept_codec import decode_rows
@@ -30,7 +31,6 @@ from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff
 
 PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25

@@ -31,6 +31,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import ReplyStatus, WriterOutcomes, WriterStore, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, BatchSize, fitting_count
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.call_retry import Backoff, UntilAnswered
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
 from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
@@ -39,7 +40,6 @@ from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from jobmaster_agents.until_answered import Backoff, UntilAnswered
 
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job

@@ -20,7 +20,7 @@ from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobSta
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.rules.unserved import UnservedCause
+    from jobmaster.rules.unserved_cause import UnservedCause
     from jobmaster.settings.model import ClusterSettings
 
 PRIORITIES = [level.label for level in reversed(Priority)]

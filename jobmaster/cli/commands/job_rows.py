@@ -10,7 +10,7 @@ from jobmaster.cli.tables import Column, iso
 from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import JobState, JobView, Priority
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
 LIST_COLUMNS = (

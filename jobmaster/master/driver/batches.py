@@ -11,7 +11,7 @@ import msgspec
 
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.connection import StatementRunner
-from jobmaster.master.driver.reread import CurrentRow, RowResult
+from jobmaster.master.driver.resent_writes import CurrentRow, RowResult
 from jobmaster.master.driver.statements import sql
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.ports import Written

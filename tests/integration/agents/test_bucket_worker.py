@@ -26,7 +26,7 @@ from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, JobDefaults
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.event_log import EventLog
@@ -195,7 +195,7 @@ def _was_killed(error: BaseException) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.001)
     monkeypatch.setattr(graceful_shutdown, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(graceful_shutdown, "_RETRY_SECONDS", 0.001)
 

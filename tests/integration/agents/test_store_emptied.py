@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 import redis.asyncio as redis
 
-from jobmaster.cli.commands.checks import loss_finding
-from jobmaster.cli.commands.findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_checks import loss_finding
+from jobmaster.cli.commands.doctor_findings import Finding, Verdict
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext

@@ -13,7 +13,8 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import Event, EventLog, Fields
 from jobmaster_agents.launch.order import ChildConfig
-from jobmaster_agents.run_agent import AgentLifecycle, run_until_exit
+from jobmaster_agents.probes import AgentLifecycle
+from jobmaster_agents.run_agent import run_until_exit
 from jobmaster_agents.store_connector import StoreConnector
 from tests.simulation.runtime.event_loop import Process, SimLoop
 from tests.simulation.runtime.patches import MAINTENANCE_SPEED

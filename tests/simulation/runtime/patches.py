@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from jobmaster.master.driver import reread
-from jobmaster_agents import agent, background_task, bucket_worker, run_agent, store_connector, until_answered
+from jobmaster.master.driver import resent_writes
+from jobmaster_agents import agent, bucket_worker, call_retry, periodic_task, run_agent, store_connector
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
@@ -41,9 +41,9 @@ PERIODS: list[Patch] = [
     (due_notifier, "HINT_SECONDS", 0.2),
     (store_connector, "OTHERS_SECONDS", 0.2),
     (run_agent, "_LAST_TICKS_SECONDS", 0.2),
-    (background_task, "BACKOFF_SECONDS", 0.05),
-    (background_task, "BACKOFF_SECONDS_MAX", 0.5),
-    (until_answered, "BACKOFF_SECONDS_MAX", 0.4),
+    (periodic_task, "BACKOFF_SECONDS", 0.05),
+    (periodic_task, "BACKOFF_SECONDS_MAX", 0.5),
+    (call_retry, "BACKOFF_SECONDS_MAX", 0.4),
     (provisioner, "REPLACE_SECONDS", 0.1),
     (wake_listener.WakeListener, "wake_seconds", 1.0),
     (graceful_shutdown, "_RETIRE_SECONDS", 2.0),
@@ -131,7 +131,7 @@ class PatchedProduct:
             (store_connector, "new_id", new_id),
             (agent, "version", lambda _: "0"),
             (bucket_worker, "ProcessPool", SimPool),
-            *((reread, name, _counted(getattr(reread, name), name, hits)) for name in _COUNTED),
+            *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),
             *(more or []),
         ]  # fmt: skip
         self._before: list[Patch] = []

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.outcomes import kept
 from tests.support.bucket_worker_fixture import WorkerHarness
 from tests.unit.agents import worker_handlers
@@ -15,7 +15,7 @@ from tests.unit.agents import worker_handlers
 @pytest.fixture
 def no_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeated calls wait for no back-off, and nothing is left of the last test."""
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     worker_handlers.reset()
 

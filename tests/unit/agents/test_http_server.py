@@ -20,7 +20,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents import http_server as serving_module
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
-from jobmaster_agents.run_agent import AgentLifecycle
+from jobmaster_agents.probes import AgentLifecycle
 from jobmaster_agents.state.ownership import Ownership
 from tests.support.hand_clock import HandClock
 from tests.support.patience import PATIENCE_SECONDS

@@ -18,6 +18,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
 from jobmaster.ports import AttemptOutcomes
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.dispatched_job import DispatchedJob
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
@@ -25,7 +26,6 @@ from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.outcomes.outcome_builder import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
-from jobmaster_agents.until_answered import UntilAnswered
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
 _UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)

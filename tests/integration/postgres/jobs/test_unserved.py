@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, RecordKind
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture
 
 GROUP = DueGroup(LANE, PRIORITY)

@@ -15,7 +15,7 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
@@ -54,7 +54,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(graceful_shutdown, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(graceful_shutdown, "_RETRY_SECONDS", 0.0)
     ran.clear()

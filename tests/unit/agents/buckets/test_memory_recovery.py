@@ -13,7 +13,7 @@ from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, UnstorableEntry, Written
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, RecoveryResult
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
@@ -47,7 +47,7 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     go.clear()
     ran.clear()

@@ -13,7 +13,7 @@ from jobmaster.codec import decode_error, encode_headers
 from jobmaster.handlers import Handlers, Retry
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import LOST, Gate, WorkerHarness, turns
@@ -78,7 +78,7 @@ async def in_process() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
     release.clear()

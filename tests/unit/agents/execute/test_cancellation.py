@@ -13,7 +13,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import LOST, Gate, Row, WorkerHarness, turns
 from tests.support.fake_store import REQUESTS_MAX
@@ -43,7 +43,7 @@ async def fails() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 

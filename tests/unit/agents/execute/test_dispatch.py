@@ -16,7 +16,7 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
@@ -109,7 +109,7 @@ class SlowPool:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     release.clear()
     yield

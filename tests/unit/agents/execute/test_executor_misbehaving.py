@@ -16,7 +16,7 @@ from jobmaster.codec import decode_error
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.agent_main import run_main_coroutine
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.outcome_builder import StopCause
@@ -189,7 +189,7 @@ async def sets_grid() -> str:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     seen.clear()
     ears.clear()
 

@@ -13,7 +13,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Headers, JobState
 from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.fetch import claimer
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
@@ -42,7 +42,7 @@ async def one_by_one(value: int = 0) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -407,7 +407,7 @@ async def test_a_promoted_copy_that_is_not_due_is_not_run_early(harness: WorkerH
 async def test_failed_claims_of_many_buckets_are_logged_as_of_one_store(
     harness: WorkerHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     for _ in range(8):
         harness.store.script["claim"] += [DOWN] * 4
     buckets = [harness.bucket() for _ in range(8)]

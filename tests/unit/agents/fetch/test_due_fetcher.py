@@ -13,7 +13,7 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import AgentSettings, Thresholds
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
@@ -37,7 +37,7 @@ async def wait() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     ran.clear()
 
 

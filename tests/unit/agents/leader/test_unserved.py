@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.leader import MORE
-from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobsMonitor
+from jobmaster_agents.leader.unserved_jobs import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobsMonitor
 from tests.support.hand_clock import HandClock
 
 LOST = UnservedCause("default", 3, "lost", known=False, active=True, frozen=False)

@@ -12,7 +12,7 @@ from jobmaster.model.errors import InputError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, Written
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from tests.support.bucket_worker_fixture import DOWN, Gate, Row, WorkerHarness
 from tests.support.waiting import until
 
@@ -26,7 +26,7 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture

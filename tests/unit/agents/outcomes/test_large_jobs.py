@@ -14,7 +14,7 @@ from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.model.job import Entry
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES, OUTCOME_BYTES, BatchSize
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.outcomes import kept, writer
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import Gate, Row, WorkerHarness, turns
@@ -46,7 +46,7 @@ async def fail(text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     started.clear()
     go.clear()

@@ -13,7 +13,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import Renewal
 from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.outcomes import kept
@@ -93,7 +93,7 @@ def only_bucket(harness: WorkerHarness) -> OwnedBucket:
 
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HeartbeatingAgent]:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     harness = WorkerHarness(handlers())
 

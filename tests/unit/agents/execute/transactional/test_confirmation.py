@@ -14,7 +14,7 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import ConfigError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from tests.support import fake_transactions
 from tests.support.bucket_worker_fixture import DOWN, LOST, Row, turns
@@ -86,7 +86,7 @@ async def in_process() -> None:
 
 @pytest.fixture
 async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TransactionalHarness]:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(fake_transactions, "handlers", handlers)
     log.clear()
     go.clear()

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo
-from jobmaster_agents import until_answered
+from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, turns
@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(call_retry, "BACKOFF_SECONDS", 0.0)
     log.clear()
     go.clear()
 

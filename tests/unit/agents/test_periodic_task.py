@@ -9,8 +9,8 @@ import pytest
 
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import background_task
-from jobmaster_agents.background_task import run_periodically
+from jobmaster_agents import periodic_task
+from jobmaster_agents.periodic_task import run_periodically
 from tests.support.patience import PATIENCE_SECONDS
 
 
@@ -49,42 +49,42 @@ class Kicked(Scripted):
 
 async def test_a_tick_chooses_its_own_next_delay() -> None:
     stop = asyncio.Event()
-    periodic_task = Scripted(0.0, 0.0, 0.001, 3600.0)
-    task = asyncio.create_task(run_periodically(periodic_task, stop, Telemetry()))
-    await periodic_task.wait_ticks(4)
+    scripted = Scripted(0.0, 0.0, 0.001, 3600.0)
+    task = asyncio.create_task(run_periodically(scripted, stop, Telemetry()))
+    await scripted.wait_ticks(4)
     assert not task.done()
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
-    assert periodic_task.ticks == 4
+    assert scripted.ticks == 4
 
 
 async def test_stop_lets_the_present_tick_finish_and_no_other_begin() -> None:
     stop = asyncio.Event()
-    periodic_task = Scripted(0.0, after=lambda ticks: stop.set() if ticks == 3 else None)
-    await asyncio.wait_for(run_periodically(periodic_task, stop, Telemetry()), PATIENCE_SECONDS)
-    assert periodic_task.ticks == 3
+    scripted = Scripted(0.0, after=lambda ticks: stop.set() if ticks == 3 else None)
+    await asyncio.wait_for(run_periodically(scripted, stop, Telemetry()), PATIENCE_SECONDS)
+    assert scripted.ticks == 3
 
 
 async def test_a_kick_wakes_a_task_before_its_delay() -> None:
     stop = asyncio.Event()
-    periodic_task = Kicked(3600.0)
-    task = asyncio.create_task(run_periodically(periodic_task, stop, Telemetry()))
-    await periodic_task.wait_ticks(1)
-    periodic_task.kicked.set()
-    await periodic_task.wait_ticks(2)
+    scripted = Kicked(3600.0)
+    task = asyncio.create_task(run_periodically(scripted, stop, Telemetry()))
+    await scripted.wait_ticks(1)
+    scripted.kicked.set()
+    await scripted.wait_ticks(2)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_kick_during_a_tick_asks_for_another_one() -> None:
     stop = asyncio.Event()
-    periodic_task = Kicked(3600.0)
-    periodic_task.after = lambda ticks: periodic_task.kicked.set() if ticks == 1 else None
-    task = asyncio.create_task(run_periodically(periodic_task, stop, Telemetry()))
-    await periodic_task.wait_ticks(2)
+    scripted = Kicked(3600.0)
+    scripted.after = lambda ticks: scripted.kicked.set() if ticks == 1 else None
+    task = asyncio.create_task(run_periodically(scripted, stop, Telemetry()))
+    await scripted.wait_ticks(2)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
-    assert periodic_task.ticks == 2
+    assert scripted.ticks == 2
 
 
 async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,16 +94,16 @@ async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(mo
         delays.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(background_task, "_pause", note)
+    monkeypatch.setattr(periodic_task, "_pause", note)
     stop = asyncio.Event()
     telemetry = Telemetry()
     failures = [Unavailable("the store is away")] * 10
-    periodic_task = Scripted(*failures, 1.0, after=lambda ticks: stop.set() if ticks == 11 else None)
-    await run_periodically(periodic_task, stop, telemetry, jitter=lambda: 0.0)
+    scripted = Scripted(*failures, 1.0, after=lambda ticks: stop.set() if ticks == 11 else None)
+    await run_periodically(scripted, stop, telemetry, jitter=lambda: 0.0)
     assert telemetry.periodic_task_failures["scripted"] == 10
     assert telemetry.periodic_task_ticks["scripted"] == 11
     assert delays[:4] == [0.2, 0.4, 0.8, 1.6]
-    assert max(delays) == background_task.BACKOFF_SECONDS_MAX
+    assert max(delays) == periodic_task.BACKOFF_SECONDS_MAX
     assert delays[-1] == 1.0  # success ends the back-off
 
 
@@ -113,11 +113,11 @@ async def test_jitter_only_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
     async def note(seconds: float, stopped: object, kicked: object) -> None:
         delays.append(seconds)
 
-    monkeypatch.setattr(background_task, "_pause", note)
+    monkeypatch.setattr(periodic_task, "_pause", note)
     chances = iter([0.0, 0.5, 0.999999])
     stop = asyncio.Event()
-    periodic_task = Scripted(10.0, after=lambda ticks: stop.set() if ticks == 3 else None)
-    await run_periodically(periodic_task, stop, Telemetry(), jitter=lambda: next(chances))
+    scripted = Scripted(10.0, after=lambda ticks: stop.set() if ticks == 3 else None)
+    await run_periodically(scripted, stop, Telemetry(), jitter=lambda: next(chances))
     assert delays[0] == 10.0
     assert delays[1] == pytest.approx(9.5)
     assert delays[2] == pytest.approx(9.0, abs=0.001)
@@ -125,13 +125,13 @@ async def test_jitter_only_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_kick_does_not_cut_a_back_off_short() -> None:
     stop = asyncio.Event()
-    periodic_task = Kicked(Unavailable("away"), 3600.0)
-    task = asyncio.create_task(run_periodically(periodic_task, stop, Telemetry(), jitter=lambda: 0.0))
-    await periodic_task.wait_ticks(1)
+    scripted = Kicked(Unavailable("away"), 3600.0)
+    task = asyncio.create_task(run_periodically(scripted, stop, Telemetry(), jitter=lambda: 0.0))
+    await scripted.wait_ticks(1)
     began = asyncio.get_running_loop().time()
-    periodic_task.kicked.set()
-    await periodic_task.wait_ticks(2)
-    assert asyncio.get_running_loop().time() - began >= background_task.BACKOFF_SECONDS * 0.9
+    scripted.kicked.set()
+    await scripted.wait_ticks(2)
+    assert asyncio.get_running_loop().time() - began >= periodic_task.BACKOFF_SECONDS * 0.9
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
@@ -143,9 +143,9 @@ async def test_a_broken_invariant_ends_the_task() -> None:
 
 async def test_cancelling_ends_the_task_and_leaves_no_other() -> None:
     before = asyncio.all_tasks()
-    periodic_task = Kicked(3600.0)
-    task = asyncio.create_task(run_periodically(periodic_task, asyncio.Event(), Telemetry()))
-    await periodic_task.wait_ticks(1)
+    scripted = Kicked(3600.0)
+    task = asyncio.create_task(run_periodically(scripted, asyncio.Event(), Telemetry()))
+    await scripted.wait_ticks(1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
 from jobmaster.ports import DueGroup, HelpRequest, LeaderUnserved, UnservedHandler
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog

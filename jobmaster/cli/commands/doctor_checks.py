@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_findings import Finding, Verdict
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
-from jobmaster.rules.unserved import UnservedCause
+from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agreement import differences
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses
