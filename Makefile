@@ -19,10 +19,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
 # of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
 TEST_PROCESSES ?= 3
+# The slow tests mostly wait: for leases, for processes, for Spark.
+CLUSTER_TEST_PROCESSES ?= 4
+SPARK_TEST_PROCESSES ?= 2
 # A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
 # failed at first must be listed in tests/quarantine.toml.
 TESTS = $(BIN)/python -m tests.twice
-SHARED = $(TESTS) --first "-n $(TEST_PROCESSES) --dist $(1)"
+SHARED = $(TESTS) --first "-n $(1) --dist $(2)"
 
 # Tests start hundreds of interpreters. Without bytecode each of them compiles the product anew, and pytest rewrites every
 # assertion anew: a third of the time of a processor. Empty means: write it, also where the environment says otherwise.
@@ -71,7 +74,7 @@ test: test-fast ## Everything: the fast part, then the slow one with the race dr
 	@$(MAKE) --no-print-directory test-long DRILL_RUNS=25
 
 test-fast: lint ## Static checks and every test not marked slow
-	@$(call SHARED,loadfile) -m "not slow"
+	@$(call SHARED,$(TEST_PROCESSES),loadfile) -m "not slow"
 
 # How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.
 DRILL_RUNS ?= 500
@@ -81,12 +84,12 @@ test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processe
 
 CLUSTERS := -m "slow and not spark"
 test-clusters: $(PIPELINE_STAMP)
-	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,worksteal) $(CLUSTERS)
+	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) $(CLUSTERS)
 
-# One process and so one JVM, beside the clusters: what it prints comes when it has ended.
+# A JVM for each process, beside the clusters: what they print comes when they have ended.
 test-spark: $(PIPELINE_STAMP)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
-		$(TESTS) -m "slow and spark" >$$log 2>&1; status=$$?; \
+		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and spark" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict, the import contracts and the check for unused names
