@@ -46,6 +46,14 @@ def silence_seconds(settings: ClusterSettings) -> float:
     return max(leases, SILENCE_CALLS * max(calls), SILENCE_SECONDS_MIN)
 
 
+def _running_task() -> asyncio.Task[Any] | None:
+    """``None`` where no loop runs: a coroutine that is closed after its loop has ended leaves its blocks there."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 class _Watched:
     """A task that promised progress."""
 
@@ -99,7 +107,7 @@ class Progress:
     @contextmanager
     def expect(self, name: str) -> Iterator[None]:
         """The running task promises to note progress, until this is left. (Tasks that it starts promise nothing by that.)"""
-        task = asyncio.current_task()
+        task = _running_task()
         self._watched[task] = _Watched(name, self._now())
         try:
             yield
@@ -108,7 +116,7 @@ class Progress:
 
     def note(self, at: float | None = None) -> None:
         """The running task has made progress, just now or ``at``; nothing when it promised none."""
-        watched = self._watched.get(asyncio.current_task())
+        watched = self._watched.get(_running_task())
         if watched is not None:
             watched.noted_at = self._now() if at is None else at
 

@@ -118,6 +118,20 @@ def test_a_whole_float_for_an_integer_is_stored_as_an_integer(kind: Any, sent: A
     handler.check(checked.args)
 
 
+@pytest.mark.parametrize("text", ["nan", "NaN", "inf", "-inf", "Infinity"])
+@pytest.mark.parametrize("kind", [float, float | None, int | float])
+def test_a_text_that_is_no_finite_number_is_refused(kind: Any, text: str) -> None:
+    """Found by ``test_what_the_check_accepts_the_agent_accepts``: the encoder writes null for such a float."""
+    checked = checker_of(handler_of(kind), lax=True).check(json.dumps({"n": text}).encode())
+    assert checked.problem is not None
+    assert "n" in checked.problem
+
+
+def test_a_text_with_such_letters_is_stored_as_it_is() -> None:
+    checked = checker_of(handler_of(str | None), lax=True).check(b'{"n":"Nancy is infinite"}')
+    assert checked == (b'{"n":"Nancy is infinite"}', None)
+
+
 def test_a_fraction_for_an_integer_is_refused() -> None:
     assert (
         checker_of(HANDLERS[0], lax=False).check(b'{"n":3.5}').problem == "argument 'n': expected integer, got number"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 
 import pytest
 
@@ -356,6 +356,26 @@ async def test_a_task_is_watched_from_its_promise_to_its_end() -> None:
     await turns(5)
     assert await attested(progress, clock.now) is None
     task.cancel()
+
+
+def test_a_task_that_is_closed_after_its_loop_has_ended_leaves_quietly() -> None:
+    """Found by the simulation, where the tasks of a killed host are closed."""
+    progress = Progress(lambda: 0.0, silence_seconds=1.0)
+
+    class Never:
+        def __await__(self) -> Generator[None, None, None]:
+            yield
+
+    async def waits_for_ever() -> None:
+        with progress.waiting:
+            await Never()
+
+    async def begin() -> Coroutine[None, None, None]:
+        left = waits_for_ever()
+        left.send(None)
+        return left
+
+    asyncio.run(begin()).close()
 
 
 async def test_a_task_notes_nothing_for_the_one_that_started_it() -> None:
