@@ -37,7 +37,7 @@ def pack_function(name: bytes, keys: Sequence[bytes], arguments: Sequence[Argume
 
 
 def function(verb: str) -> bytes:
-    """Name of a function in the server: ``submit`` -> ``jm1_submit``."""
+    """Name of a function in the server: ``submit`` -> ``jm2_submit``."""
     return f"{PREFIX}{verb}".encode()
 
 

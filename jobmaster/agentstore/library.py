@@ -16,7 +16,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""2: the list of kept outcomes and the fields of a term have other names than in 1."""
 LIBRARY = f"jobmaster_v{PROTOCOL}"
 PREFIX = f"jm{PROTOCOL}_"
 

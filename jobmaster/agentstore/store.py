@@ -71,11 +71,12 @@ class AgentStore(ProducerStore):
             The generation that lies in the store; another one than sent when it was there before.
 
         Raises:
-            StoreRefused: too old, evicts keys, is a replica or a cluster node, belongs to another cluster, or was
-                written by a newer JobMaster.
+            StoreRefused: too old, evicts keys, is a replica or a cluster node, belongs to another cluster, was written by
+                a newer JobMaster, or holds buckets of an older protocol.
         """
         health, info = await self._look()
         check_fit(health, info, self._calls.where)
+        await self._refuse_older_buckets()
         await self.load_functions()
         self._calls.reload = self._beats.reload = self.load_functions
         answer = await self._calls.function(
@@ -94,6 +95,19 @@ class AgentStore(ProducerStore):
             )
         self._fences.generation = cast(bytes, answer[1])
         return self._fences.generation
+
+    async def _refuse_older_buckets(self) -> None:
+        """Keys of an older protocol have other names: what lies there would be taken for empty."""
+        written = await self._calls.call(pack(b"HGET", self.keys.store, b"protocol"), mutating=False)
+        if written is None or int(written) >= library.PROTOCOL:
+            return
+        metas = [self.keys.bucket(bucket_id).meta for bucket_id in await self.known_buckets()]
+        states = await self._calls.call_all([pack(b"HGET", meta, b"state") for meta in metas], mutating=False)
+        if count := len([state for state in states if state not in (None, b"READY_TO_DELETE")]):
+            raise StoreRefused(
+                f"{self._calls.where} holds {count} open bucket(s) of protocol {int(written)}, ours is {library.PROTOCOL}",
+                hint="let agents of the earlier version empty it: start them, stop them with SIGTERM, and then upgrade",
+            )
 
     async def verify(self) -> None:
         """Look again whether jobs may be kept here: settings of a server can be changed while it runs.

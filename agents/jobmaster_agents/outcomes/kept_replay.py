@@ -145,9 +145,8 @@ class KeptReplay:
         self._work.set()
 
     def _refused_by_store(self, owned: OwnedBucket, fence: Fence, status: ReplyStatus) -> None:
-        if (
-            status is not ReplyStatus.CLOSED and fence == owned.fence
-        ):  # (else it was unfrozen under a new epoch meanwhile)
+        # Another fence: it was unfrozen under a new epoch meanwhile.
+        if status is not ReplyStatus.CLOSED and fence == owned.fence:
             self._on_forgotten(fence.bucket_id, f"the store answered {status} to a read of kept outcomes", status)
 
     @staticmethod

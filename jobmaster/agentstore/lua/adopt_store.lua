@@ -8,7 +8,7 @@
 --      server id is. Two clusters of one name on one store would mix their jobs: the second one is refused.
 
 redis.register_function{
-  function_name = 'jm1_adopt_store',
+  function_name = 'jm2_adopt_store',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local protocol = whole(args[3])

@@ -8,7 +8,7 @@
 --      member of the sorted set.
 
 redis.register_function{
-  function_name = 'jm1_assign',
+  function_name = 'jm2_assign',
   callback = function(keys, args)
     if #keys ~= 3 or #args < 4 then
       return redis.error_reply('JMARGS assign takes 3 keys and the fence before the pairs')

@@ -8,7 +8,7 @@
 --      other, and nothing is left to free its memory.
 
 redis.register_function{
-  function_name = 'jm1_beat',
+  function_name = 'jm2_beat',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local ttl = whole(args[1])

@@ -71,7 +71,7 @@ local function take(pending, assigned, now, limit, bytes_max, pending_bytes)
 end
 
 redis.register_function{
-  function_name = 'jm1_claim',
+  function_name = 'jm2_claim',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local limit, name, bytes_max = whole(args[5]), args[6], math.huge

@@ -7,7 +7,7 @@
 -- why: after a reconnect, and now and then, the owner looks for lists it does not know (a reply it never saw).
 
 redis.register_function{
-  function_name = 'jm1_claimed_lists',
+  function_name = 'jm2_claimed_lists',
   flags = { 'no-writes' },
   callback = function(keys, args)
     if #keys ~= 2 or #args ~= 4 then

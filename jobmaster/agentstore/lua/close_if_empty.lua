@@ -10,7 +10,7 @@
 local CLOSABLE = { COMPLETING = true, DRAINING = true, READY_TO_DELETE = true }
 
 redis.register_function{
-  function_name = 'jm1_close_if_empty',
+  function_name = 'jm2_close_if_empty',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     if #keys ~= 5 or #args ~= 4 then

@@ -7,7 +7,7 @@
 -- why: after OK every submit, put and assign gets CLOSED, because they read the same field in the same thread.
 
 redis.register_function{
-  function_name = 'jm1_close_intake',
+  function_name = 'jm2_close_intake',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     if #keys ~= 1 or #args ~= 4 then

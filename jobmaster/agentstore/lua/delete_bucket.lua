@@ -10,7 +10,7 @@
 --      written in one step, so a claimed list without a name is damage; but jobs lie in it, and a rescuer goes by names.
 
 redis.register_function{
-  function_name = 'jm1_delete_bucket',
+  function_name = 'jm2_delete_bucket',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     if #keys < 7 or #keys - 7 ~= #args then

@@ -7,7 +7,7 @@
 -- why: five counters of one moment; placement and `jobmaster status` compare them with each other.
 
 redis.register_function{
-  function_name = 'jm1_depth',
+  function_name = 'jm2_depth',
   flags = { 'no-writes' },
   callback = function(keys, args)
     if #keys ~= 5 then

@@ -12,7 +12,7 @@
 --      set back since.
 
 redis.register_function{
-  function_name = 'jm1_fence',
+  function_name = 'jm2_fence',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local epoch = whole(args[2])

@@ -14,7 +14,7 @@
 local IDS_MAX = 500
 
 redis.register_function{
-  function_name = 'jm1_find',
+  function_name = 'jm2_find',
   flags = { 'no-writes' },
   callback = function(keys, args)
     local ids, left = args[1], whole(args[2])

@@ -9,7 +9,7 @@
 --      fencing by a rescuer. The operator is not the owner: the change counter stays.
 
 redis.register_function{
-  function_name = 'jm1_freeze',
+  function_name = 'jm2_freeze',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     if #keys ~= 1 or #args ~= 2 or not whole(args[1]) or #args[2] ~= 16 then

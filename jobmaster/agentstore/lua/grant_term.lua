@@ -10,7 +10,7 @@
 --      started by two agents. It changes no job, so the change counter stands still.
 
 redis.register_function{
-  function_name = 'jm1_grant_term',
+  function_name = 'jm2_grant_term',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local term = whole(args[5])

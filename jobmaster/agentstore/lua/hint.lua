@@ -8,7 +8,7 @@
 --      the onboarding scan, not a job.
 
 redis.register_function{
-  function_name = 'jm1_hint',
+  function_name = 'jm2_hint',
   callback = function(keys, args)
     if #keys ~= 2 then
       return redis.error_reply('JMARGS hint takes 2 keys')

@@ -8,7 +8,7 @@
 --      there twice; each carries its identity, so the second is recognised as our own success.
 
 redis.register_function{
-  function_name = 'jm1_keep_outcomes',
+  function_name = 'jm2_keep_outcomes',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local count = whole(args[5])

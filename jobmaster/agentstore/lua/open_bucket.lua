@@ -8,7 +8,7 @@
 --      in the old one is gone, and that must not pass for an empty start.
 
 redis.register_function{
-  function_name = 'jm1_open_bucket',
+  function_name = 'jm2_open_bucket',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local floor = whole(args[4])

@@ -9,7 +9,7 @@
 --      earlier builds come 3 keys and no limits.
 
 redis.register_function{
-  function_name = 'jm1_put',
+  function_name = 'jm2_put',
   callback = function(keys, args)
     local limited, first = #keys == 4, #keys == 4 and 4 or 2
     local jobs_max, bytes_max = whole(args[2]), whole(args[3])

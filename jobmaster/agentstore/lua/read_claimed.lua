@@ -7,7 +7,7 @@
 -- why: never creates a list, unlike a claim with a name that has been settled meanwhile.
 
 redis.register_function{
-  function_name = 'jm1_read_claimed',
+  function_name = 'jm2_read_claimed',
   flags = { 'no-writes' },
   callback = function(keys, args)
     if #keys ~= 2 or #args ~= 4 then

@@ -9,7 +9,7 @@
 --      Also while the bucket is FROZEN: what has ended is recorded.
 
 redis.register_function{
-  function_name = 'jm1_read_kept',
+  function_name = 'jm2_read_kept',
   flags = { 'no-writes' },
   callback = function(keys, args)
     local limit = whole(args[5])

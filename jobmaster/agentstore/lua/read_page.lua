@@ -9,7 +9,7 @@
 --      A list that is named but missing comes as an empty page, so that remove_page can forget its name.
 
 redis.register_function{
-  function_name = 'jm1_read_page',
+  function_name = 'jm2_read_page',
   flags = { 'no-writes' },
   callback = function(keys, args)
     local limit = whole(args[5])

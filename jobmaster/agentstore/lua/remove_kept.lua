@@ -9,7 +9,7 @@
 --      and delays no other outcome; in the same step, so that a lost reply neither loses nor doubles it.
 
 redis.register_function{
-  function_name = 'jm1_remove_kept',
+  function_name = 'jm2_remove_kept',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local count = whole(args[5])

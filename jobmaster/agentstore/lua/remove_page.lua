@@ -9,7 +9,7 @@
 --      would cut off the next page, which is not in the master yet. Hence the digest.
 
 redis.register_function{
-  function_name = 'jm1_remove_page',
+  function_name = 'jm2_remove_page',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local kind, name, count = args[5], args[6], whole(args[7])

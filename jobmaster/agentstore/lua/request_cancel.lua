@@ -7,7 +7,7 @@
 -- why: a hint that reaches the owner with its next claim; the row in the master decides. Hence no copy is touched here.
 
 redis.register_function{
-  function_name = 'jm1_request_cancel',
+  function_name = 'jm2_request_cancel',
   callback = function(keys, args)
     if #keys ~= 3 or #args ~= 1 or #args[1] ~= 16 then
       return redis.error_reply('JMARGS request_cancel takes 3 keys and an id of 16 bytes')

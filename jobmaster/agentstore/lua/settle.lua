@@ -8,7 +8,7 @@
 --      the bucket now. Inside the function, so that one round trip does both; on a cluster PUBLISH goes to every node.
 
 redis.register_function{
-  function_name = 'jm1_settle',
+  function_name = 'jm2_settle',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     if #args < 6 or #keys - 2 ~= #args - 6 or #args[6] % 16 ~= 0 then

@@ -10,7 +10,7 @@
 --      Every id is compared with this server's clock here, because the store is the first server that sees it.
 
 redis.register_function{
-  function_name = 'jm1_submit',
+  function_name = 'jm2_submit',
   callback = function(keys, args)
     local jobs_max, bytes_max, skew_max = whole(args[1]), whole(args[2]), whole(args[3])
     if #keys < 3 or #keys > 4 or not (jobs_max and bytes_max and skew_max) then

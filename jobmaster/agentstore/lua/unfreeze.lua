@@ -15,7 +15,7 @@
 local UNFREEZABLE = { FROZEN = true, ACTIVE = true }
 
 redis.register_function{
-  function_name = 'jm1_unfreeze',
+  function_name = 'jm2_unfreeze',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local floor, epoch = whole(args[4]), whole(args[2])

@@ -9,7 +9,7 @@
 --      they share one scan. A claim does not take requests out by itself, because its reply may be lost.
 
 redis.register_function{
-  function_name = 'jm1_withdraw',
+  function_name = 'jm2_withdraw',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local noted = args[5]

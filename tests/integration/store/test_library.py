@@ -12,7 +12,7 @@ import redis.asyncio
 from jobmaster.agentstore import library, producer, store
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.embedded import ValkeyServer
-from jobmaster.model.errors import CodeError
+from jobmaster.model.errors import CodeError, StoreRefused
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, new_fence
@@ -162,7 +162,7 @@ def test_of_two_texts_exactly_one_gives_way_so_that_agents_do_not_flap() -> None
             assert sum(gives_way) == (0 if one == other else 1)
     assert not library.must_load(library.text())
     assert library.must_load(None)
-    assert library.must_load(b"#!lua name=jobmaster_v1\nno build at all")
+    assert library.must_load(b"#!lua name=jobmaster_v2\nno build at all")
 
 
 async def test_an_altered_library_of_the_same_build_is_not_taken_for_ours(
@@ -183,9 +183,30 @@ async def test_an_altered_library_of_the_same_build_is_not_taken_for_ours(
 
 async def test_libraries_of_other_protocol_versions_live_beside_ours(connect: Connect, new_valkey: NewServer) -> None:
     server = new_valkey()
-    next_version = library.text().replace(b"jobmaster_v1", b"jobmaster_v2").replace(b"'jm1_", b"'jm2_")
+    next_version = library.text().replace(b"jobmaster_v2", b"jobmaster_v3").replace(b"'jm2_", b"'jm3_")
     await _load(server.url, next_version)
     store_ = await connect(url=server.url)
     await assert_ok(store_.open_bucket(new_fence()))
     async with redis.asyncio.Redis.from_url(server.url) as raw:
         assert len(await raw.function_list()) == 2
+
+
+async def test_a_store_with_buckets_of_an_older_protocol_is_refused_until_it_is_empty(
+    connect: Connect, new_valkey: NewServer, cluster_name: str
+) -> None:
+    """Keys of protocol 1 have other names: outcomes that a bucket keeps there would be taken for none."""
+    server = new_valkey()
+    store_ = await connect(url=server.url)
+    fence = new_fence()
+    await assert_ok(store_.open_bucket(fence))
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.hset(store_.keys.store, "protocol", "1")
+        with pytest.raises(
+            StoreRefused, match=r"holds 1 open bucket\(s\) of protocol 1, ours is 2 .*stop them with SIGTERM"
+        ):
+            await connect(url=server.url)
+        assert await raw.hget(store_.keys.store, "protocol") == b"1", "programs of the earlier version still start"
+        await assert_ok(store_.close_intake(fence))
+        await assert_ok(store_.close_if_empty(fence))
+        await connect(url=server.url)
+        assert await raw.hget(store_.keys.store, "protocol") == b"2"

@@ -170,10 +170,10 @@ async def test_an_agent_of_an_earlier_build_may_leave_the_bound_out(one_bucket: 
     await one_bucket.submit(items)
     keys, store = one_bucket.store.keys.bucket(one_bucket.bucket_id), one_bucket.store
     claim = (keys.meta, keys.pending, keys.assigned, keys.claimed("a"), keys.lists, keys.cancelled)
-    answer = await store._calls.function(b"jm1_claim", claim, (*store._fences.arguments(one_bucket.fence), 5, b"a"))
+    answer = await store._calls.function(b"jm2_claim", claim, (*store._fences.arguments(one_bucket.fence), 5, b"a"))
     assert answer[7] == items[:5]
     kept = await store._calls.function(
-        b"jm1_read_kept", (keys.meta, keys.kept), (*store._fences.arguments(one_bucket.fence), 5)
+        b"jm2_read_kept", (keys.meta, keys.kept), (*store._fences.arguments(one_bucket.fence), 5)
     )
     assert kept[3] == []
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import redis.asyncio
 
+from jobmaster.agentstore import library
 from jobmaster.agentstore.health import check_fit, health_of, parse_info
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
@@ -52,7 +53,7 @@ async def test_a_store_of_a_newer_protocol_is_refused(connect: Connect, raw: red
     store = await connect()
     uid = (await store.health()).cluster_uid
     assert uid is not None
-    await raw.hset(store.keys.store, "protocol", 2)
+    await raw.hset(store.keys.store, "protocol", library.PROTOCOL + 1)
     with pytest.raises(StoreRefused, match="newer JobMaster"):
         await (await connect(initialise=False)).initialise(uid, new_id())
 

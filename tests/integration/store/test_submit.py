@@ -265,9 +265,9 @@ async def test_jobs_that_are_due_count_toward_the_mark_wherever_they_lie(one_buc
 async def test_calls_of_earlier_builds_are_understood(one_bucket: OneBucketStore) -> None:
     keys = one_bucket.store.keys.bucket(one_bucket.bucket_id)
     (first, second) = make_items(2)
-    put: Any = one_bucket.raw.fcall("jm1_put", 3, keys.meta, keys.assigned, keys.wake, 1, 5, first)
+    put: Any = one_bucket.raw.fcall("jm2_put", 3, keys.meta, keys.assigned, keys.wake, 1, 5, first)
     assert (await put)[0] == b"OK"
-    sent: Any = one_bucket.raw.fcall("jm1_submit", 3, keys.meta, keys.pending, keys.wake, 10, 10**6, HOUR_MS, second)
+    sent: Any = one_bucket.raw.fcall("jm2_submit", 3, keys.meta, keys.pending, keys.wake, 10, 10**6, HOUR_MS, second)
     assert await sent == [b"OK", 1]
     assert {entry.id for entry in (await one_bucket.store.claim(one_bucket.fence, "a", 5)).entries} == {
         first[ID_AT],

@@ -133,7 +133,7 @@ class IntakeFunctions:
         """Cluster and generation."""
 
     def call(self, verb: str, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        """FCALL ``jm1_<verb>``."""
+        """FCALL ``jm2_<verb>``."""
         if self.full and verb not in self.at_maxmemory:
             raise OutOfMemory(f"{verb}: out of memory")
         answer: Answer = getattr(self, verb)(keys, args)

@@ -114,7 +114,7 @@ class SimStore(AgentStore):
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         answers = [
-            await self._calls.function(b"jm1_depth", (self.keys.bucket(b).meta,), mutating=False) for b in bucket_ids
+            await self._calls.function(b"jm2_depth", (self.keys.bucket(b).meta,), mutating=False) for b in bucket_ids
         ]
         return [BucketDepth(*answer[1:]) if answer[0] == b"OK" else None for answer in answers]
 
