@@ -106,7 +106,7 @@ class AgentStore(ProducerStore):
         if count := len([state for state in states if state not in (None, b"READY_TO_DELETE")]):
             raise StoreRefused(
                 f"{self._calls.where} holds {count} open bucket(s) of protocol {int(written)}, ours is {library.PROTOCOL}",
-                hint="let agents of the earlier version empty it: start them, stop them with SIGTERM, and then upgrade",
+                hint="empty it before `jobmaster db migrate`: start agents of the earlier version, stop them with SIGTERM",
             )
 
     async def verify(self) -> None:
