@@ -1,62 +1,167 @@
 """JobMaster: a background-job cluster that is as fast as its stores allow and keeps each job as safe as was asked for.
 
-This module holds public names only, each loaded when it is first asked for: importing it loads no driver, and
-``jobmaster --help`` stays quick.
+This module holds public names only, each loaded when it is first used: importing it loads no driver, and ``jobmaster --help``
+stays quick.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
-    from jobmaster.client.sync import SyncCluster
+    from jobmaster.client.sync import SyncCluster, SyncReceipt
+    from jobmaster.client.transactions import ClusterTransaction
     from jobmaster.clock import new_id
-    from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
-    from jobmaster.model.job import Durability, JobState, JobView, OnFull, Priority
+    from jobmaster.handlers import Call, Cancel, Handlers, JobContext, JobOptions, Retry, call
+    from jobmaster.model.errors import (
+        AccessRefused,
+        BucketsFull,
+        ClockSkew,
+        CodeError,
+        ConfigError,
+        Conflict,
+        DurabilityRefused,
+        InputError,
+        InvalidArguments,
+        InvalidDueTime,
+        JobFailed,
+        JobMasterError,
+        NotFound,
+        OutcomeUnknown,
+        Refused,
+        SchemaMismatch,
+        StoreRefused,
+        Unavailable,
+        UnknownHandler,
+        UnknownLane,
+        Unserved,
+        ValueRefused,
+        WaitTimeout,
+    )
+    from jobmaster.model.job import Durability, ErrorInfo, JobState, JobView, OnFull, Priority
+    from jobmaster.settings.model import ClusterSettings
+    from jobmaster.settings.origins import InvalidSettings
+    from jobmaster.wiring import connect, connect_sync
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessRefused",
+    "BucketsFull",
+    "BulkFailed",
+    "BulkOptions",
+    "BulkSummary",
+    "Call",
     "Cancel",
+    "ClockSkew",
     "Cluster",
+    "ClusterSettings",
+    "ClusterTransaction",
+    "CodeError",
+    "ConfigError",
+    "Conflict",
     "Durability",
+    "DurabilityRefused",
+    "ErrorInfo",
     "Handlers",
+    "InputError",
+    "InvalidArguments",
+    "InvalidDueTime",
+    "InvalidSettings",
     "JobContext",
+    "JobFailed",
+    "JobMasterError",
+    "JobOptions",
     "JobReceipt",
     "JobState",
     "JobView",
+    "NotFound",
     "OnFull",
+    "OutcomeUnknown",
     "Priority",
+    "Refused",
     "Retry",
+    "SchemaMismatch",
+    "StoreRefused",
+    "SubmitOptions",
     "SyncCluster",
+    "SyncReceipt",
+    "Unavailable",
+    "UnknownHandler",
+    "UnknownLane",
+    "Unserved",
+    "ValueRefused",
+    "WaitTimeout",
     "__version__",
+    "call",
+    "connect",
+    "connect_sync",
     "new_id",
 ]
 
-_HOMES = {
+_MODULE_OF = {
+    "AccessRefused": "jobmaster.model.errors",
+    "BucketsFull": "jobmaster.model.errors",
+    "BulkFailed": "jobmaster.client.bulk",
+    "BulkOptions": "jobmaster.client.options",
+    "BulkSummary": "jobmaster.client.bulk",
+    "Call": "jobmaster.handlers",
     "Cancel": "jobmaster.handlers",
+    "ClockSkew": "jobmaster.model.errors",
     "Cluster": "jobmaster.client.cluster",
+    "ClusterSettings": "jobmaster.settings.model",
+    "ClusterTransaction": "jobmaster.client.transactions",
+    "CodeError": "jobmaster.model.errors",
+    "ConfigError": "jobmaster.model.errors",
+    "Conflict": "jobmaster.model.errors",
     "Durability": "jobmaster.model.job",
+    "DurabilityRefused": "jobmaster.model.errors",
+    "ErrorInfo": "jobmaster.model.job",
     "Handlers": "jobmaster.handlers",
+    "InputError": "jobmaster.model.errors",
+    "InvalidArguments": "jobmaster.model.errors",
+    "InvalidDueTime": "jobmaster.model.errors",
+    "InvalidSettings": "jobmaster.settings.origins",
     "JobContext": "jobmaster.handlers",
+    "JobFailed": "jobmaster.model.errors",
+    "JobMasterError": "jobmaster.model.errors",
+    "JobOptions": "jobmaster.handlers",
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job",
+    "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
+    "OutcomeUnknown": "jobmaster.model.errors",
     "Priority": "jobmaster.model.job",
+    "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
+    "SchemaMismatch": "jobmaster.model.errors",
+    "StoreRefused": "jobmaster.model.errors",
+    "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",
+    "SyncReceipt": "jobmaster.client.sync",
+    "Unavailable": "jobmaster.model.errors",
+    "UnknownHandler": "jobmaster.model.errors",
+    "UnknownLane": "jobmaster.model.errors",
+    "Unserved": "jobmaster.model.errors",
+    "ValueRefused": "jobmaster.model.errors",
+    "WaitTimeout": "jobmaster.model.errors",
+    "call": "jobmaster.handlers",
+    "connect": "jobmaster.wiring",
+    "connect_sync": "jobmaster.wiring",
     "new_id": "jobmaster.clock",
 }
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from the room it lives in."""
-    home = _HOMES.get(name)
-    if home is None:
+    """A public name, from its module."""
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'jobmaster' has no attribute {name!r}")
-    value: object = getattr(import_module(home), name)
+    value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
 

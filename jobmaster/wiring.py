@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection
+import logging
+import os
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
@@ -22,8 +25,11 @@ from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
 from jobmaster.master.schema.migrate import drop, migrate
 from jobmaster.master.transactions import MasterAccess, Transactions
-from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.model.errors import ConfigError, InputError, Unavailable
+from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
+
+log = logging.getLogger("jobmaster.settings")
 
 OTHERS_SECONDS = 1.0
 """How long a start waits for stores that it can do without."""
@@ -184,13 +190,118 @@ async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | No
     return stores
 
 
-async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> Cluster:
-    """A producer's cluster: submit, wait, look up, cancel.
+class Opening:
+    """A cluster that is about to be opened: ``async with`` opens and closes it, ``await`` opens it and leaves the closing to
+    the caller. Returned by ``connect``; usable once. Source of the idea: ``asyncpg.create_pool``.
+    """
+
+    def __init__(self, settings: ClusterSettings, handlers: Handlers | None) -> None:
+        self._settings = settings
+        self._handlers = handlers
+        self._cluster: Cluster | None = None
+
+    def __await__(self) -> Generator[Any, None, Cluster]:
+        return open_cluster(self._settings, self._handlers).__await__()
+
+    async def __aenter__(self) -> Cluster:
+        if self._cluster is not None:
+            raise InputError("this connect() is in use", hint="call jobmaster.connect() again for a second cluster")
+        self._cluster = await self
+        return self._cluster
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            await cluster.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Cluster, name):
+            raise AttributeError(f"'Opening' has no attribute {name!r}")
+        raise InputError(
+            f"connect() has not been awaited, so it has no {name!r} yet",
+            hint="write `async with jobmaster.connect() as cluster:`, or `cluster = await jobmaster.connect()`",
+        )
+
+
+def connect(
+    config: str | Path | ClusterSettings | None = None,
+    /,
+    *,
+    handlers: Handlers | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+) -> Opening:
+    """A producer's connection to a cluster: submit, wait, look up, cancel.
 
     ::
 
-        async with await open_cluster(load_settings().settings) as cluster:
-            receipt = await cluster.submit("images.resize", {"path": "a.png"})
+        async with jobmaster.connect(handlers=handlers) as cluster:
+            receipt = await cluster.submit(call(resize, "a.png", width=400))
+            size = await receipt.result(timeout=30)
+
+    Args:
+        config: the configuration file, or settings that are loaded already. ``None`` looks for one as agents and the command
+            line do: ``$JOBMASTER_CONFIG``, ``./jobmaster.yaml``, ``./cluster.yaml``.
+        handlers: the registry of the handlers that this program submits; jobs of others are submitted by name.
+        env: variables in place of those of the process; ``{}``: none.
+        overrides: ``key.path=value`` texts; they come before the environment, which comes before the file.
+
+    Raises:
+        InvalidSettings: (a ``ConfigError``) with every problem of the configuration.
+        Unavailable: (when it is opened) the master cannot be reached.
+    """
+    return Opening(_settings(config, env, overrides), handlers)
+
+
+def connect_sync(
+    config: str | Path | ClusterSettings | None = None,
+    /,
+    *,
+    handlers: Handlers | None = None,
+    env: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+) -> SyncCluster:
+    """``connect`` for programs without an event loop. The configuration is read now; the connection is made by the first
+    call, so a cluster may be made before a process forks and used after it.
+
+    ::
+
+        with jobmaster.connect_sync(handlers=handlers) as cluster:
+            size = cluster.submit(call(resize, "a.png", width=400)).result(timeout=30)
+
+    Raises:
+        InvalidSettings: (a ``ConfigError``) with every problem of the configuration.
+    """
+    return open_sync_cluster(_settings(config, env, overrides), handlers)
+
+
+def _settings(
+    config: str | Path | ClusterSettings | None, env: Mapping[str, str] | None, overrides: Sequence[str]
+) -> ClusterSettings:
+    if isinstance(config, ClusterSettings):
+        if env is not None or overrides:
+            raise InputError(
+                "'env' and 'overrides' change nothing in settings that are loaded already",
+                hint="give the file's path, or change the settings before",
+            )
+        return config
+    if config is not None and not isinstance(config, str | os.PathLike):
+        raise InputError(
+            f"the configuration is a file or ClusterSettings, not {type(config).__name__}",
+            hint="the registry of handlers is named: connect(handlers=...)",
+        )
+    loaded = load_settings(config, env, overrides)
+    for warning in loaded.warnings:
+        log.warning("%s", warning)
+    return loaded.settings
+
+
+async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> Cluster:
+    """A producer's cluster: submit, wait, look up, cancel.
+
+    Programs of users open it with ``connect``.
     """
     async with AsyncExitStack() as stack:
         master = await open_master(settings, application_name="jobmaster-client")
@@ -203,12 +314,6 @@ async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = No
 
 
 def open_sync_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> SyncCluster:
-    """The same for programs without an event loop; it runs one in a thread of its own.
-
-    ::
-
-        with open_sync_cluster(settings) as cluster:
-            print(cluster.submit("images.resize", {"path": "a.png"}).result(timeout=30))
-    """
+    """The same for programs without an event loop; it runs one in a thread of its own."""
     registry = handlers if handlers is not None else Handlers()
     return SyncCluster(lambda: open_cluster(settings, registry), handlers=registry)

@@ -14,6 +14,7 @@ from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, encode_entry
+from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.job import Durability, Entry, OnFull
 from jobmaster.ports import Written
@@ -312,11 +313,13 @@ _SLOW = _Chunk(("", 0, ""))
 
 
 def _split(item: Any, index: int) -> tuple[Any, Any]:
+    if type(item) is Call:
+        return item.handler, item.arguments
     if isinstance(item, tuple) and len(item) == 2:
         return item
     raise InputError(
-        f"item {index} is no (handler, arguments) pair",
-        hint="give pairs, or name the handler: submit_many(items, handler=resize)",
+        f"item {index} is no call and no (handler, arguments) pair",
+        hint="give call(resize, 'a.png') for each job, or pairs, or name the handler: submit_many(items, handler=resize)",
     )
 
 

@@ -1,4 +1,4 @@
-"""The public face of a cluster for producers: submit, follow, look up, cancel. Made by ``jobmaster.wiring``."""
+"""The public face of a cluster for producers: submit, follow, look up, cancel. Made by ``jobmaster.connect``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from jobmaster.client.submitter import Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.codec import decode_json
-from jobmaster.handlers import Handlers
+from jobmaster.handlers import Call, Handlers
+from jobmaster.handlers.call import parts
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, JobView, Receipt
@@ -40,8 +41,8 @@ class Cluster:
 
     ::
 
-        async with await open_cluster(settings) as cluster:
-            receipt = await cluster.submit(resize, {"path": "a.png", "width": 400}, priority="high")
+        async with jobmaster.connect(handlers=handlers) as cluster:
+            receipt = await cluster.submit(call(resize, "a.png", width=400), priority="high")
             size = await receipt.result(timeout=30)
     """
 
@@ -77,6 +78,9 @@ class Cluster:
     # ------------------------------------------------------------ submitting
 
     @overload
+    async def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> JobReceipt[R]: ...
+
+    @overload
     async def submit(
         self,
         handler: Callable[..., Coroutine[Any, Any, R]],
@@ -101,7 +105,7 @@ class Cluster:
 
     async def submit(
         self,
-        handler: Callable[..., Any] | str,
+        handler: Call[Any] | Callable[..., Any] | str,
         args: Mapping[str, object] | None = None,
         /,
         **options: Unpack[SubmitOptions],
@@ -109,7 +113,7 @@ class Cluster:
         """Hand in one job; returns when it is as safe as its durability level requires.
 
         Args:
-            handler: the declared function, or its name.
+            handler: the call to be made, ``call(resize, "a.png")``; or the declared function or its name, and ``args``.
             args: the handler's arguments by name; checked against its signature here and again before it runs.
             options: see ``SubmitOptions``.
 
@@ -122,6 +126,8 @@ class Cluster:
             Unavailable: neither a store nor the master could be reached; this call has stored nothing.
         """
         submitter = self._submitter or self._open_submitter()
+        if isinstance(handler, Call):
+            handler, args = parts(handler, args)
         if options or (started := submitter.start(handler, args)) is None:
             receipt = await submitter.submit(handler, args, options)
             return self._receipt(receipt)
@@ -140,7 +146,8 @@ class Cluster:
         """Hand in many jobs, read from ``items`` only as fast as the stores take them.
 
         Args:
-            items: (async) iterable of ``(handler, args)`` pairs, or of ``args`` mappings when ``handler`` is given.
+            items: (async) iterable of calls (``call(resize, "a.png")``), of ``(handler, args)`` pairs, or of ``args``
+                mappings when ``handler`` is given.
             handler: the handler of every item.
             options: see ``BulkOptions``; they apply to every item.
 
@@ -155,9 +162,11 @@ class Cluster:
         return ClusterTransaction(self, connection)
 
     async def submit_within(
-        self, connection: Any, handler: Callable[..., Any] | str, args: Any, options: SubmitOptions
+        self, connection: Any, handler: Call[Any] | Callable[..., Any] | str, args: Any, options: SubmitOptions
     ) -> tuple[JobReceipt[Any], SubmitRequest]:
         """One job inside the caller's transaction, and the request that it became."""
+        if isinstance(handler, Call):
+            handler, args = parts(handler, args)
         submitter = self._submitter or self._open_submitter()
         receipt, request = await submitter.submit_within(connection, handler, args, options)
         return self._receipt(receipt), request

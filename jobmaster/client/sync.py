@@ -22,7 +22,7 @@ from jobmaster.client.bulk import BulkSummary
 from jobmaster.client.cluster import Cluster, JobRef
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.handlers import Handlers
+from jobmaster.handlers import Call, Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, JobView
@@ -116,6 +116,9 @@ class SyncCluster:
     # ------------------------------------------------------------ submitting
 
     @overload
+    def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> SyncReceipt[R]: ...
+
+    @overload
     def submit(
         self,
         handler: Callable[..., Coroutine[Any, Any, R]],
@@ -136,7 +139,7 @@ class SyncCluster:
 
     def submit(
         self,
-        handler: Callable[..., Any] | str,
+        handler: Call[Any] | Callable[..., Any] | str,
         args: Mapping[str, object] | None = None,
         /,
         **options: Unpack[SubmitOptions],
@@ -144,7 +147,8 @@ class SyncCluster:
         """See ``Cluster.submit``. ``connection=`` is not possible here: the transaction belongs to another loop."""
         if options.get("connection") is not None:
             raise InputError("connection= needs the async Cluster", hint="submit after the commit instead")
-        return SyncReceipt(self, self._call(lambda cluster: cluster.submit(handler, args, **options)))
+        plain: Any = handler
+        return SyncReceipt(self, self._call(lambda cluster: cluster.submit(plain, args, **options)))
 
     def submit_many(
         self, items: Iterable[Any], /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]

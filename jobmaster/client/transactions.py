@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from jobmaster.client.options import SubmitOptions
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.rules.placement import Route
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +36,16 @@ class ClusterTransaction:
         self._transaction: Any = None
         self._hints: set[tuple[str, int]] = set()
 
+    @overload
+    async def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> JobReceipt[R]: ...
+
+    @overload
     async def submit(
         self, handler: Callable[..., Any] | str, args: Any = None, /, **options: Unpack[SubmitOptions]
+    ) -> JobReceipt[Any]: ...
+
+    async def submit(
+        self, handler: Call[Any] | Callable[..., Any] | str, args: Any = None, /, **options: Unpack[SubmitOptions]
     ) -> JobReceipt[Any]:
         """``Cluster.submit`` inside this transaction: the receipt's level is ``transaction``."""
         if self._transaction is None:

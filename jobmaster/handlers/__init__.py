@@ -5,6 +5,7 @@ what the cluster needs to know: its name, its options, and a struct generated fr
 are checked at submit and again at run.
 """
 
+from jobmaster.handlers.call import Call, call
 from jobmaster.handlers.context import Cancel, JobContext, Retry
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
@@ -12,6 +13,7 @@ from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, c
 from jobmaster.handlers.registry import Handlers
 
 __all__ = [
+    "Call",
     "Cancel",
     "Handler",
     "HandlerOptions",
@@ -19,6 +21,7 @@ __all__ = [
     "JobContext",
     "JobOptions",
     "Retry",
+    "call",
     "check_lane",
     "check_name",
     "load_handlers",

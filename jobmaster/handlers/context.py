@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from math import isfinite
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 from uuid import UUID
 
 import msgspec
@@ -13,6 +13,16 @@ import msgspec
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
+
+if TYPE_CHECKING:
+    # A default of a type variable comes with Python 3.13; type checkers know it from here before that.
+    from typing_extensions import TypeVar
+
+    Resources = TypeVar("Resources", default=Any)
+else:
+    from typing import TypeVar
+
+    Resources = TypeVar("Resources")
 
 _CLOCK = SystemClock()
 RETRY_SECONDS_MAX = 3660 * 86_400.0
@@ -75,8 +85,10 @@ class AttemptRuntime(Protocol):
     async def confirm(self, result: object = None) -> None: ...
 
 
-class JobContext(msgspec.Struct, kw_only=True):
+class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     """The run a handler is in. Given to a handler whose first parameter is annotated ``JobContext`` or named ``ctx``.
+
+    ``JobContext[Resources]`` names the type of ``resources``: what the registry's lifespan made.
 
     ``job_id`` is the key by which a handler makes its effects idempotent; ``token`` grows with every assignment, so a
     system that stores the highest one can refuse a superseded run.

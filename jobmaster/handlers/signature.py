@@ -95,8 +95,15 @@ def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
         raise ConfigError(f"handler {name!r}: its annotations cannot be read: {error}") from None
 
 
+def takes_context(function: Callable[..., object]) -> bool:
+    """The first parameter is the job's context: annotated as ``JobContext``, or named ``ctx``."""
+    parameters = list(inspect.signature(function).parameters.values())
+    return bool(parameters) and _is_context(parameters[0], _hints(function, getattr(function, "__qualname__", "?")))
+
+
 def _is_context(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
-    return hints.get(parameter.name) is JobContext or parameter.name == "ctx"
+    hint = hints.get(parameter.name)
+    return hint is JobContext or typing.get_origin(hint) is JobContext or parameter.name == "ctx"
 
 
 def _refuse_unsendable(parameter: inspect.Parameter, name: str, hints: dict[str, Any]) -> None:
@@ -109,7 +116,7 @@ def _refuse_unsendable(parameter: inspect.Parameter, name: str, hints: dict[str,
         raise ConfigError(
             f"{where} is '**{parameter.name}'; arguments could not be checked at submit", hint="take a dict instead"
         )
-    if hints.get(parameter.name) is JobContext or parameter.name == "ctx":
+    if _is_context(parameter, hints):
         raise ConfigError(f"{where} is the job's context but does not stand first", hint="move it to the front")
 
 
