@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from jobmaster.model.job import Durability, ErrorInfo, JobState, JobView, OnFull, Priority
     from jobmaster.settings.model import ClusterSettings
-    from jobmaster.settings.origins import InvalidSettings
+    from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import connect, connect_sync
 
 __version__ = "0.1.0"
@@ -124,7 +124,7 @@ _MODULE_OF = {
     "InputError": "jobmaster.model.errors",
     "InvalidArguments": "jobmaster.model.errors",
     "InvalidDueTime": "jobmaster.model.errors",
-    "InvalidSettings": "jobmaster.settings.origins",
+    "InvalidSettings": "jobmaster.settings.problems",
     "JobContext": "jobmaster.handlers",
     "JobFailed": "jobmaster.model.errors",
     "JobMasterError": "jobmaster.model.errors",

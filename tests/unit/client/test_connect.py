@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,6 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("JOBMASTER_CONFIG", raising=False)
     return tmp_path
-
-
-def cluster_name(**parts: object) -> str:
-    return jobmaster.connect_sync(**parts)._settings.cluster  # type: ignore[arg-type]
 
 
 def test_the_configuration_is_found_as_agents_find_it(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +64,10 @@ def test_warnings_of_the_configuration_are_logged(empty_folder: Path, caplog: py
     ],
 )
 def test_wrong_arguments(config: object, named: dict[str, object], sentence: str) -> None:
-    for connect in (jobmaster.connect, jobmaster.connect_sync):
+    entries: list[Callable[..., object]] = [jobmaster.connect, jobmaster.connect_sync]
+    for connect in entries:
         with pytest.raises(InputError, match=sentence):
-            connect(config, **named)  # type: ignore[operator]
+            connect(config, **named)
 
 
 def test_a_cluster_that_was_not_awaited_answers_with_the_way_to_open_it() -> None:
