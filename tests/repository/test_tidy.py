@@ -70,6 +70,7 @@ CATCHES_EVERYTHING = {
 }
 
 OPEN_KEYWORDS = {
+    "jobmaster/handlers/call.py:call": "the arguments of the called function",
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/commands/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
