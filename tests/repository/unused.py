@@ -31,7 +31,6 @@ SETTINGS = "jobmaster/settings/"
 PUBLIC = "jobmaster/__init__.py"
 
 ALLOWED = {
-    "open_sync_cluster": "programs without an event loop call it",
     "tcp_dsn": "programs that measure an embedded server over TCP call it",
     "tcp_url": "programs that measure an embedded server over TCP call it",
 }
