@@ -106,14 +106,16 @@ format: $(STAMP) ## Sort imports and format the code
 bench: $(STAMP) ## Measure submit, drain, latency and idling on this machine (docs/performance.md)
 	@$(BIN)/python -m benchmarks
 
+COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
+# pip-compile reads no dependency groups: the lines of the group `dev` come on its standard input.
+DEV_GROUP := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")
+
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
 	@$(PIP) install pip-tools
-	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
-		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
-		--extra embedded --extra dev --build-deps-for editable --output-file $(LOCK) pyproject.toml
-	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
-		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --constraint $(LOCK) \
-		--extra pipeline --extra java --extra connect --output-file $(PIPELINE_LOCK) pyproject.toml
+	@$(BIN)/python -c '$(DEV_GROUP)' | $(COMPILE) --extra embedded --output-file $(LOCK) pyproject.toml -
+	@$(COMPILE) --constraint $(LOCK) --extra pipeline --extra java --extra connect \
+		--output-file $(PIPELINE_LOCK) pyproject.toml
 
 clean: ## Remove .venv, caches and build output; the data in ~/.jobmaster stays
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import connect, connect_sync
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AccessRefused",

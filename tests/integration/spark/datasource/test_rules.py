@@ -129,4 +129,4 @@ def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(Refused) as caught:
         require_extra()
     assert "pyspark" in caught.value.message
-    assert 'pip install "jobmaster[pipeline]"' in (caught.value.hint or "")
+    assert 'pip install "jobmaster-cluster[pipeline]"' in (caught.value.hint or "")
