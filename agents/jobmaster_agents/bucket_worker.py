@@ -32,6 +32,7 @@ from jobmaster_agents.execute.process_pool.worker_output import LineRate
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
+from jobmaster_agents.execute.transactional.settlement import TransactionSettlement
 from jobmaster_agents.fetch.claimer import Claimer, PrefetchLimit
 from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
@@ -121,9 +122,8 @@ class BucketWorker:
             on_output=self._printed,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
-        transactional = TransactionalRunner(
-            transactions, master.outcomes, self.outcome_writer, self.outcome_builder, ownership, clock, telemetry
-        )
+        settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)
+        transactional = TransactionalRunner(transactions, settlement, self.outcome_builder, ownership, clock, telemetry)
         threads = ThreadPool(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted
         """Set when every thread, or every slot of the loop, is stuck in a handler that was given up: the process is to be

@@ -6,18 +6,19 @@ One batch goes to one bucket, chosen when the batch leaves; so concurrent caller
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from jobmaster.client.bucket_directory import BucketDirectory, BucketHandle
+from jobmaster.client.lost_answers import BatchTrial, write_once_more
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Durability, Entry, NewJob
-from jobmaster.ports import Intake, PlacementMaster, ReplyStatus, Submitted, Written
+from jobmaster.ports import PlacementMaster, ReplyStatus, Submitted, Written
 from jobmaster.rules.placement import first_gets_job, two_choices
 from jobmaster.telemetry import Telemetry
 
@@ -47,35 +48,6 @@ class Placement(NamedTuple):
 
 NO_BUCKET = Placement(None, None)
 ALL_FULL = Placement(None, None, True)
-
-
-class _Trial:
-    """What happened so far to one batch."""
-
-    __slots__ = ("again", "full", "refusal", "renewed", "tried", "unknown")
-
-    def __init__(self) -> None:
-        self.tried: set[bytes] = set()
-        self.full = False
-        self.renewed = False
-        self.refusal: Refused | None = None
-        self.again = False
-        """A store's answer was lost: its bucket is tried once more, however recently it failed."""
-        self.unknown: OutcomeUnknown | None = None
-        """A call whose answer was lost. Whatever a later call answers, short of "stored", does not undo that."""
-
-    @contextmanager
-    def certain(self, job_ids: Sequence[bytes] = ()) -> Iterator[None]:
-        """Around the calls for one batch: an error after a lost answer is ``OutcomeUnknown``, whatever it is. An error
-        of any other class means that nothing was stored."""
-        try:
-            yield
-        except JobMasterError as error:
-            if self.unknown is None:
-                raise
-            first = self.unknown
-            message = first.message if error is first else f"{first.message}; then: {error.message}"
-            raise OutcomeUnknown(message, job_ids=job_ids or first.job_ids) from error
 
 
 class BucketGroup:
@@ -127,11 +99,11 @@ class BucketGroup:
             ClockSkew: the time in one of the ids is too far from the store's clock.
             OutcomeUnknown: a store may have taken them, and no other did.
         """
-        state = _Trial()
+        state = BatchTrial()
         with state.certain():
             return await self._place(items, state)
 
-    async def _place(self, items: list[bytes], state: _Trial) -> Placement:
+    async def _place(self, items: list[bytes], state: BatchTrial) -> Placement:
         if not self._buckets.is_fresh():
             await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
@@ -148,7 +120,7 @@ class BucketGroup:
                 return Placement(level, handle.id)
         return self._nowhere(state)
 
-    def _nowhere(self, state: _Trial) -> Placement:
+    def _nowhere(self, state: BatchTrial) -> Placement:
         if state.unknown is not None:
             raise state.unknown
         if state.full:
@@ -157,7 +129,7 @@ class BucketGroup:
             raise state.refusal
         return NO_BUCKET
 
-    async def _submit(self, handle: BucketHandle, items: list[bytes], state: _Trial) -> bool:
+    async def _submit(self, handle: BucketHandle, items: list[bytes], state: BatchTrial) -> bool:
         capacity = self._store_limits[handle.store_handle.name]
         handle.unsent += len(items)
         try:
@@ -169,11 +141,8 @@ class BucketGroup:
                 skew_ms_max=capacity.skew_ms_max,
             )
         except OutcomeUnknown as error:
-            # Once more to the same bucket: its owner keeps one copy per id, so a second copy there costs nothing.
             handle.failed(self._clock.boottime())
-            if state.again:
-                state.tried.add(handle.id)
-            state.again, state.unknown = True, error
+            state.answer_lost(handle.id, error)
             return False
         except (Unavailable, Refused) as error:
             self._failed(handle, error, state)
@@ -182,7 +151,7 @@ class BucketGroup:
             handle.unsent -= len(items)
         return self._handle_answer(handle, answer, state)
 
-    def _handle_answer(self, handle: BucketHandle, answer: Submitted, state: _Trial) -> bool:
+    def _handle_answer(self, handle: BucketHandle, answer: Submitted, state: BatchTrial) -> bool:
         match answer.status:
             case ReplyStatus.OK:
                 handle.answered(answer.depth, self._clock.boottime())
@@ -204,13 +173,13 @@ class BucketGroup:
         state.tried.add(handle.id)
         return False
 
-    def _failed(self, handle: BucketHandle, error: Exception, state: _Trial) -> None:
+    def _failed(self, handle: BucketHandle, error: Exception, state: BatchTrial) -> None:
         handle.failed(self._clock.boottime())
         state.tried.add(handle.id)
         if isinstance(error, Refused):
             state.refusal = error
 
-    async def _level_of(self, handle: BucketHandle, state: _Trial) -> Durability | None:
+    async def _level_of(self, handle: BucketHandle, state: BatchTrial) -> Durability | None:
         """The level that this bucket reaches; ``None`` when it is too low, or its store does not answer."""
         store_handle = handle.store_handle
         level = store_handle.known_level()
@@ -226,14 +195,14 @@ class BucketGroup:
         state.tried.add(handle.id)
         return None
 
-    def _choose(self, state: _Trial) -> BucketHandle | None:
+    def _choose(self, state: BatchTrial) -> BucketHandle | None:
         if self._handler is not None:
             found = self._choose_among(self._buckets.serving(self.lane, self.priority, self._handler), state)
             if found is not None or state.full:
                 return found  # do not fall back to owners without this handler: they would return the jobs
         return self._choose_among(self._buckets.handles(self.lane, self.priority), state)
 
-    def _choose_among(self, handles: Sequence[BucketHandle], state: _Trial) -> BucketHandle | None:
+    def _choose_among(self, handles: Sequence[BucketHandle], state: BatchTrial) -> BucketHandle | None:
         now = self._clock.boottime()
         if state.again:
             open_ = [handle for handle in handles if handle.id not in state.tried]
@@ -262,11 +231,13 @@ class BucketGroup:
 
         A put that fails leaves ASSIGNED rows without copies: their owner's anti-entropy gives them back.
         """
-        state = _Trial()
+        state = BatchTrial()
         with state.certain([job.id for job in jobs]):
             return await self._assign(master, jobs, state)
 
-    async def _assign(self, master: PlacementMaster, jobs: list[NewJob], state: _Trial) -> tuple[Written, bytes | None]:
+    async def _assign(
+        self, master: PlacementMaster, jobs: list[NewJob], state: BatchTrial
+    ) -> tuple[Written, bytes | None]:
         await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
             handle = self._choose(state)
@@ -276,13 +247,15 @@ class BucketGroup:
                 continue
             if handle is None:
                 break
-            written = await _again(partial(master.intake.insert_assigned, handle.id, handle.epoch, jobs), state)
+            written = await write_once_more(
+                partial(master.intake.insert_assigned, handle.id, handle.epoch, jobs), state
+            )
             if written.bucket_ok:
                 put = await self._put(master, handle, [job for job in jobs if job.id in written.accepted])
                 return written, handle.id if put else None
             handle.closed(self._clock.boottime())
             state.tried.add(handle.id)
-        return await _again(partial(master.intake.insert_held, jobs), state), None
+        return await write_once_more(partial(master.intake.insert_held, jobs), state), None
 
     async def _put(self, master: PlacementMaster, handle: BucketHandle, jobs: list[NewJob]) -> bool:
         """False: the bucket is full, and the rows are HELD."""
@@ -318,18 +291,3 @@ class BucketGroup:
         else:
             handle.closed(self._clock.boottime())
         return True
-
-
-async def insert_held(intake: Intake, jobs: list[NewJob]) -> Written:
-    """HELD rows; sent a second time when the first answer was lost."""
-    state = _Trial()
-    with state.certain([job.id for job in jobs]):
-        return await _again(partial(intake.insert_held, jobs), state)
-
-
-async def _again(write: Callable[[], Awaitable[Written]], state: _Trial) -> Written:
-    try:
-        return await write()
-    except OutcomeUnknown as error:
-        state.unknown = error
-        return await write()

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
-from jobmaster.client.bucket_choice import BucketGroup, insert_held
+from jobmaster.client.bucket_choice import BucketGroup
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
 from jobmaster.client.handler_lookup import ResolvedHandler
+from jobmaster.client.lost_answers import insert_held
 from jobmaster.client.options import BulkOptions, CheckedOptions
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Placement, StoreLimits, insert_held
+from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Placement, StoreLimits
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.dedup import Deduplicator, refuse_another
 from jobmaster.client.idempotency_keys import IdempotencyKeys
+from jobmaster.client.lost_answers import insert_held
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids

@@ -398,7 +398,7 @@ class Dispatcher:
             self._end_unstarted(dispatched, pause_seconds=_NOT_STARTED_PAUSE_SECONDS)
             return
         success = None if process_job is None else process_job.success
-        if success is None or not await self._transactional.settle_process_result(
+        if success is None or not await self._transactional.settlement.settle_process_result(
             job, success, result, dispatched.started
         ):
             self._process_ended(dispatched, result)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.model.job import Priority
 from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, ReplyStatus
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.leader import MaintenanceTask
+from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, ResurrectedBuckets
 from jobmaster_agents.state.store_reachability import StoreReachability
 
 _ROUNDS_MAX = 20
-_DROPS_MAX = 64
 _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
-_ADOPTED_LANE = "default"
-_ADOPTED_PRIORITY = Priority.MEDIUM
 
 
 class ClusterMaintenance:
@@ -40,14 +37,13 @@ class ClusterMaintenance:
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
-        self._agent_id = agent_id
         self._master = master
         self._stores = stores
         self._reachability = reachability
         self._settings = settings
-        self._on_lost = on_lost
         self._telemetry = telemetry
         self._log = log
+        self.resurrected = ResurrectedBuckets(agent_id, master, stores, reachability, on_lost, telemetry, log)
 
     def tasks(self) -> list[MaintenanceTask]:
         """All maintenance tasks of this class, due at once."""
@@ -56,7 +52,7 @@ class ClusterMaintenance:
             MaintenanceTask("orphans", 60.0, self.return_orphans),
             MaintenanceTask("tombstones", 30.0, self.forget_buckets),
             MaintenanceTask("expiry", 30.0, self.expire_jobs),
-            MaintenanceTask("resurrected", 60.0, self.adopt_resurrected),
+            MaintenanceTask("resurrected", 60.0, self.resurrected.adopt),
             MaintenanceTask("retention", 3600.0, self.forget_leftovers),
         ]
 
@@ -131,7 +127,7 @@ class ClusterMaintenance:
         """Delete the keys of retired buckets, then their tombstones. Keys that hold jobs again are adopted instead.
 
         Only tombstones of stores that answer are read: those of a silent store must not fill the page. For a store that is
-        no longer in the configuration only the tombstone is deleted; ``adopt_resurrected`` finds keys that are left there
+        no longer in the configuration only the tombstone is deleted; `ResurrectedBuckets` finds keys that are left there
         when the store is configured again."""
         leases = self._settings.leases
         refusal: Refused | None = None
@@ -142,7 +138,7 @@ class ClusterMaintenance:
                 refusal = error
         age = max(leases.tombstone_seconds, leases.store_dead_seconds)
         unconfigured = await self._master.buckets.forget_buckets(age, list(self._settings.stores), others=True)
-        for bucket in unconfigured[:_DROPS_MAX]:
+        for bucket in unconfigured[:BUCKETS_MAX]:
             await self._drop(bucket)
         if refusal is not None:
             raise refusal
@@ -150,7 +146,7 @@ class ClusterMaintenance:
     async def _forget_of(self, store: str) -> None:
         """Delete keys and tombstones of one store. When it falls silent, the rest waits for its next answer."""
         retired = await self._master.buckets.forget_buckets(self._settings.leases.tombstone_seconds, [store])
-        for bucket in retired[:_DROPS_MAX]:
+        for bucket in retired[:BUCKETS_MAX]:
             try:
                 status = await self._stores[store].delete_bucket(bucket.id)
             except Unavailable as error:
@@ -159,7 +155,7 @@ class ClusterMaintenance:
             if status is ReplyStatus.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
                 if await self._master.buckets.adopt_remains(bucket, reason):
-                    self._note_resurrected(bucket.id, store, reason)
+                    self.resurrected.note(bucket.id, store, reason)
                 continue
             await self._drop(bucket)
 
@@ -167,57 +163,3 @@ class ClusterMaintenance:
         await self._master.buckets.drop_bucket(bucket.id)
         self._telemetry.buckets_dropped += 1
         self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id, "store": bucket.store})
-
-    async def adopt_resurrected(self) -> None:
-        """Adopt buckets that have keys in a store and no row in the master: the store was rolled back behind the tombstone.
-
-        The stores are listed before the master: a bucket is created in the master before it is opened in its store, so a
-        bucket that the master's list lacks is not a new one. Lane and priority are not in the store; the jobs go to the
-        default lane with medium priority. Claimed lists are searched by their keys, because an evacuation reads the list
-        of names and misses a list whose name the store has lost.
-        """
-        found: dict[bytes, str] = {}
-        refusal: Refused | None = None
-        for name, store in list(self._stores.items()):  # a store may be added meanwhile
-            if not self._reachability.answers(name):
-                continue
-            try:
-                found.update((bucket_id, name) for bucket_id in await store.known_buckets())
-            except Unavailable as error:
-                self._reachability.failed(name, error)
-            except Refused as error:  # of this store alone: the others have their turn first
-                refusal = error
-        known = {bucket.id for bucket in await self._master.queries.list_buckets()} if found else set()
-        for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
-            if not self._reachability.answers(found[bucket_id]):
-                continue
-            try:
-                await self._adopt(bucket_id, found[bucket_id])
-            except Unavailable as error:  # (of the store or of the master: the next run begins again)
-                self._reachability.failed(found[bucket_id], error)
-            except Refused as error:
-                refusal = error
-        if refusal is not None:
-            raise refusal
-
-    async def _adopt(self, bucket_id: bytes, store: str) -> None:
-        keys = self._stores[store]
-        if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not ReplyStatus.NOT_EMPTY:
-            return  # the bucket was empty, and its keys are deleted now
-        bucket = Bucket(
-            id=bucket_id,
-            store=store,
-            lane=_ADOPTED_LANE,
-            priority=_ADOPTED_PRIORITY,
-            state=BucketState.LOST,
-            epoch=0,
-            owner=self._agent_id,
-        )
-        reason = "its store holds jobs of a bucket the master has forgotten"
-        if await self._master.buckets.adopt_bucket(bucket, reason):
-            self._note_resurrected(bucket_id, store, reason)
-
-    def _note_resurrected(self, bucket_id: bytes, store: str, reason: str) -> None:
-        self._telemetry.buckets_resurrected += 1
-        self._log.error(Event.BUCKET_RESURRECTED, {"bucket": bucket_id, "store": store, "reason": reason})
-        self._on_lost()

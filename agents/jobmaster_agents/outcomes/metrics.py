@@ -1,4 +1,4 @@
-"""Metrics and log lines of committed outcomes.
+"""Metrics of committed outcomes; `failure_log` writes the lines of those that failed.
 
 Called after the commit only, so that the sum over all agents equals the rows of the master (an agent that dies between a
 commit and this call loses the count of that batch). Counted once per batch, never per job.
@@ -7,29 +7,18 @@ commit and this call loses the count of that batch). Counted once per batch, nev
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
-import msgspec
-
-from jobmaster.codec import decode_error
-from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
+from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.outcomes.failure_log import FailureLog
 
 _RAN = (JobState.SUCCEEDED, JobState.FAILED)
 """A job can be cancelled or expire without a start: its times would say 0."""
 # By position: of all ways to take a column out of rows the cheapest.
 _state, _waited_us, _ran_us = (itemgetter(FinalRow._fields.index(name)) for name in ("state", "waited_us", "ran_us"))
-LINES = 10
-"""Lines for each handler and event ..."""
-WINDOW_SECONDS = 60.0
-"""... in this time."""
-_NAMES = 1000
-"""Names of handlers with a count of their own. A job that is cancelled or expires may have any name."""
-_MESSAGE_CHARS = 500
 
 
 class OutcomeMetrics:
@@ -84,84 +73,3 @@ class OutcomeMetrics:
     def wrote(self, seconds: float) -> None:
         """One batch has its answer, after so long."""
         self._telemetry.outcome_write_seconds.observe(seconds)
-
-
-class _Window(NamedTuple):
-    """What has been logged about one handler since a moment."""
-
-    since: float
-    lines: int
-    left_out: int
-
-
-class FailureLog:
-    """Counts jobs that did not succeed by handler and reason, and logs a line for each, within bounds.
-
-    A cluster in which every job fails writes a few lines a minute for each handler, and the next line has the number of
-    those left out.
-
-    Args:
-        now: seconds on a clock that only goes forward.
-    """
-
-    def __init__(self, telemetry: Telemetry, log: EventLog, now: Callable[[], float]) -> None:
-        self._telemetry = telemetry
-        self._log = log
-        self._now = now
-        self._windows: dict[tuple[str, Event], _Window] = {}
-        self._names: set[str] = set()
-
-    def ended(self, rows: Iterable[FinalRow]) -> None:
-        """These outcomes were committed, and none is a success."""
-        for row in rows:
-            info = _read(row.error)
-            labels = self._labels(row, info)
-            self._telemetry.jobs_failed[labels] += 1
-            if row.state == JobState.FAILED:
-                self._telemetry.attempts_failed[labels] += 1
-                if (fields := self._line(Event.JOB_FAILED, row, info)) is not None:
-                    self._log.warning(Event.JOB_FAILED, fields)
-
-    def tried(self, rows: Iterable[HoldRow]) -> None:
-        """These failed attempts were committed, and others follow."""
-        for row in rows:
-            info = _read(row.error)
-            self._telemetry.attempts_failed[self._labels(row, info)] += 1
-            if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
-                self._log.info(Event.ATTEMPT_FAILED, fields)
-
-    def _labels(self, row: FinalRow | HoldRow, info: ErrorInfo) -> tuple[str, ...]:
-        name = row.handler
-        if name not in self._names:
-            if len(self._names) < _NAMES:
-                self._names.add(name)
-            else:
-                name = "other"
-        return name, row.lane, Priority(row.priority).label, info.reason
-
-    def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
-        """Fields of the line; ``None``: there have been enough lines."""
-        key, now = (row.handler if row.handler in self._names else "", event), self._now()
-        since, lines, left_out = self._windows.get(key, _Window(now, 0, 0))
-        if now - since >= WINDOW_SECONDS:
-            since, lines = now, 0
-        if lines >= LINES:
-            self._windows[key] = _Window(since, lines, left_out + 1)
-            return None
-        self._windows[key] = _Window(since, lines + 1, 0)
-        return {
-            "job": row.id,
-            "handler": row.handler,
-            "attempt": row.attempt,
-            "reason": info.reason,
-            "error": info.type,
-            "message": info.message[:_MESSAGE_CHARS],
-            **({"left_out": left_out} if left_out else {}),
-        }
-
-
-def _read(error: bytes | None) -> ErrorInfo:
-    try:
-        return decode_error(error or b"{}")
-    except (msgspec.DecodeError, ValueError):  # written by a newer program
-        return ErrorInfo(type="", message="", reason="unknown")

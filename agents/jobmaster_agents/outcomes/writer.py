@@ -36,7 +36,8 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
 from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
 from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
-from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
+from jobmaster_agents.outcomes.failure_log import FailureLog
+from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import pick, reader_of, run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
 from jobmaster.units import rounded_duration
 

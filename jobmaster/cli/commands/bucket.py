@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
-from jobmaster.cli.running import pick, reader_of, run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso, render
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import InputError, JobMasterError

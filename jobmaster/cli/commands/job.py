@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
+from jobmaster.cli.id_prefix import id_range
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import id_range, reader_of, run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text

@@ -213,7 +213,7 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(driven: Drive
     await driven.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     await owner.die()
     kicks: list[int] = []
-    await maintenance_of(keeper, kicks).adopt_resurrected()
+    await maintenance_of(keeper, kicks).resurrected.adopt()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await driven.jobs()
@@ -236,7 +236,7 @@ async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(dr
     while await driven.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
         await maintenance.forget_buckets()
     assert len(await driven.jobs()) == 1, "three of them are known to the store only"
-    await maintenance.adopt_resurrected()
+    await maintenance.resurrected.adopt()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await driven.jobs()

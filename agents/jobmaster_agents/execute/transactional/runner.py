@@ -12,62 +12,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from jobmaster.clock import Clock
-from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
-from jobmaster.ports import AttemptOutcomes
+from jobmaster.model.job import Conclusion, Confirm, ErrorInfo
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.call_retry import UntilAnswered
-from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.dispatched_job import DispatchedJob
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
-from jobmaster_agents.outcomes.outcome_builder import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
-from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.execute.transactional.settlement import TransactionSettlement
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, is_at_most_once
+from jobmaster_agents.state.job_table import JobPhase
 from jobmaster_agents.state.ownership import Ownership
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
-_UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)
-"""Results after which the agent cannot know how far the worker process got."""
-_NOT_COMMITTED = ErrorInfo(
-    type="CommitLost",
-    message="the connection to the master was lost at the commit, and nothing was committed",
-    reason="error",
-)
-
-
-class OutcomeRecorder(Protocol):
-    """Settles outcomes that were written without it; implemented by `OutcomeWriter`."""
-
-    refused: int
-
-    @property
-    def until_answered(self) -> UntilAnswered: ...
-
-    def recorded(self, row: FinalRow) -> None: ...
-
-    def settle_accepted(self, jobs: list[ClaimedJob]) -> None: ...
-
-    def settle_refused(self, job: ClaimedJob) -> None: ...
 
 
 class TransactionalRunner:
-    """Runs attempts that write their own outcome, and settles those that worker processes ran."""
+    """Runs attempts that write their own outcome."""
 
     def __init__(
         self,
         source: TransactionSource | None,
-        outcomes: AttemptOutcomes,
-        recorder: OutcomeRecorder,
+        settlement: TransactionSettlement,
         outcome_builder: OutcomeBuilder,
         ownership: Ownership,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._source = source
-        self._outcomes = outcomes
-        self._recorder = recorder
+        self.settlement = settlement
         self._outcome_builder = outcome_builder
         self._ownership = ownership
         self._now = clock.boottime
@@ -144,7 +119,7 @@ class TransactionalRunner:
         job, started, now, outcome_builder = dispatched.job, dispatched.started, self._now(), self._outcome_builder
         if isinstance(attempt, Confirmation):
             if not await self._confirmed(dispatched, attempt) and dispatched.cause is not StopCause.SUPERSEDED:
-                await self.await_confirmation(job, started)
+                await self.settlement.await_confirmation(job, started)
         elif dispatched.cause is StopCause.SUPERSEDED:
             await attempt.rollback()
         elif not attempt.pending:  # it used no transaction, or has handled the failure of one
@@ -164,7 +139,7 @@ class TransactionalRunner:
                 self._telemetry.transactions["rolled_back"] += 1
                 outcome_builder.raised(job, error, started, self._now())
             else:
-                await self.conclude(job, row, conclusion, started)
+                await self.settlement.conclude(job, row, conclusion, started)
 
     # ------------------------------------------------------------ explicit confirmation
 
@@ -177,106 +152,26 @@ class TransactionalRunner:
                 job.phase = JobPhase.ENDED  # as above; and no stop gives it back any more
 
         return Confirmation(
-            _RetryingSource(source, self._recorder.until_answered),
+            _RetryingSource(source, self.settlement.until_answered),
             outcome_builder.success_row(job, dispatched.started),
             encode=lambda result: outcome_builder.encode(job, result),
             ran_us=lambda: int((self._now() - dispatched.started) * 1e6),
             allowed=lambda: self._ownership.may_commit(self._now()),
             on_confirm=on_confirm,
-            is_recorded=self._is_recorded,
+            is_recorded=self.settlement.is_recorded,
         )
 
     async def _confirmed(self, dispatched: DispatchedJob, attempt: Confirmation) -> bool:
         """Settle the job by its confirmation; False when there is none."""
         conclusion = attempt.conclusion
-        if conclusion is None or (conclusion is Conclusion.UNKNOWN and not await self._is_recorded(attempt.row)):
+        if conclusion is None or (
+            conclusion is Conclusion.UNKNOWN and not await self.settlement.is_recorded(attempt.row)
+        ):
             return False
         if conclusion is Conclusion.UNKNOWN:
             conclusion = Conclusion.COMMITTED
-        await self.conclude(dispatched.job, attempt.row, conclusion, dispatched.started)
+        await self.settlement.conclude(dispatched.job, attempt.row, conclusion, dispatched.started)
         return True
-
-    async def await_confirmation(self, job: ClaimedJob, started: float) -> None:
-        """The handler has returned without a confirmation: the job waits for one, or the attempt has failed."""
-        outcome_builder, handler = self._outcome_builder, job.handler
-        assert handler is not None
-        now, within = self._now(), handler.options.confirm_within_seconds
-        if job.phase is JobPhase.GONE:
-            return
-        if within is None:
-            outcome_builder.attempt_failed(job, UNCONFIRMED, started, now)
-            return
-        row = outcome_builder.success_row(job, started)._replace(ran_us=int((now - started) * 1e6))
-        job.phase = JobPhase.ENDED
-        pause, error = outcome_builder.retry_if_unconfirmed(job)
-        until_answered, outcomes = self._recorder.until_answered, self._outcomes
-        waits = await until_answered(
-            "await_confirmation", lambda: outcomes.await_confirmation(row, within, pause, error)
-        )
-        if job.phase is JobPhase.GONE:
-            return
-        if waits:
-            self._recorder.settle_accepted([job])
-        else:
-            self._recorder.refused += 1
-            self._recorder.settle_refused(job)
-
-    # ------------------------------------------------------------ in worker processes
-
-    async def settle_process_result(
-        self, job: ClaimedJob, row: FinalRow, result: AttemptResult | None, started: float
-    ) -> bool:
-        """Settle the job by what a worker process did with its transaction; False when that settles nothing.
-
-        Args:
-            row: the outcome if it succeeded.
-            result: from the worker; ``None`` when it was stopped without one.
-        """
-        if result is not None and result.conclusion is not None:
-            row = row._replace(result=result.result, ran_us=result.ran_us)
-            if job.phase is JobPhase.RUNNING:
-                job.phase = JobPhase.ENDED
-            await self.conclude(job, row, result.conclusion, started)
-            return True
-        handler = job.handler
-        explicit = handler is not None and handler.options.confirm is Confirm.EXPLICIT
-        if explicit and result is not None and result.kind is ResultKind.OK:
-            await self.await_confirmation(job, started)
-            return True
-        unseen = result is None or result.kind in _UNSEEN
-        if unseen and job.phase is not JobPhase.GONE and await self._is_recorded(row):  # it died after its commit
-            await self.conclude(job, row, Conclusion.COMMITTED, started)
-            return True
-        return False
-
-    # ------------------------------------------------------------ settling
-
-    async def conclude(self, job: ClaimedJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
-        """Settle a job whose transaction has ended; an unknown end is looked up in the master."""
-        if conclusion is Conclusion.UNKNOWN:
-            self._telemetry.transactions["unknown"] += 1
-            conclusion = Conclusion.COMMITTED if await self._is_recorded(row) else Conclusion.UNKNOWN
-        self._telemetry.transactions[conclusion.value if conclusion is not Conclusion.UNKNOWN else "rolled_back"] += 1
-        now, outcome_builder = self._now(), self._outcome_builder
-        if conclusion is Conclusion.COMMITTED:
-            self._recorder.recorded(row)
-            if job.phase is not JobPhase.GONE:
-                self._recorder.settle_accepted([job])
-        elif job.phase is JobPhase.GONE:
-            return
-        elif conclusion is Conclusion.REFUSED:
-            self._recorder.refused += 1
-            self._recorder.settle_refused(job)
-            await self._recorder.until_answered("mark_refused", lambda: self._outcomes.mark_refused([row]))
-        elif conclusion is Conclusion.WITHHELD:
-            outcome_builder.stopped(job, StopCause.RELEASE, started, now)
-        else:
-            outcome_builder.attempt_failed(job, _NOT_COMMITTED, started, now)
-
-    async def _is_recorded(self, row: FinalRow) -> bool:
-        """Ask the master until it answers. (False may come while a commit is still under way; then the row refuses
-        the outcome that is written instead.)"""
-        return await self._recorder.until_answered("is_recorded", lambda: self._outcomes.is_recorded(row))
 
 
 class _RetryingSource:

@@ -209,7 +209,7 @@ async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> No
     risen = new_id()
     harness.stores["two"].keys = {risen: 1}
     with pytest.raises(StoreRefused):
-        await harness.maintenance.adopt_resurrected()
+        await harness.maintenance.resurrected.adopt()
     assert harness.master.ledger[risen].state is BucketState.LOST
 
 
@@ -240,13 +240,13 @@ async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
     harness = MaintenanceHarness()
     risen, empty = new_id(), new_id()
     harness.stores["two"].keys = {risen: 5, empty: 0}
-    await harness.maintenance.adopt_resurrected()
+    await harness.maintenance.resurrected.adopt()
     assert harness.master.ledger[risen].state is BucketState.LOST
     assert harness.master.ledger[risen].store == "two"
     assert empty not in harness.master.ledger
     assert harness.stores["two"].keys == {risen: 5}
     assert harness.kicks == 1
-    await harness.maintenance.adopt_resurrected()
+    await harness.maintenance.resurrected.adopt()
     assert harness.kicks == 1  # known now
 
 
@@ -256,7 +256,7 @@ async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
     newborn = harness.master.retired()
     harness.stores["one"].keys[newborn.id] = 1
     before = harness.master.ledger[newborn.id]
-    await harness.maintenance.adopt_resurrected()
+    await harness.maintenance.resurrected.adopt()
     assert harness.master.ledger[newborn.id] == before
     assert harness.kicks == 0
 
@@ -266,7 +266,7 @@ async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
     harness.stores["one"].failure = Unavailable("away")
     risen = new_id()
     harness.stores["two"].keys = {risen: 1}
-    await harness.maintenance.adopt_resurrected()
+    await harness.maintenance.resurrected.adopt()
     assert harness.master.ledger[risen].state is BucketState.LOST
 
 
