@@ -21,6 +21,7 @@ import msgspec
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Entry, ErrorInfo, Headers
+from jobmaster.pydantic_models import plain_foreign
 
 ID_AT = slice(3, 3 + ID_BYTES)
 """Where an encoded entry or outcome has its job id; the Lua functions read it there, too."""
@@ -29,7 +30,7 @@ DEPTH_MAX = 100
 
 _PACK = msgspec.msgpack.Encoder()
 _ENTRY = msgspec.msgpack.Decoder(Entry)
-_JSON = msgspec.json.Encoder()
+_JSON = msgspec.json.Encoder(enc_hook=plain_foreign)
 _HEADERS = msgspec.json.Decoder(Headers)
 _ERROR = msgspec.json.Decoder(ErrorInfo)
 _ANY = msgspec.json.Decoder()
@@ -141,7 +142,7 @@ def check_value(value: object, what: str) -> None:
             todo.extend((inner, f"{place}[{key!r}]", depth + 1) for key, inner in item.items())
         elif isinstance(item, list | tuple | set | frozenset):
             todo.extend((inner, f"{place}[{index}]", depth + 1) for index, inner in enumerate(item))
-        elif not isinstance(plain := msgspec.to_builtins(item), str):
+        elif not isinstance(plain := msgspec.to_builtins(item, enc_hook=plain_foreign), str):
             todo.append((plain, place, depth))
 
 

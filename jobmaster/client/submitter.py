@@ -90,7 +90,10 @@ class Submitter:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
         named = args if type(args) is dict else arguments_mapping(args)
         handler = resolved.handler
-        data = encode_args(named, handler is None or handler.mappings)
+        mappings = handler is None or handler.mappings
+        if mappings and handler is not None and handler.models:
+            named = handler.plain(named)
+        data = encode_args(named, mappings)
         if len(data) > self._args_max:
             raise InvalidArguments(
                 f"the arguments of handler {resolved.name!r} have {len(data)} bytes, the limit is {self._args_max}",

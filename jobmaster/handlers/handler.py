@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
 from jobmaster.model.suggestion import did_you_mean
+from jobmaster.pydantic_models import ModelDecoder, ModelType, plain_arguments
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
 _NONE = (None, type(None))
@@ -30,6 +31,7 @@ class Handler:
     __slots__ = (
         "_by_position",
         "_decode",
+        "_model_result",
         "_once",
         "_optional",
         "_signature",
@@ -37,6 +39,7 @@ class Handler:
         "function",
         "is_async",
         "mappings",
+        "models",
         "name",
         "options",
         "returns_none",
@@ -70,7 +73,13 @@ class Handler:
         self.mappings = signature.mappings
         """Some parameter may hold a mapping."""
         self._signature = signature
-        self._decode = msgspec.json.Decoder(signature.struct).decode
+        self.models: Mapping[str, ModelType] = signature.models
+        """Parameters that pydantic reads and writes."""
+        self._decode: Callable[[bytes], Any] = (
+            ModelDecoder(signature.struct, signature.models)
+            if signature.models
+            else msgspec.json.Decoder(signature.struct).decode
+        )
         self._optional = len(signature.required) < len(signature.parameters)
         # Arguments by position cost half of what a mapping of names costs; the fields stand in the signature's order.
         self._by_position = signature.by_position and signature.struct.__struct_fields__ == signature.parameters
@@ -79,7 +88,10 @@ class Handler:
         # A handler that confirms mostly returns nothing; its result is the argument of ctx.confirm().
         silent = options.confirm is Confirm.EXPLICIT and signature.returns in _NONE
         untyped = signature.returns is Any or silent
-        self._typed_result = None if untyped else msgspec.json.Decoder(signature.returns)
+        self._model_result = signature.returned_model
+        self._typed_result: ModelType | msgspec.json.Decoder[Any] | None = self._model_result
+        if self._typed_result is None and not untyped:
+            self._typed_result = msgspec.json.Decoder(signature.returns)
         self.spec = self._make_spec()
         self._once: Handler | None = None
 
@@ -105,6 +117,10 @@ class Handler:
         return self._signature.returns
 
     # ------------------------------------------------------------ arguments
+
+    def plain(self, args: Mapping[str, object]) -> Mapping[str, object]:
+        """The arguments with pydantic's among them as JSON carries them; ``InvalidArguments`` when one cannot be written."""
+        return plain_arguments(self.models, args)
 
     def decode(self, args: bytes) -> dict[str, Any]:
         """Typed keyword arguments from the JSON object that was submitted; absent ones are left to Python's defaults.
@@ -176,6 +192,8 @@ class Handler:
         if value is None and (typed is None or self._signature.returns in _NONE):
             return None
         try:
+            if self._model_result is not None:
+                value = self._model_result.plain(value)
             data = encode_value(value, "the result")
         except InvalidArguments as error:
             return _result_error(error.message)

@@ -7,7 +7,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from jobmaster.handlers.context import JobContext
 from jobmaster.model.errors import ConfigError
+from jobmaster.pydantic_models import ModelType, has_model, model_schemas, plain_foreign
 
 _PLACE = re.compile(r"^(?P<what>.*) - at `\$(?:\.(?P<name>\w+))?(?P<rest>.*)`$", re.DOTALL)
 # A tuple: annotations need not be hashable.
@@ -41,6 +42,10 @@ class Signature(NamedTuple):
     """Parameters that are text; ``bytes`` would arrive there as base64."""
     mappings: bool = True
     """Some parameter may hold a mapping."""
+    models: Mapping[str, ModelType] = MappingProxyType({})
+    """Parameters that pydantic reads; their fields in ``struct`` are JSON as it came."""
+    returned_model: ModelType | None = None
+    """The return annotation, if pydantic reads it."""
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -57,29 +62,51 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
         del parameters[0]
     for parameter in parameters:
         _refuse_unsendable(parameter, name, hints)
-    fields: list[tuple[str, Any, Any]] = []
-    required: list[str] = []
-    for parameter in parameters:
-        annotation = _described(hints.get(parameter.name, Any))
-        _check_type(annotation, f"handler {name!r}: parameter {parameter.name!r}")
-        if annotation in _UNTYPED:
-            annotation = Any
-        if parameter.default is inspect.Parameter.empty:
-            required.append(parameter.name)
-            fields.append((parameter.name, annotation, msgspec.NODEFAULT))
-        else:
-            fields.append((parameter.name, annotation if annotation is Any else annotation | UnsetType, UNSET))
+    fields, models = _fields(parameters, hints, name)
     struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
     returns = hints.get("return", Any)
     if returns in (typing.NoReturn, typing.Never, *_UNTYPED):
         returns = Any
-    _check_type(returns, f"handler {name!r}: return value")
+    returned_model = None
+    if has_model(returns):
+        returned_model = ModelType(returns, f"handler {name!r}: return value", "the result")
+    else:
+        _check_type(returns, f"handler {name!r}: return value")
     names = tuple(parameter.name for parameter in parameters)
+    required = tuple(one.name for one in parameters if one.default is inspect.Parameter.empty)
     by_position = all(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
-    schema = _schema(struct, parameters)
+    schema = _schema(struct, parameters, models)
     texts = tuple(name for name in names if hints.get(name) in (str, str | None))
     mappings = any(hints.get(name) not in _SCALARS for name in names)
-    return Signature(struct, names, tuple(required), wants_context, returns, schema, by_position, texts, mappings)
+    return Signature(
+        struct, names, required, wants_context, returns, schema, by_position, texts, mappings, models, returned_model
+    )
+
+
+def _fields(
+    parameters: list[inspect.Parameter], hints: dict[str, Any], name: str
+) -> tuple[list[tuple[str, Any, Any]], dict[str, ModelType]]:
+    """Fields of the struct: name, type, default. And the types of those that pydantic reads."""
+    fields: list[tuple[str, Any, Any]] = []
+    models: dict[str, ModelType] = {}
+    for parameter in parameters:
+        where = f"handler {name!r}: parameter {parameter.name!r}"
+        annotation = hints.get(parameter.name, Any)
+        if has_model(annotation):
+            models[parameter.name] = ModelType(annotation, where, f"argument {parameter.name!r}")
+            annotation = msgspec.Raw
+        else:
+            annotation = _described(annotation)
+            _check_type(annotation, where)
+        if annotation in _UNTYPED:
+            annotation = Any
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, annotation, msgspec.NODEFAULT))
+        elif annotation is Any or annotation is msgspec.Raw:
+            fields.append((parameter.name, annotation, UNSET))
+        else:
+            fields.append((parameter.name, annotation | UnsetType, UNSET))
+    return fields, models
 
 
 def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
@@ -130,7 +157,8 @@ def _check_type(annotation: Any, where: str) -> None:
         reason = str(error).strip().splitlines()[-1]
         raise ConfigError(
             f"{where} has a type that JSON cannot carry: {reason}",
-            hint="use plain types, dataclasses, TypedDicts, enums or msgspec structs, or leave the annotation out",
+            hint="use plain types, dataclasses, TypedDicts, enums, msgspec structs or pydantic 2 models (not in structs), or "
+            "leave the annotation out",
         ) from None
 
 
@@ -153,16 +181,22 @@ def _described(annotation: Any) -> Any:
     return annotation
 
 
-def _schema(struct: type[Struct], parameters: list[inspect.Parameter]) -> dict[str, object]:
+def _schema(
+    struct: type[Struct], parameters: list[inspect.Parameter], models: dict[str, ModelType]
+) -> dict[str, object]:
     """Schema with the struct itself at the top and the defaults of the function, where JSON can express them."""
     (top,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     schema: dict[str, Any] = dict(components.pop(top["$ref"].removeprefix("#/$defs/")))
+    if models:
+        of_models, definitions = model_schemas(models, components)
+        schema["properties"].update(of_models)
+        components.update(definitions)
     for parameter in parameters:
         if parameter.default is inspect.Parameter.empty:
             continue
         try:
-            default = msgspec.to_builtins(parameter.default)
-        except TypeError:
+            default = msgspec.to_builtins(parameter.default, enc_hook=plain_foreign)
+        except (TypeError, ValueError):
             continue
         schema["properties"][parameter.name] = {**schema["properties"][parameter.name], "default": default}
     if components:
