@@ -52,6 +52,7 @@ MANY_PARAMETERS = {
 }
 
 CATCHES_EVERYTHING = {
+    "jobmaster/pydantic_models.py": "validators and serializers of models are foreign code",
     "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is its commit",
     "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",
     "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
