@@ -28,6 +28,7 @@ from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, InputError, Unavailable
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.submit_rules import submit_rules
 
 log = logging.getLogger("jobmaster.settings")
 
@@ -130,6 +131,7 @@ async def migrate_master(settings: ClusterSettings, progress: Callable[[str], No
     master = await open_master(settings, application_name="jobmaster-migrate")
     try:
         await master.maintenance.ensure_partitions(settings.partitions.span, settings.partitions.ahead_days)
+        await master.members.publish_submit_rules(submit_rules(settings))
     finally:
         await master.close()
     return [migration.label for migration in applied]

@@ -24,6 +24,7 @@ from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import Renewal
 from jobmaster.settings.agreement import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.settings.submit_rules import submit_rules
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
@@ -262,6 +263,7 @@ class AgentRuntime:
             share=self._agent.share,
             helps=tuple(self._agent.helps),
             settings=common(settings),
+            submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import msgspec
-
 from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Placement, StoreLimits
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.coalescer import Coalescer, PendingLimit
@@ -38,6 +36,7 @@ from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Route, route
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.submit_rules import served_lanes
 from jobmaster.telemetry import Telemetry
 
 STORE_CALLS_MAX = 2
@@ -109,12 +108,7 @@ class SubmitRouter:
         )
         self._held_rows: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
-        self._served = {
-            lane
-            for agent in settings.agents.values()
-            for lane, counts in agent.bucket_counts().items()
-            if any(msgspec.structs.astuple(counts))
-        }
+        self._served = served_lanes(settings)
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -53,6 +53,12 @@ class Members:
                 [_JSON.encode(spec).decode() for spec in handlers],
                 [spec.digest for spec in handlers],
             )
+        if agent.submit_rules:
+            await self.publish_submit_rules(agent.submit_rules)
+
+    async def publish_submit_rules(self, rules: Mapping[str, object]) -> None:
+        """Limits and defaults for submits in SQL, as ``jobmaster.settings.submit_rules`` gives them."""
+        await self._control.write("members/publish_submit_rule", _JSON.encode(rules).decode())
 
     async def announce_stopping(self, agent_id: bytes) -> None:
         """ACTIVE -> STOPPING, for display: nothing depends on it."""

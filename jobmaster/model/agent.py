@@ -38,6 +38,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes in which it opens a bucket on request."""
     settings: dict[str, object] = {}
     """Settings that all agents of a cluster should have in common, by their key in the configuration."""
+    submit_rules: dict[str, object] = {}
+    """Limits and defaults that it publishes for submits in SQL; see ``jobmaster.settings.submit_rules``."""
     clock_us: int | None = None
     """Its wall clock at registration."""
 
