@@ -34,7 +34,7 @@ async def light(cluster: Cluster, jobs: int, per_second: float) -> list[bytes]:
     ids = []
     for number in range(jobs):
         await asyncio.sleep(max(began + number / per_second - time.perf_counter(), 0))
-        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id)
+        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id_bytes)
     return ids[WARM_UP:]
 
 
@@ -45,7 +45,7 @@ async def most(cluster: Cluster) -> float:
 
     async def caller() -> None:
         for _ in numbers:
-            ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id)
+            ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id_bytes)
 
     began = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(_CALIBRATION_CALLERS)))
@@ -59,7 +59,7 @@ async def half(cluster: Cluster, seconds: float) -> tuple[list[bytes], float]:
     ids: list[bytes] = []
 
     async def one() -> None:
-        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id)
+        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id_bytes)
 
     began, sent = time.perf_counter(), 0
     while (passed := time.perf_counter() - began) < seconds:
@@ -79,7 +79,7 @@ async def held(cluster: Cluster, jobs: int) -> list[bytes]:
         due_us = first_us + number * 10_000
         after = due_us / 1e6 - time.time()
         receipt = await cluster.submit(stamp, {"sent_us": due_us}, after=after, durability="master")
-        ids.append(receipt.id)
+        ids.append(receipt.id_bytes)
     return ids
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jobmaster.client.receipts import JobReceipt
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
-    from jobmaster.clock import new_id
+    from jobmaster.clock import new_job_id
     from jobmaster.handlers import Call, Cancel, Handlers, JobContext, JobOptions, Retry, call
     from jobmaster.model.errors import (
         AccessRefused,
@@ -99,7 +99,7 @@ __all__ = [
     "call",
     "connect",
     "connect_sync",
-    "new_id",
+    "new_job_id",
 ]
 
 _MODULE_OF = {
@@ -152,7 +152,7 @@ _MODULE_OF = {
     "call": "jobmaster.handlers",
     "connect": "jobmaster.wiring",
     "connect_sync": "jobmaster.wiring",
-    "new_id": "jobmaster.clock",
+    "new_job_id": "jobmaster.clock",
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from typing import Protocol
+from uuid import UUID
 
 import uuid_utils
 
@@ -43,3 +44,8 @@ class SystemClock:
 def new_id() -> bytes:
     """16 bytes of a fresh UUIDv7; ids of one process only grow."""
     return uuid_utils.uuid7().bytes
+
+
+def new_job_id() -> UUID:
+    """A fresh UUIDv7 for ``submit(..., job_id=)``; ids of one process only grow."""
+    return UUID(bytes=new_id())

@@ -41,7 +41,7 @@ async def sleep(seconds: float) -> None:
 @handlers.job(name="bench.until_gate")
 async def until_gate(ctx: JobContext, path: str, gate: str) -> None:
     """One line at every start, then waits for a file: what a killed process was running is known to the last job."""
-    line = f"{ctx.job_id.hex()} {os.getpid()} {time.monotonic_ns()}\n"
+    line = f"{ctx.job_id.hex} {os.getpid()} {time.monotonic_ns()}\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, line.encode())
     os.close(fd)

@@ -117,7 +117,7 @@ class ProducerStore:
         except OutOfMemory:
             return Submitted(ReplyStatus.FULL, -1)
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(error.message, job_ids=[item[ID_AT] for item in items]) from None
+            raise OutcomeUnknown(error.message, id_bytes=[item[ID_AT] for item in items]) from None
         status = status_of(answer)
         if status is ReplyStatus.SKEW:
             return Submitted(status, 0, answer[1])

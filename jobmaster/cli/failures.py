@@ -18,7 +18,6 @@ import click
 
 from jobmaster.cli.invocation import Invocation
 from jobmaster.model.errors import ConfigError, JobMasterError, OutcomeUnknown, UnknownHandler
-from jobmaster.model.ids import text
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 2, 5, 70, 130
 
@@ -92,7 +91,7 @@ def failure_of(error: Exception) -> Failure:
         problems = error.problems if isinstance(error, ConfigError) else ()
         hint = _unknown_handler_hint(error.hint) if isinstance(error, UnknownHandler) else error.hint
         unknown = error.job_ids if isinstance(error, OutcomeUnknown) else ()
-        job_id = text(unknown[0]) if len(unknown) == 1 else None
+        job_id = str(unknown[0]) if len(unknown) == 1 else None
         return Failure(_word(type(error).__name__), error.message, hint, error.exit_code, problems, job_id)
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "jobmaster"

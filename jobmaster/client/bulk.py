@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from typing import Any, overload
+from uuid import UUID
 
 from jobmaster.client.bucket_choice import BucketGroup
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
@@ -17,6 +18,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, encode_entry
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Durability, Entry, OnFull
 from jobmaster.ports import Written
 from jobmaster.rules.placement import Route
@@ -28,8 +30,11 @@ CHUNKS_MAX = 4
 Items = Iterable[Any] | AsyncIterable[Any]
 
 
-class IdList:
-    """Job ids, 16 bytes each and no more: a million of them are 16 MB. In the order of the input within a chunk."""
+class IdList(Sequence[UUID]):
+    """Job ids in the order of the input within a chunk, kept as 16 bytes each: a million of them are 16 MB.
+
+    An id is made when it is read. ``as_bytes`` gives the 16 bytes without that.
+    """
 
     __slots__ = ("_bytes",)
 
@@ -40,11 +45,30 @@ class IdList:
         self._bytes += b"".join(job_ids)
 
     def __len__(self) -> int:
-        return len(self._bytes) // 16
+        return len(self._bytes) // ID_BYTES
 
-    def __iter__(self) -> Iterator[bytes]:
+    @overload
+    def __getitem__(self, index: int) -> UUID: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[UUID]: ...
+
+    def __getitem__(self, index: int | slice) -> UUID | list[UUID]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        start = range(len(self))[index] * ID_BYTES
+        return UUID(bytes=bytes(self._bytes[start : start + ID_BYTES]))
+
+    def __iter__(self) -> Iterator[UUID]:
+        return (UUID(bytes=id_) for id_ in self.as_bytes())
+
+    def as_bytes(self) -> Iterator[bytes]:
+        """The ids as their 16 bytes."""
         data = bytes(self._bytes)
-        return (data[start : start + 16] for start in range(0, len(data), 16))
+        return (data[start : start + ID_BYTES] for start in range(0, len(data), ID_BYTES))
+
+    def __repr__(self) -> str:
+        return f"<IdList of {len(self)} jobs>"
 
 
 class BulkSummary:

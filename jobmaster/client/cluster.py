@@ -32,8 +32,8 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
-JobRef = bytes | str | UUID | JobReceipt[Any]
-"""A job by its receipt, its 16 bytes, its text or its UUID. A receipt is the fastest: it has the bucket."""
+JobRef = bytes | str | UUID | JobReceipt[Any] | JobView
+"""A job by its receipt, its view, its UUID, the UUID's text or its 16 bytes. A receipt is the fastest: it has the bucket."""
 
 
 class Cluster:
@@ -136,7 +136,7 @@ class Cluster:
             if placed.level is None:
                 placed = await submitter.fall_back(started, placed)
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(error.message, job_ids=[started.job_id]) from error
+            raise OutcomeUnknown(error.message, id_bytes=[started.job_id]) from error
         unserved = placed.bucket_id is None and await submitter.is_unserved(started)
         return JobReceipt(self, started.job_id, placed.level or Durability.MASTER, placed.bucket_id, False, unserved)
 
@@ -204,12 +204,13 @@ class Cluster:
     async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
         """Wait until the job has ended, however; its final state."""
         job_id = _ref(job)[0]
-        return (await self.wait_all([job_id], timeout=timeout))[job_id]
+        (state,) = (await self.wait_all([job_id], timeout=timeout)).values()
+        return state
 
-    async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[bytes, JobState]:
+    async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
         """Wait until all of the jobs have ended; their final states by id."""
         states = await self._open_waiter().until([_ref(job)[0] for job in jobs], _final, timeout)
-        return {job_id: state for job_id, state in states.items() if state is not None}
+        return {UUID(bytes=job_id): state for job_id, state in states.items() if state is not None}
 
     async def result(self, job: JobRef, *, timeout: float | None = None) -> Any:
         """Wait for the job's result, decoded by the handler's return annotation (plain JSON values when the handler
@@ -308,19 +309,17 @@ def _final(state: JobState | None) -> bool:
 
 def _ref(job: object) -> tuple[bytes, bytes | None]:
     """Id and, from a receipt, bucket."""
-    if isinstance(job, JobReceipt):
-        return job.id, job.bucket_id
+    if isinstance(job, JobReceipt | JobView):
+        return job.id_bytes, job.bucket_id
     if isinstance(job, bytes | str | UUID):
         try:
             return ids.parse(job), None
         except ValueError as error:
             raise InputError(f"{job!r} is not the id of a job: {error}") from None
-    raise InputError(f"a job is named by a receipt or an id, not by {type(job).__name__}")
+    raise InputError(f"a job is named by a receipt, a view or an id, not by {type(job).__name__}")
 
 
 def _failed(view: JobView) -> JobFailed:
     info = view.error
     detail = f": {info.type}: {info.message}" if info is not None else ""
-    return JobFailed(
-        f"job {ids.text(view.id)} ({view.handler}) ended as {view.state.value}{detail}", state=view.state, info=info
-    )
+    return JobFailed(f"job {view.id} ({view.handler}) ended as {view.state.value}{detail}", state=view.state, info=info)

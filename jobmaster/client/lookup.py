@@ -177,7 +177,7 @@ async def _copies_in(
 def _view(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
     waiting = JobState.SAVE_PENDING if entry.token == 1 else JobState.ASSIGNED
     return JobView(
-        id=entry.id,
+        id_bytes=entry.id,
         state=JobState.QUEUED if claimed else waiting,
         priority=Priority(handle.priority),
         lane=handle.lane,

@@ -44,7 +44,7 @@ class BatchTrial:
                 raise
             first = self.unknown
             message = first.message if error is first else f"{first.message}; then: {error.message}"
-            raise OutcomeUnknown(message, job_ids=job_ids or first.job_ids) from error
+            raise OutcomeUnknown(message, id_bytes=job_ids or first.id_bytes) from error
 
 
 async def insert_held(intake: Intake, jobs: list[NewJob]) -> Written:

@@ -266,7 +266,7 @@ def _job_id(value: bytes | str | UUID | None, now_us: int, limits: Limits) -> by
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(f"job_id {value!r} is not an id: {error}") from None
     if job_id[6] >> 4 != 7:
-        raise InputError(f"job_id {ids.text(job_id)} is not a UUIDv7", hint="use jobmaster.new_id()")
+        raise InputError(f"job_id {ids.text(job_id)} is not a UUIDv7", hint="use jobmaster.new_job_id()")
     skew_seconds = ids.created_ms(job_id) / 1000 - now_us / 1_000_000
     if abs(skew_seconds) > limits.clock_skew_seconds:
         raise ClockSkew(

@@ -42,8 +42,8 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was required."""
 
     cluster: Follows
-    id: bytes
-    """16 bytes of a UUIDv7."""
+    id_bytes: bytes
+    """The id as its 16 bytes, for code that keeps or compares many."""
     level: Durability
     bucket_id: bytes | None = None
     """Where it was put; ``None`` when it waits in the master."""
@@ -53,17 +53,17 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """It waits in the master, and no agent has a bucket of its lane and priority now, by this producer's list: it runs
     when one is configured, or when an agent helps out. False where the master gave no answer within a second."""
 
+    @property
+    def id(self) -> UUID:
+        """The job's id, a UUIDv7."""
+        return UUID(bytes=self.id_bytes)
+
     def __str__(self) -> str:
-        return ids.text(self.id)
+        return ids.text(self.id_bytes)
 
     def __repr__(self) -> str:
         marks = [name for name in ("duplicate", "unserved") if getattr(self, name)]
         return f"<JobReceipt {' '.join([str(self), self.level.value, *marks])}>"
-
-    @property
-    def uuid(self) -> UUID:
-        """The id as a UUID."""
-        return UUID(bytes=self.id)
 
     async def wait_saved(self, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` when that takes longer than ``timeout`` seconds."""

@@ -364,7 +364,7 @@ def _about(job: NewJob) -> Iterator[None]:
     try:
         yield
     except OutcomeUnknown as error:
-        raise OutcomeUnknown(error.message, job_ids=[job.id]) from error
+        raise OutcomeUnknown(error.message, id_bytes=[job.id]) from error
 
 
 def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> list[Receipt | Exception]:
@@ -383,7 +383,7 @@ def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> l
         elif job.id in written.refused:
             answers.append(Receipt(job.id, Durability.MASTER, None, True))
         else:
-            answers.append(OutcomeUnknown(f"the master gave no result for job {job.id.hex()}", job_ids=[job.id]))
+            answers.append(OutcomeUnknown(f"the master gave no result for job {job.id.hex()}", id_bytes=[job.id]))
     return answers
 
 

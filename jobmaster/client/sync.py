@@ -23,7 +23,6 @@ from jobmaster.client.cluster import Cluster, JobRef
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.handlers import Call, Handlers
-from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, JobView
 
@@ -44,18 +43,18 @@ class SyncReceipt(Generic[R]):
         self._receipt = receipt
 
     def __str__(self) -> str:
-        return ids.text(self.id)
+        return str(self._receipt)
 
     def __repr__(self) -> str:
         return repr(self._receipt)
 
     @property
-    def id(self) -> bytes:
+    def id(self) -> UUID:
         return self._receipt.id
 
     @property
-    def uuid(self) -> UUID:
-        return self._receipt.uuid
+    def id_bytes(self) -> bytes:
+        return self._receipt.id_bytes
 
     @property
     def level(self) -> Durability:
@@ -174,7 +173,7 @@ class SyncCluster:
         """See ``Cluster.wait``."""
         return self._call(lambda cluster: cluster.wait(_plain(job), timeout=timeout))
 
-    def wait_all(self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None) -> dict[bytes, JobState]:
+    def wait_all(self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
         """See ``Cluster.wait_all``."""
         plain = [_plain(job) for job in jobs]
         return self._call(lambda cluster: cluster.wait_all(plain, timeout=timeout))

@@ -237,7 +237,7 @@ class DemoRun:
                     for at, path in enumerate(part)
                 )
             )
-            self.acknowledged.update((receipt.id, path) for receipt, path in zip(receipts, part, strict=True))
+            self.acknowledged.update((receipt.id_bytes, path) for receipt, path in zip(receipts, part, strict=True))
 
     async def _submit_held(self, cluster: Cluster, files: list[str]) -> None:
         """HELD on the master, due one after the other."""
@@ -256,7 +256,7 @@ class DemoRun:
                     for at, path in enumerate(part)
                 )
             )
-            self.acknowledged.update((receipt.id, path) for receipt, path in zip(receipts, part, strict=True))
+            self.acknowledged.update((receipt.id_bytes, path) for receipt, path in zip(receipts, part, strict=True))
         self.options.log(f"{len(self.acknowledged)} jobs are in, {len(files)} of them held for later")
 
     # ------------------------------------------------------------ the kill

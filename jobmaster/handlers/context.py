@@ -94,8 +94,8 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     system that stores the highest one can refuse a superseded run.
     """
 
-    job_id: bytes
-    """16 bytes of a UUIDv7; ``id`` is the same as a UUID."""
+    job_id_bytes: bytes
+    """The job's id as its 16 bytes."""
     token: int
     handler: str
     lane: str
@@ -116,9 +116,9 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     """Of handlers declared with ``transactional=True`` or ``confirm="explicit"``."""
 
     @property
-    def id(self) -> UUID:
-        """The job's id as a UUID."""
-        return UUID(bytes=self.job_id)
+    def job_id(self) -> UUID:
+        """The job's id, a UUIDv7, the same in every attempt. It is made when it is read."""
+        return UUID(bytes=self.job_id_bytes)
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -102,5 +102,5 @@ class Intake:
             if len(holders) == len(set(names)):
                 break
         else:
-            raise OutcomeUnknown("idempotency keys were forgotten as fast as they were reserved", job_ids=ids)
+            raise OutcomeUnknown("idempotency keys were forgotten as fast as they were reserved", id_bytes=ids)
         return [holders[name] for name in names]

@@ -95,7 +95,7 @@ class Queries:
 def _view(row: Row) -> JobView:
     error = row["error"]
     return JobView(
-        id=row["id"],
+        id_bytes=row["id"],
         state=JobState(row["state"]),
         priority=Priority(row["priority"]),
         lane=row["lane"],

@@ -35,7 +35,7 @@ class Requests:
                 rows = await self._data.write("requests/cancel_rowless", *tombstone, actor, ids=[job_id])
             if rows:
                 return JobState(rows[0]["state"])
-        raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
+        raise OutcomeUnknown("the job's row kept changing under the cancel", id_bytes=[job_id])
 
     async def confirm(
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str

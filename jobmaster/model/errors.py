@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 if TYPE_CHECKING:
     from jobmaster.model.job import ErrorInfo, JobState
@@ -103,13 +104,21 @@ class Unavailable(JobMasterError):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write may or may not have happened. ``job_ids`` are the ids to send again; doing so is always safe."""
+    """A write may or may not have happened. ``job_ids`` are the ids to send again; doing so is always safe.
+
+    ``id_bytes`` has the same ids as 16 bytes each.
+    """
 
     def __init__(
-        self, message: str, *, job_ids: Sequence[bytes] = (), hint: str | None = None, timed_out: bool = False
+        self, message: str, *, id_bytes: Sequence[bytes] = (), hint: str | None = None, timed_out: bool = False
     ) -> None:
         super().__init__(message, hint=hint or "send the same id again: it is stored at most once", timed_out=timed_out)
-        self.job_ids = tuple(job_ids)
+        self.id_bytes = tuple(id_bytes)
+
+    @property
+    def job_ids(self) -> tuple[UUID, ...]:
+        """Ids of the jobs that may or may not be stored."""
+        return tuple(UUID(bytes=id_) for id_ in self.id_bytes)
 
 
 class Refused(JobMasterError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from typing import Annotated, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -302,7 +303,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A job as a person or ``get`` sees it. Times are microseconds since 1970 by the master's clock."""
 
-    id: bytes
+    id_bytes: bytes
+    """The id as its 16 bytes, for code that keeps or compares many."""
     state: JobState
     priority: Priority
     lane: str
@@ -321,6 +323,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     headers: bytes = b""
     result: bytes | None = None
     error: ErrorInfo | None = None
+
+    @property
+    def id(self) -> UUID:
+        """The job's id, a UUIDv7."""
+        return UUID(bytes=self.id_bytes)
 
 
 class Receipt(NamedTuple):

@@ -58,7 +58,7 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
         await submit(cluster, ledger, witness)
     elif situation is Situation.BULK:
         summary = await cluster.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
-        for job_id in summary.ids:
+        for job_id in summary.ids.as_bytes():
             ledger.add("acknowledged", job_id)
     else:
         for job_id in ledger.ids("cancel"):

@@ -83,7 +83,7 @@ class Work:
 
     def add(self, kind: str, receipts: Sequence[JobReceipt[Any]], state: JobState, attempt: int) -> None:
         for receipt in receipts:
-            self.expected[receipt.id] = (kind, state, attempt)
+            self.expected[receipt.id_bytes] = (kind, state, attempt)
 
     @property
     def ids(self) -> list[bytes]:
@@ -308,7 +308,7 @@ class FaultyDeployment(Deployment):
         assert len(rows) == len(work.expected), "one row per job"
         for row in rows:
             kind, state, attempt = work.expected[row["id"].bytes]
-            found = (ended[row["id"].bytes], row["attempt"], row["rescues"])
+            found = (ended[row["id"]], row["attempt"], row["rescues"])
             assert found[0] is state, (kind, found)
             assert attempt < 0 or found[1] == attempt, (kind, found)
             assert found[2] <= rescues_max, (kind, found)

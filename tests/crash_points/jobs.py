@@ -38,7 +38,7 @@ async def fenced(ctx: JobContext, path: str) -> None:
 async def pays(ctx: JobContext, path: str) -> None:
     """Its effect is a row in a table of its own, of which a second one would be no error."""
     async with ctx.transaction() as connection:
-        await connection.execute("INSERT INTO public.payment VALUES ($1)", ctx.id)
+        await connection.execute("INSERT INTO public.payment VALUES ($1)", ctx.job_id)
     witness(ctx, path, "ran")
 
 

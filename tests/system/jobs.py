@@ -15,7 +15,7 @@ handlers = Handlers()
 
 def witness(ctx: JobContext, path: str, word: str) -> None:
     """One line, appended atomically: id, token, attempt, pid, word."""
-    line = f"{ctx.job_id.hex()} {ctx.token} {ctx.attempt} {os.getpid()} {word}\n"
+    line = f"{ctx.job_id.hex} {ctx.token} {ctx.attempt} {os.getpid()} {word}\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, line.encode())
     os.close(fd)

@@ -108,7 +108,7 @@ class OutcomeBuilder:
         entry = job.entry
         owned = job.claimed_list.owned
         return JobContext(
-            job_id=entry.id,
+            job_id_bytes=entry.id,
             token=entry.token,
             handler=entry.handler,
             lane=owned.lane,

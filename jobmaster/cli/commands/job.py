@@ -101,7 +101,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
     async def work(cluster: Cluster) -> tuple[dict[str, Any], JobView | None]:
         receipt = await cluster.submit(handler, args, **options)
         record = {
-            "id": text(receipt.id),
+            "id": str(receipt.id),
             "level": receipt.level.value,
             "bucket_id": text(receipt.bucket_id) if receipt.bucket_id else None,
             "duplicate": receipt.duplicate,
@@ -110,7 +110,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
         if not waits and within is None:
             return record, None
         invocation.note(f"submitted {record['id']}", level=1)
-        invocation.submitted_id = text(receipt.id)
+        invocation.submitted_id = str(receipt.id)
         await cluster.wait(receipt, timeout=within)
         return record, await cluster.get(receipt)
 
@@ -262,12 +262,11 @@ def timeline_(invocation: Invocation, job: str) -> None:
     """
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        from uuid import UUID
 
         view = await _view(cluster, invocation.settings, job)
         cause = await _cause(cluster, view)
         async with reader_of(invocation.settings) as reader:
-            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)), cause)
+            return timeline(view, await reader.report("attempts", view.id), cause)
 
     lines = run_async(_with_cluster(invocation.settings, work))
     if invocation.json:
@@ -377,15 +376,15 @@ async def _retry_once(cluster: Cluster, view: JobView) -> dict[str, Any]:
 
     if view.state not in RETRYABLE:
         raise Conflict(
-            f"job {text(view.id)} is {view.state.value}",
+            f"job {view.id!s} is {view.state.value}",
             hint="only what FAILED, was CANCELLED or EXPIRED can be retried",
         )
     headers = decode_headers(view.headers)
     options: dict[str, Any] = {
         "priority": view.priority,
         "lane": view.lane,
-        "metadata": {**headers.metadata, "retry_of": text(view.id)},
-        "idempotency_key": f"retry of {text(view.id)}",
+        "metadata": {**headers.metadata, "retry_of": str(view.id)},
+        "idempotency_key": f"retry of {view.id!s}",
     }
     if headers.tags:
         options["tags"] = headers.tags
@@ -397,8 +396,8 @@ async def _retry_once(cluster: Cluster, view: JobView) -> dict[str, Any]:
         options["delivery"] = "at_most_once"
     receipt = await cluster.submit(view.handler, json.loads(view.args), **options)
     return {
-        "id": text(receipt.id),
-        "retry_of": text(view.id),
+        "id": str(receipt.id),
+        "retry_of": str(view.id),
         "handler": view.handler,
         "duplicate": receipt.duplicate,
     }
@@ -417,7 +416,9 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
 async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
     """Why no agent can take a job that waits in the master; ``None`` when one can."""
     return (
-        (await cluster.master.queries.unserved_causes([view.id])).get(view.id) if view.state is JobState.HELD else None
+        (await cluster.master.queries.unserved_causes([view.id_bytes])).get(view.id_bytes)
+        if view.state is JobState.HELD
+        else None
     )
 
 

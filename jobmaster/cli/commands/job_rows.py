@@ -81,7 +81,7 @@ def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, A
     headers = decode_headers(view.headers)
     error = view.error
     return {
-        "id": text(view.id),
+        "id": str(view.id),
         "state": view.state.value,
         "unserved": cause.reason if cause else None,
         "handler": view.handler,
@@ -97,7 +97,7 @@ def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, A
         "bucket_id": text(view.bucket_id) if view.bucket_id else None,
         "bucket_epoch": view.bucket_epoch,
         "cancel_requested": view.cancel_requested,
-        "created": iso(created_ms(view.id) * 1000),
+        "created": iso(created_ms(view.id_bytes) * 1000),
         "due": iso(view.due_us),
         "changed": iso(view.changed_us),
         "waited_us": view.waited_us,
@@ -113,7 +113,7 @@ def timeline(
 ) -> list[dict[str, Any]]:
     """Events of a job, oldest first: each assignment with an outcome, with its identity, and each refused write, also after
     the end."""
-    created_us = created_ms(view.id) * 1000
+    created_us = created_ms(view.id_bytes) * 1000
     lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
     number = 0
     for row in attempts:

@@ -150,19 +150,21 @@ class LeaseRace:
             NAME, {}, job_id=self._clock.new_id(), allow_volatile=True, allow_unregistered=True
         )
         self._note_step(
-            "producer", Step.SUBMITTED, {"job": receipt.id, "bucket": receipt.bucket_id, "acknowledged": receipt.level}
+            "producer",
+            Step.SUBMITTED,
+            {"job": receipt.id_bytes, "bucket": receipt.bucket_id, "acknowledged": receipt.level},
         )
         self._expect(receipt.bucket_id == a.bucket_id, "the job did not go into A's bucket")
         a.claimer.wake()
         await self._blocked.running.wait()
-        self._note_step("A", Step.RUNNING, {"job": receipt.id, "token": 1})
+        self._note_step("A", Step.RUNNING, {"job": receipt.id_bytes, "token": 1})
         if self._options.known:
             a.clock.turn(PERSIST_WITHIN_SECONDS)
             await a.runtime.bucket_worker.in_flight_writer.tick()
             await a.runtime.bucket_worker.outcome_writer.acknowledger.wait_idle()
             state = await producer.state(receipt)
             self._expect(state is JobState.PROCESSING, f"the row of the running job is {state}")
-            self._note_step("A", Step.ROW_WRITTEN, {"job": receipt.id, "state": state})
+            self._note_step("A", Step.ROW_WRITTEN, {"job": receipt.id_bytes, "state": state})
         self._expect(a.runtime.ownership.may_commit(a.clock.boottime()), "A does not trust its own lease")
         self._note_step("A", Step.ASLEEP, {"lease_seconds": LEASE_SECONDS})
         return receipt
@@ -184,7 +186,7 @@ class LeaseRace:
         self._expect(rescued == 1, f"B counted {rescued} rescued jobs instead of 1")
         state = await producer.wait(receipt)
         view = await producer.get(receipt)
-        fields = {"job": receipt.id, "token": view.token, "state": state, "rescues": view.rescues}
+        fields = {"job": receipt.id_bytes, "token": view.token, "state": state, "rescues": view.rescues}
         self._note_step("B", Step.RESCUED_AND_FINISHED, fields)
 
     async def _wake_up(self, a: DrillAgent) -> None:
@@ -218,9 +220,9 @@ class LeaseRace:
 
     async def _check(self, view: JobView, owned: bytes) -> RaceResult:
         async with open_readers(self._settings) as (reader, stores):
-            lines = await reader.report("ledger", UUID(bytes=view.id))
+            lines = await reader.report("ledger", view.id)
             bucket = (await reader.report("bucket_history", UUID(bytes=owned)))[-1]
-            report = await audit(reader, stores, AuditScope(quiet_seconds=0.0, acknowledged=[view.id]))
+            report = await audit(reader, stores, AuditScope(quiet_seconds=0.0, acknowledged=[view.id_bytes]))
         concluding = [line for line in lines if line["concluding"]]
         stale = [line for line in lines if line["bucket_id"].bytes == owned and line["refused_us"]]
         token = concluding[0]["token"] if concluding else 0

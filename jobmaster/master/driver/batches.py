@@ -113,7 +113,7 @@ class Batch(Generic[T]):
                 raise
             # A later step failed; what the statement wrote stays.
             message = f"{self._what}: {error.message}"
-            raise OutcomeUnknown(message, job_ids=ids_of(rows), timed_out=error.timed_out) from error
+            raise OutcomeUnknown(message, id_bytes=ids_of(rows), timed_out=error.timed_out) from error
         if self._cancelled_is_accepted:
             self._accepted |= self._cancelled
         return Written(
@@ -146,7 +146,7 @@ class Batch(Generic[T]):
             rows = await self._classify_rest([row for row in rows if row[0] not in done])
             if not rows:
                 return True
-        raise OutcomeUnknown(f"{self._what}: {len(rows)} rows kept changing under the writer", job_ids=ids_of(rows))
+        raise OutcomeUnknown(f"{self._what}: {len(rows)} rows kept changing under the writer", id_bytes=ids_of(rows))
 
     async def _classify_rest(self, rows: Sequence[T]) -> list[T]:
         """Settle what was not accepted; returns the rows to send again."""

@@ -151,7 +151,7 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         timed_out = isinstance(error, TimeoutError)
         said = "the master's answer did not come" if timed_out else "the connection was lost"
         if writes:
-            return OutcomeUnknown(f"{what}: {said} ({_said(error)})", job_ids=ids, timed_out=timed_out)
+            return OutcomeUnknown(f"{what}: {said} ({_said(error)})", id_bytes=ids, timed_out=timed_out)
         return Unavailable(f"{what}: {said} ({_said(error)})", timed_out=timed_out)
     return Refused(f"the master refused {what}: {_said(error)}")
 

@@ -35,7 +35,7 @@ def _write(ctx: JobContext, value: int, handler: str, phase: Phase) -> None:
     _witness_writer(os.getpid()).write(
         WitnessLine(
             phase=phase,
-            job=ctx.job_id.hex(),
+            job=ctx.job_id.hex,
             value=value,
             token=ctx.token,
             attempt=ctx.attempt,

@@ -117,13 +117,13 @@ class Producer:
             summary = await self._cluster.submit_many(items, priority=self._rng.randint(1, 5), **options)
             unknown, why = [], ""
         except BulkFailed as error:
-            summary, unknown, why = error.summary, [job.hex() for job in error.unknown_ids], str(error)
+            summary, unknown, why = error.summary, [job.hex for job in error.unknown_ids], str(error)
         if unknown:
             self._witness_writer.write(WitnessLine(phase=Phase.UNKNOWN, jobs=unknown, why=why[:200]))
         # What was held because no bucket took it is safer than asked for; which ones, the summary does not say.
         level = options["durability"]
         if len(summary.ids):
-            ids = [job.hex() for job in summary.ids]
+            ids = [job.hex for job in summary.ids]
             self._witness_writer.write(WitnessLine(phase=Phase.ACKNOWLEDGED, level=level, jobs=ids, bucket=ANYWHERE))
 
     # ------------------------------------------------------------ one by one
@@ -225,7 +225,7 @@ class Producer:
             try:
                 receipt = await self._cluster.submit(handler, args, **options)
             except OutcomeUnknown as error:
-                ids = [job.hex() for job in error.job_ids] if own_id else []
+                ids = [job.hex for job in error.job_ids] if own_id else []
                 self._witness_writer.write(
                     WitnessLine(phase=Phase.UNKNOWN, value=value, jobs=ids, why=str(error)[:200])
                 )
@@ -238,12 +238,12 @@ class Producer:
                     WitnessLine(
                         phase=Phase.ACKNOWLEDGED,
                         level=receipt.level.value,
-                        jobs=[receipt.id.hex()],
+                        jobs=[receipt.id_bytes.hex()],
                         value=value,
                         bucket=receipt.bucket_id.hex() if receipt.bucket_id else "",
                     )
                 )
-                return receipt.id
+                return receipt.id_bytes
             await asyncio.sleep(0.2 * 2**attempt * self._rng.random())
         return None
 

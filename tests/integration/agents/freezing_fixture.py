@@ -31,7 +31,7 @@ gates: dict[str, asyncio.Event] = {}
 
 @handlers.job(name="gated", timeout=1e6, max_attempts=2, backoff=0, backoff_jitter=0.0)
 async def gated(ctx: JobContext, gate: str) -> str:
-    began[ctx.job_id] += 1
+    began[ctx.job_id_bytes] += 1
     await gates[gate].wait()
     if gate == "fails" and ctx.attempt == 1:
         raise RuntimeError("as asked")
@@ -40,7 +40,7 @@ async def gated(ctx: JobContext, gate: str) -> str:
 
 @handlers.job(name="fenced", start="fenced")
 async def fenced(ctx: JobContext) -> None:
-    began[ctx.job_id] += 1
+    began[ctx.job_id_bytes] += 1
 
 
 def encoded(gate: str, due_us: int = 0) -> tuple[bytes, bytes]:

@@ -36,7 +36,7 @@ ran: list[bytes] = []
 
 @handlers.job(name="work", timeout=1e6)
 async def work(ctx: JobContext) -> None:
-    ran.append(ctx.job_id)
+    ran.append(ctx.job_id_bytes)
     await gate.wait()
 
 

@@ -26,7 +26,7 @@ async def test_every_item_of_an_iterable_arrives_once(client: ClientFixture) -> 
     assert summary.submitted == 5000
     assert summary.by_level == {Durability.STORE: 5000}
     waiting = await client.waiting()
-    assert waiting.keys() == set(summary.ids)
+    assert waiting.keys() == set(summary.ids.as_bytes())
     assert {entry.args for entry in waiting.values()} == {b'{"path":"%d"}' % i for i in range(5000)}
 
 
@@ -53,10 +53,10 @@ async def test_held_and_durable_bulk_is_rows(client: ClientFixture) -> None:
     for summary in (later, durable, unserved):
         assert set(summary.by_level) == {Durability.MASTER}
     rows = await client.rows()
-    assert {rows[job_id] for job_id in later.ids} == {"HELD"}
-    assert {rows[job_id] for job_id in durable.ids} == {"ASSIGNED"}
+    assert {rows[job_id] for job_id in later.ids.as_bytes()} == {"HELD"}
+    assert {rows[job_id] for job_id in durable.ids.as_bytes()} == {"ASSIGNED"}
     assert len(rows) == 4010
-    assert (await client.waiting()).keys() == set(durable.ids)
+    assert (await client.waiting()).keys() == set(durable.ids.as_bytes())
 
 
 async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: ClientFixture) -> None:
@@ -91,7 +91,7 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: Clie
     ("items", "handler", "cause", "words", "unsent"),
     [
         ([{"path": "a"}, {"path": 3}], "images.resize", InvalidArguments, "item 1: .*argument 'path': expected str", 1),
-        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no \(handler, arguments\) pair", 1),
+        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no call and no \(handler, arguments\) pair", 1),
         ([("nobody", {})], None, UnknownHandler, "no handler 'nobody'", 0),
     ],
 )
@@ -102,7 +102,7 @@ async def test_a_bad_item_is_named(
         await client.cluster.submit_many(items, handler)
     assert isinstance(caught.value.__cause__, cause)
     assert caught.value.unsent == unsent
-    assert (await client.waiting()).keys() == set(caught.value.summary.ids)
+    assert (await client.waiting()).keys() == set(caught.value.summary.ids.as_bytes())
 
 
 async def test_names_without_code_go_in_bulk_too(client: ClientFixture, open_cluster: OpenCluster) -> None:
@@ -125,7 +125,7 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
         call = calls
         answer = await submit(bucket_id, items, **options)
         if call >= 3:
-            raise OutcomeUnknown("the answer was lost", job_ids=[item[ID_AT] for item in items])
+            raise OutcomeUnknown("the answer was lost", id_bytes=[item[ID_AT] for item in items])
         return answer
 
     client.store.submit = third_time_lost  # type: ignore[method-assign]
@@ -142,7 +142,7 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
     assert isinstance(failed.__cause__, OutcomeUnknown)
     assert failed.summary.submitted + len(failed.unknown_ids) + failed.unsent == len(read)
     waiting = await client.waiting()
-    acknowledged, unknown = set(failed.summary.ids), set(failed.unknown_ids)
+    acknowledged, unknown = set(failed.summary.ids.as_bytes()), set(failed.unknown_ids.as_bytes())
     assert acknowledged
     assert unknown
     # A chunk that finds every bucket avoided, because a call to it failed a moment ago, becomes rows.

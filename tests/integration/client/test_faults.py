@@ -72,7 +72,7 @@ async def test_a_dead_store_sends_jobs_to_the_other_one_and_then_to_the_master(
     alone = await open_cluster(settings=settings, stores={"other": agent.store})
     held = await alone.submit(resize, {"path": "c"})
     assert held.level is Durability.MASTER
-    assert await client.rows() == {held.id: "HELD"}
+    assert await client.rows() == {held.id_bytes: "HELD"}
 
 
 async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_again_is_safe(
@@ -86,10 +86,10 @@ async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_agai
         proxy.set(SILENT)
         with pytest.raises(OutcomeUnknown) as caught:
             await cluster.submit(resize, {"path": "a"})
-        (job_id,) = caught.value.job_ids
+        (job_id,) = caught.value.id_bytes
         proxy.set(SLOW)
         again = await cluster.submit(resize, {"path": "a"}, job_id=job_id)
-        assert again.id == job_id
+        assert again.id_bytes == job_id
         copies = [entry for bucket in agent.buckets["default", 3] for entry in (await agent.claim(bucket))[1]]
         assert job_id in {entry.id for entry in copies}
         await agent.store.close()
@@ -202,7 +202,7 @@ async def test_intake_goes_on_while_the_master_is_down(
         await cluster.submit(resize, {"path": "a"}, after=3600)
     with pytest.raises(Unavailable):
         await cluster.submit(resize, {"path": "a"}, durability="master")
-    assert {receipt.id for receipt in receipts} < {entry.id for entry in (await agent.claim(bucket))[1]}
+    assert {receipt.id_bytes for receipt in receipts} < {entry.id for entry in (await agent.claim(bucket))[1]}
 
 
 @pytest.mark.parametrize("options", [{"after": 3600}, {"durability": "master"}, {"idempotency_key": "k"}])
@@ -231,9 +231,9 @@ async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
     receipt = await client.cluster.submit(resize, {"path": "a"}, **options)
     assert lost
     assert (receipt.level, receipt.duplicate) == (Durability.MASTER, False)
-    assert list(await client.rows()) == [receipt.id]
+    assert list(await client.rows()) == [receipt.id_bytes]
     if receipt.bucket_id is not None:
-        assert list(await client.waiting()) == [receipt.id]
+        assert list(await client.waiting()) == [receipt.id_bytes]
 
 
 async def test_a_commit_that_stays_unknown_names_the_job(client: ClientFixture) -> None:
@@ -244,7 +244,7 @@ async def test_a_commit_that_stays_unknown_names_the_job(client: ClientFixture) 
     results = await asyncio.gather(
         *(client.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(3)), return_exceptions=True
     )
-    named = [result.job_ids for result in results if isinstance(result, OutcomeUnknown)]
+    named = [result.id_bytes for result in results if isinstance(result, OutcomeUnknown)]
     assert [len(ids) for ids in named] == [1, 1, 1]
     assert len(set(named)) == 3
 
@@ -297,10 +297,10 @@ async def test_an_error_after_a_lost_answer_never_denies_that_the_job_is_stored(
         lose_the_first_answer_then(client, faults, then)
         with pytest.raises(OutcomeUnknown, match=f"the answer was lost; then: {then.message}") as caught:
             await client.cluster.submit(handler, args, **options)
-    assert list(caught.value.job_ids) == list(await client.rows())
-    again = options if "idempotency_key" in options else {**options, "job_id": caught.value.job_ids[0]}
+    assert list(caught.value.id_bytes) == list(await client.rows())
+    again = options if "idempotency_key" in options else {**options, "job_id": caught.value.id_bytes[0]}
     receipt = await client.cluster.submit(handler, args, **again)
-    assert (receipt.id, receipt.duplicate) == (caught.value.job_ids[0], True)
+    assert (receipt.id_bytes, receipt.duplicate) == (caught.value.id_bytes[0], True)
     assert len(await client.rows()) == 1
 
 
@@ -319,7 +319,7 @@ async def test_nor_does_it_in_bulk(
     lose_the_first_answer_then(client, monkeypatch, then)
     with pytest.raises(BulkFailed) as caught:
         await client.cluster.submit_many([args] * 3, handler, **options)
-    assert set(caught.value.unknown_ids) == (await client.rows()).keys()
+    assert set(caught.value.unknown_ids.as_bytes()) == (await client.rows()).keys()
     assert (len(caught.value.unknown_ids), caught.value.unsent) == (3, 0)
 
 
@@ -337,7 +337,7 @@ async def test_the_id_of_an_unknown_outcome_is_the_one_that_the_key_holds(
         lose_the_first_answer_then(client, faults, Unavailable("down"))
         with pytest.raises(OutcomeUnknown) as caught:
             await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert list(await client.rows()) == list(caught.value.job_ids)
+    assert list(await client.rows()) == list(caught.value.id_bytes)
 
 
 async def _down(*args: Any) -> Written:

@@ -45,7 +45,7 @@ async def test_a_result_arrives_by_the_news_and_typed(client: ClientFixture) -> 
     await client.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
     # Finished before the first wait:
-    assert await client.cluster.result(receipt.uuid, timeout=PATIENCE_SECONDS) == Size(4, 2)
+    assert await client.cluster.result(receipt.id_bytes, timeout=PATIENCE_SECONDS) == Size(4, 2)
     assert await client.cluster.wait(str(receipt)) is JobState.SUCCEEDED
 
 
@@ -144,7 +144,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
         receipt = await cluster.submit(resize, {"path": "a"})
         waiter = asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS))
         waiting = cluster._open_waiter()
-        await until(lambda: receipt.id in waiting._waiters and waiting._standing["default"].is_set())
+        await until(lambda: receipt.id_bytes in waiting._waiters and waiting._standing["default"].is_set())
         store.finished = only_after_it_was_published  # type: ignore[method-assign]
         proxy.reset()
         await until(lambda: not waiting._standing["default"].is_set())
@@ -198,7 +198,7 @@ async def test_a_timed_out_wait_leaves_nothing_behind(client: ClientFixture) -> 
 async def test_get_finds_a_job_wherever_it_is(client: ClientFixture, open_cluster: OpenCluster) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"}, tags=["x"])
     stranger = await open_cluster()
-    for job in (receipt, receipt.id, str(receipt)):
+    for job in (receipt, receipt.id, receipt.id_bytes, str(receipt), await receipt.get()):
         view = await (client.cluster if job is receipt else stranger).get(job)
         assert (view.state, view.handler, view.lane) == (JobState.SAVE_PENDING, "images.resize", "default")
         assert view.bucket_id == receipt.bucket_id
@@ -237,11 +237,11 @@ async def test_cancel_of_a_job_only_a_bucket_knows_writes_the_row_and_refuses_th
     client: ClientFixture, known_bucket: bool
 ) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"})
-    assert await client.cluster.cancel(receipt if known_bucket else receipt.id) is JobState.CANCELLED
-    assert await client.rows() == {receipt.id: "CANCELLED"}
+    assert await client.cluster.cancel(receipt if known_bucket else receipt.id_bytes) is JobState.CANCELLED
+    assert await client.rows() == {receipt.id_bytes: "CANCELLED"}
     # The agent that runs it all the same cannot record anything.
     await client.agent.work_off(result=SIZE)
-    assert await client.rows() == {receipt.id: "CANCELLED"}
+    assert await client.rows() == {receipt.id_bytes: "CANCELLED"}
 
 
 async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(client: ClientFixture) -> None:
@@ -250,5 +250,5 @@ async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(client: Cl
     assert await receipt.cancel() is JobState.ASSIGNED
     bucket = next(b for b in client.agent.buckets["default", 3] if b.id == receipt.bucket_id)
     answer = await client.store.claim(client.agent.fence(bucket), "hear", 10)
-    assert receipt.id in answer.cancelled
+    assert receipt.id_bytes in answer.cancelled
     assert (await receipt.get()).cancel_requested

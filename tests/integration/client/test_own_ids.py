@@ -62,10 +62,10 @@ async def test_many_callers_with_ids_of_their_own_each_get_their_answer(
 ) -> None:
     """Some wait in a bucket, some have rows, some have ended, some are new; each kind also with another payload."""
     submit = client.cluster.submit
-    ended = [(await submit(resize, {"path": str(i)})).id for i in range(10)]
+    ended = [(await submit(resize, {"path": str(i)})).id_bytes for i in range(10)]
     await client.agent.work_off()
-    waiting = [(await submit(resize, {"path": str(i)})).id for i in range(20)]
-    held = [(await submit(resize, {"path": str(i)}, after=3600)).id for i in range(20)]
+    waiting = [(await submit(resize, {"path": str(i)})).id_bytes for i in range(20)]
+    held = [(await submit(resize, {"path": str(i)}, after=3600)).id_bytes for i in range(20)]
     fresh = [new_id() for _ in range(200)]
     asked.clear()
 
@@ -78,10 +78,14 @@ async def test_many_callers_with_ids_of_their_own_each_get_their_answer(
 
     groups = [send(waiting), send(held), send(ended), send(fresh), send(waiting, True), send(held, True)]
     in_bucket, in_rows, after_end, new, *refused = await asyncio.gather(*groups)
-    assert [(one.id, one.level, one.duplicate) for one in in_bucket] == [(i, Durability.STORE, True) for i in waiting]
-    assert [(one.id, one.level, one.duplicate) for one in in_rows] == [(i, Durability.MASTER, True) for i in held]
-    assert [(one.id, one.level, one.duplicate) for one in after_end] == [(i, Durability.MASTER, True) for i in ended]
-    assert [(one.id, one.level, one.duplicate) for one in new] == [(i, Durability.STORE, False) for i in fresh]
+    assert [(one.id_bytes, one.level, one.duplicate) for one in in_bucket] == [
+        (i, Durability.STORE, True) for i in waiting
+    ]
+    assert [(one.id_bytes, one.level, one.duplicate) for one in in_rows] == [(i, Durability.MASTER, True) for i in held]
+    assert [(one.id_bytes, one.level, one.duplicate) for one in after_end] == [
+        (i, Durability.MASTER, True) for i in ended
+    ]
+    assert [(one.id_bytes, one.level, one.duplicate) for one in new] == [(i, Durability.STORE, False) for i in fresh]
     assert {type(error) for group in refused for error in group} == {Conflict}
     assert (await client.waiting()).keys() == set(waiting) | set(fresh)
     assert asked["sent_before"] <= 3, "290 callers, one look for all that wait"
@@ -126,11 +130,11 @@ async def test_a_copy_in_a_bucket_that_takes_no_more_is_seen(
             assert await client.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, to, "test")
     await client.agent.open(count=1)
     for cluster in (client.cluster, await open_cluster()):
-        again = await cluster.submit(resize, {"path": "a"}, job_id=first.id)
-        assert (again.id, again.bucket_id, again.duplicate) == (first.id, first.bucket_id, True)
+        again = await cluster.submit(resize, {"path": "a"}, job_id=first.id_bytes)
+        assert (again.id_bytes, again.bucket_id, again.duplicate) == (first.id_bytes, first.bucket_id, True)
         with pytest.raises(Conflict):
-            await cluster.submit(resize, {"path": "b"}, job_id=first.id)
-        assert (await cluster.get(first.id)).state is JobState.SAVE_PENDING
+            await cluster.submit(resize, {"path": "b"}, job_id=first.id_bytes)
+        assert (await cluster.get(first.id_bytes)).state is JobState.SAVE_PENDING
 
 
 async def test_a_job_that_moves_to_the_master_during_the_look_is_seen(client: ClientFixture, monkeypatch: Any) -> None:
@@ -143,16 +147,16 @@ async def test_a_job_that_moves_to_the_master_during_the_look_is_seen(client: Cl
         return await find(*arguments)
 
     monkeypatch.setattr(client.store, "find", too_late)
-    again = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id)
+    again = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id_bytes)
     assert moved == [1]
     assert (again.level, again.duplicate) == (Durability.MASTER, True)
 
 
 async def test_a_copy_less_safe_than_asked_is_sent_again(client: ClientFixture) -> None:
     first = await client.cluster.submit(resize, {"path": "a"})
-    safer = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
-    assert (safer.id, safer.level, safer.duplicate) == (first.id, Durability.MASTER, False)
-    assert list(await client.rows()) == [first.id]
+    safer = await client.cluster.submit(resize, {"path": "a"}, job_id=first.id_bytes, durability="master")
+    assert (safer.id_bytes, safer.level, safer.duplicate) == (first.id_bytes, Durability.MASTER, False)
+    assert list(await client.rows()) == [first.id_bytes]
 
 
 async def test_a_dead_store_hides_its_own_copies_only(
@@ -167,7 +171,7 @@ async def test_a_dead_store_hides_its_own_copies_only(
     mine = {bucket.id for bucket in client.agent.buckets["default", 3]}
     server.kill()
     again = await asyncio.gather(
-        *(both.submit(resize, {"path": str(i)}, job_id=one.id) for i, one in enumerate(sent)),
+        *(both.submit(resize, {"path": str(i)}, job_id=one.id_bytes) for i, one in enumerate(sent)),
         *(both.submit(resize, {"path": "new"}, job_id=new_id()) for _ in range(10)),
     )
     assert {one.bucket_id for one in sent} - mine, "some were in the store that died"
@@ -225,8 +229,8 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     first = await cluster.submit(resize, {"path": "a"})
     server.kill()
     same, other, *fresh = await asyncio.gather(
-        cluster.submit(resize, {"path": "a"}, job_id=first.id),
-        cluster.submit(resize, {"path": "b"}, job_id=first.id),
+        cluster.submit(resize, {"path": "a"}, job_id=first.id_bytes),
+        cluster.submit(resize, {"path": "b"}, job_id=first.id_bytes),
         *(cluster.submit(resize, {"path": "c"}, job_id=new_id()) for _ in range(20)),
         return_exceptions=True,
     )
@@ -235,9 +239,9 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     assert isinstance(other, Conflict)
     assert {one.level for one in fresh if isinstance(one, JobReceipt)} == {Durability.STORE}
     with pytest.raises(Unavailable):
-        await cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
+        await cluster.submit(resize, {"path": "a"}, job_id=first.id_bytes, durability="master")
     entries = [entry.id for entry in (await agent.claim(bucket))[1]]
-    assert sorted(entries) == sorted([first.id, *(one.id for one in fresh if isinstance(one, JobReceipt))])
+    assert sorted(entries) == sorted([first.id_bytes, *(one.id_bytes for one in fresh if isinstance(one, JobReceipt))])
 
 
 async def test_a_closed_cluster_sends_nothing(client: ClientFixture, open_cluster: OpenCluster) -> None:
@@ -248,5 +252,5 @@ async def test_a_closed_cluster_sends_nothing(client: ClientFixture, open_cluste
     await cluster.close()
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(one, Unavailable | JobReceipt) for one in results), results
-    there = {one.id for one in results if isinstance(one, JobReceipt)}
+    there = {one.id_bytes for one in results if isinstance(one, JobReceipt)}
     assert len((await client.waiting()).keys()) == 1 + len(there)

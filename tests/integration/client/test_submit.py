@@ -45,7 +45,7 @@ async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(c
     assert receipt.level is Durability.STORE
     assert receipt.bucket_id in {bucket.id for bucket in client.agent.buckets["default", 3]}
     assert await client.rows() == {}
-    entry = (await client.waiting())[receipt.id]
+    entry = (await client.waiting())[receipt.id_bytes]
     assert (entry.handler, entry.token, entry.due_us) == ("images.resize", 1, 0)
     assert decode_json(entry.args) == {"path": "a.png", "width": 3}
 
@@ -55,7 +55,9 @@ async def test_the_short_way_and_the_long_way_write_the_same(client: ClientFixtu
     second = await client.cluster.submit("images.resize", {"path": "a"})
     third = await client.cluster.submit(resize, {"path": "a"}, priority="medium")
     entries = await client.waiting()
-    forms = {entries[one.id].__class__(bytes(16), *_tail(entries[one.id])) for one in (first, second, third)}
+    forms = {
+        entries[one.id_bytes].__class__(bytes(16), *_tail(entries[one.id_bytes])) for one in (first, second, third)
+    }
     assert len(forms) == 1
 
 
@@ -76,14 +78,14 @@ async def test_concurrent_submits_share_calls_and_all_arrive(client: ClientFixtu
     client.store.submit = counted  # type: ignore[method-assign]  # counts, and passes on
     receipts = await asyncio.gather(*(client.cluster.submit(resize, {"path": str(i)}) for i in range(500)))
     assert calls <= 3
-    assert {receipt.id for receipt in receipts} <= (await client.waiting()).keys()
+    assert {receipt.id_bytes for receipt in receipts} <= (await client.waiting()).keys()
 
 
 async def test_options_travel_with_the_job(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(
         resize, {"path": "a"}, tags=["x"], metadata={"k": "v"}, timeout=9, max_attempts=2
     )
-    headers = decode_headers((await client.waiting())[receipt.id].headers)
+    headers = decode_headers((await client.waiting())[receipt.id_bytes].headers)
     assert (headers.tags, headers.metadata, headers.timeout_seconds, headers.max_attempts) == (
         ("x",),
         {"k": "v"},
@@ -116,20 +118,20 @@ async def test_a_job_due_within_the_threshold_goes_into_a_bucket_with_its_time(c
     when = datetime.now(tz=UTC) + timedelta(seconds=200)
     receipt = await client.cluster.submit(resize, {"path": "a"}, at=when)
     assert receipt.level is Durability.STORE
-    assert (await client.waiting())[receipt.id].due_us == int(when.timestamp() * 1_000_000)
+    assert (await client.waiting())[receipt.id_bytes].due_us == int(when.timestamp() * 1_000_000)
 
 
 async def test_a_master_submit_due_now_is_a_row_and_a_copy_with_token_two(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     assert receipt.level is Durability.MASTER
     assert receipt.bucket_id is not None
-    assert await client.rows() == {receipt.id: "ASSIGNED"}
-    assert (await client.waiting())[receipt.id].token == 2
+    assert await client.rows() == {receipt.id_bytes: "ASSIGNED"}
+    assert (await client.waiting())[receipt.id_bytes].token == 2
 
 
 async def test_a_due_time_in_the_past_means_now(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"}, at=datetime(2020, 1, 1, tzinfo=UTC))
-    assert (await client.waiting())[receipt.id].due_us == 0
+    assert (await client.waiting())[receipt.id_bytes].due_us == 0
 
 
 # ---------------------------------------------------------------- bad input
@@ -174,8 +176,8 @@ async def test_bad_input_is_one_clear_error_and_stores_nothing(
 async def test_nul_inside_an_argument_is_allowed_and_arrives(client: ClientFixture) -> None:
     durable = await client.cluster.submit(resize, {"path": "a\0b"}, after=3600)
     quick = await client.cluster.submit(resize, {"path": "a\0b"})
-    assert decode_json((await client.waiting())[quick.id].args) == {"path": "a\0b"}
-    view = await client.master.queries.get(durable.id)
+    assert decode_json((await client.waiting())[quick.id_bytes].args) == {"path": "a\0b"}
+    view = await client.master.queries.get(durable.id_bytes)
     assert view is not None
     assert decode_json(view.args) == {"path": "a\0b"}
 
@@ -188,7 +190,7 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
 ) -> None:
     cluster = await open_cluster(handlers=Handlers())
     receipt = await cluster.submit("images.resize", {"path": "a"})
-    assert receipt.id in await client.waiting()
+    assert receipt.id_bytes in await client.waiting()
     with pytest.raises(InvalidArguments, match=r"missing argument 'path'.*it takes \(path, width=\.\.\.\)"):
         await cluster.submit("images.resize", {})
     with pytest.raises(UnknownHandler, match=r"did you mean 'images\.resize'"):
@@ -215,14 +217,14 @@ async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_s
         await cluster.submit("images.resize", {"path": "a", "form": "png"})
     monkeypatch.setattr(handler_lookup, "REREAD_SECONDS", -1.0)
     receipt = await cluster.submit("images.resize", {"path": "a", "form": "png"})
-    assert receipt.id in await client.waiting()
+    assert receipt.id_bytes in await client.waiting()
 
 
 async def test_an_unregistered_name_is_accepted_only_when_asked_for(client: ClientFixture) -> None:
     with pytest.raises(UnknownHandler, match="allow_unregistered"):
         await client.cluster.submit("tomorrow.handler", {"x": 1})
     receipt = await client.cluster.submit("tomorrow.handler", {"x": 1}, allow_unregistered=True)
-    assert (await client.waiting())[receipt.id].handler == "tomorrow.handler"
+    assert (await client.waiting())[receipt.id_bytes].handler == "tomorrow.handler"
 
 
 # ---------------------------------------------------------------- ids and keys
@@ -232,8 +234,8 @@ async def test_the_same_id_again_is_the_same_job_and_another_payload_is_a_confli
     job_id = new_id()
     first = await client.cluster.submit(resize, {"path": "a"}, job_id=job_id, after=3600)
     again = await client.cluster.submit(resize, {"path": "a"}, job_id=text(job_id), after=3600)
-    assert (first.id, first.duplicate) == (job_id, False)
-    assert (again.id, again.duplicate) == (job_id, True)
+    assert (first.id_bytes, first.duplicate) == (job_id, False)
+    assert (again.id_bytes, again.duplicate) == (job_id, True)
     with pytest.raises(Conflict, match=r"exists already, for handler 'images.resize' with other arguments"):
         await client.cluster.submit(resize, {"path": "b"}, job_id=job_id, after=3600)
     assert list(await client.rows()) == [job_id]
@@ -248,7 +250,7 @@ async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_confli
     job_id, submit = new_id(), client.cluster.submit
     was = await submit(resize, {"path": "a", "width": 1}, job_id=job_id, durability=first)
     again = await submit(resize, {"width": 1, "path": "a"}, job_id=job_id, durability=then)
-    assert (was.id, again.id) == (job_id, job_id)
+    assert (was.id_bytes, again.id_bytes) == (job_id, job_id)
     assert again.level is (Durability.MASTER if "master" in (first, then) else Durability.STORE)
     assert again.duplicate is (first == "master" or then == "store")
     for wrong, args in ((resize, {"path": "b"}), (pay, {"employee": 3})):
@@ -275,11 +277,11 @@ async def test_a_key_names_one_job_whoever_submits_it_how_often(
             for cluster in (client.cluster, other) * 10
         )
     )
-    assert len({receipt.id for receipt in receipts}) == 1
+    assert len({receipt.id_bytes for receipt in receipts}) == 1
     assert {receipt.level for receipt in receipts} == {Durability.MASTER}
     assert len(await client.rows()) == 1
     late = await client.cluster.submit(resize, {"width": 1, "path": "a"}, idempotency_key="order-7")
-    assert (late.id, late.duplicate) == (receipts[0].id, True)
+    assert (late.id_bytes, late.duplicate) == (receipts[0].id_bytes, True)
     assert len(await client.waiting()) == 1
 
 
@@ -290,14 +292,14 @@ async def test_a_key_with_another_payload_is_a_conflict_and_another_handler_has_
     with pytest.raises(Conflict, match=f"'k' of handler 'images.resize' belongs to job {first}"):
         await client.cluster.submit(resize, {"path": "b"}, idempotency_key="k")
     other = await client.cluster.submit(pay, {"employee": 1}, idempotency_key="k")
-    assert other.id != first.id
+    assert other.id_bytes != first.id_bytes
 
 
 async def test_a_key_whose_producer_died_before_its_job_was_written_is_not_lost(client: ClientFixture) -> None:
     orphan = new_id()
     await client.master.intake.reserve_keys("images.resize", [("k", orphan, digest("images.resize", b'{"path":"a"}'))])
     receipt = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert (receipt.id, receipt.duplicate) == (orphan, True)
+    assert (receipt.id_bytes, receipt.duplicate) == (orphan, True)
     assert orphan in await client.rows()
 
 
@@ -305,9 +307,9 @@ async def test_a_key_of_a_finished_job_does_not_run_it_again(client: ClientFixtu
     first = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     assert await client.agent.work_off(result=b'{"width":1,"height":1}') == 1
     again = await client.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
-    assert (again.id, again.duplicate) == (first.id, True)
+    assert (again.id_bytes, again.duplicate) == (first.id_bytes, True)
     assert await client.waiting() == {}
-    assert await client.rows() == {first.id: JobState.SUCCEEDED.value}
+    assert await client.rows() == {first.id_bytes: JobState.SUCCEEDED.value}
 
 
 # ---------------------------------------------------------------- no room
@@ -334,7 +336,7 @@ async def test_jobs_at_level_master_that_find_full_buckets_wait_in_the_master(
         receipts += await asyncio.gather(*some)
     assert {receipt.level for receipt in receipts} == {"master"}
     rows, waiting = await client.rows(), await client.waiting()
-    assert set(rows) == {receipt.id for receipt in receipts}
+    assert set(rows) == {receipt.id_bytes for receipt in receipts}
     assert {job_id for job_id, state in rows.items() if state == "ASSIGNED"} == set(waiting), "no row without a copy"
     assert 0 < len(waiting) <= 20, "ten in each of two buckets"
     assert {state for job_id, state in rows.items() if job_id not in waiting} == {"HELD"}
@@ -355,15 +357,15 @@ async def test_full_buckets_raise_or_spill_or_block_as_asked(client: ClientFixtu
     assert await client.rows() == {}
     spilled = await cluster.submit(resize, {"path": "a"}, on_full="spill")
     assert spilled.level is Durability.MASTER
-    assert await client.rows() == {spilled.id: "HELD"}
+    assert await client.rows() == {spilled.id_bytes: "HELD"}
     blocked = asyncio.create_task(patient.submit(resize, {"path": "a"}))
     await asyncio.sleep(0)
     made_room = await client.waiting()
     receipt = await blocked
     assert receipt.level is Durability.STORE
     assert (made_room | await client.waiting()).keys() == {
-        *(one.id for one in receipts if isinstance(one, JobReceipt)),
-        receipt.id,
+        *(one.id_bytes for one in receipts if isinstance(one, JobReceipt)),
+        receipt.id_bytes,
     }
 
 

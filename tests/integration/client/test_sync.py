@@ -10,12 +10,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.sync import SyncCluster
+from jobmaster.client.sync import SyncCluster, SyncJobRef
 from jobmaster.master.master import Master
 from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
 from jobmaster.model.job import Durability, JobState
@@ -67,12 +68,24 @@ async def test_submit_wait_and_result(client: ClientFixture, plain: SyncCluster)
 
 async def test_many_threads_share_it(client: ClientFixture, plain: SyncCluster) -> None:
     def one(i: int) -> bytes:
-        return plain.submit(resize, {"path": str(i)}).id
+        return plain.submit(resize, {"path": str(i)}).id_bytes
 
     with ThreadPoolExecutor(16) as pool:
         submitted = await asyncio.to_thread(lambda: set(pool.map(one, range(400))))
     assert len(submitted) == 400
     assert submitted == (await client.waiting()).keys()
+
+
+async def test_ids_have_the_same_forms_without_await(client: ClientFixture, plain: SyncCluster) -> None:
+    def work() -> None:
+        receipt = plain.submit(resize, {"path": "a"}, after=3600)
+        assert receipt.id == UUID(str(receipt))
+        assert receipt.id.bytes == receipt.id_bytes
+        forms: list[SyncJobRef] = [receipt, receipt.get(), receipt.id, str(receipt.id), receipt.id_bytes]
+        for form in forms:
+            assert plain.get(form).id == receipt.id
+
+    await asyncio.to_thread(work)
 
 
 async def test_bulk_cancel_and_errors_come_through(client: ClientFixture, plain: SyncCluster) -> None:
@@ -144,7 +157,7 @@ async def test_a_cluster_made_before_a_fork_and_not_used_works_in_every_process(
     url = client.settings.stores["default"].url
     script = f"""
 import os, sys
-from jobmaster.client.sync import SyncCluster
+from jobmaster.client.sync import SyncCluster, SyncJobRef
 from tests.integration.client.test_sync import open_for_script
 cluster = SyncCluster(lambda: open_for_script({client.dsn!r}, {url!r}, {client.settings.cluster!r}))
 children = []
@@ -170,7 +183,7 @@ async def test_a_script_that_forgets_to_close_ends_all_the_same(client: ClientFi
     url = client.settings.stores["default"].url
     script = f"""
 import asyncio
-from jobmaster.client.sync import SyncCluster
+from jobmaster.client.sync import SyncCluster, SyncJobRef
 from tests.integration.client.test_sync import open_for_script
 cluster = SyncCluster(lambda: open_for_script({client.dsn!r}, {url!r}, {client.settings.cluster!r}))
 print(cluster.submit("images.resize", {{"path": "a"}}).level.value)

@@ -24,7 +24,7 @@ async def test_the_job_exists_if_and_only_if_the_caller_commits(client: ClientFi
     await client.cluster.submit(resize, {"path": "b"}, connection=connection)
     await transaction.rollback()
     assert await connection.fetchval("SELECT count(*) FROM picture") == 1
-    assert await client.rows() == {kept.id: "HELD"}
+    assert await client.rows() == {kept.id_bytes: "HELD"}
     await connection.close()
 
 
@@ -43,7 +43,7 @@ async def test_the_owner_is_told_after_the_commit_and_only_then(client: ClientFi
     bucket = next(b for b in client.agent.buckets["default", 3] if b.id == woken)
     answer = await client.store.claim(client.agent.fence(bucket), "hinted", 10)
     assert answer.hint
-    assert await client.rows() == {receipt.id: "HELD"}
+    assert await client.rows() == {receipt.id_bytes: "HELD"}
     await connection.close()
 
 
@@ -69,7 +69,7 @@ async def test_bad_input_leaves_the_transaction_usable(client: ClientFixture) ->
         with pytest.raises(InvalidArguments):
             await tx.submit(resize, {})
         receipt = await tx.submit(resize, {"path": "a"})
-    assert list(await client.rows()) == [receipt.id]
+    assert list(await client.rows()) == [receipt.id_bytes]
     with pytest.raises(InputError, match="not open"):
         await tx.submit(resize, {"path": "a"})
     await connection.close()
@@ -95,6 +95,6 @@ async def test_keys_hold_inside_transactions_too(client: ClientFixture) -> None:
         again = await client.cluster.submit(resize, {"path": "a"}, connection=connection, idempotency_key="k")
         with pytest.raises(Conflict):
             await client.cluster.submit(resize, {"path": "b"}, connection=connection, idempotency_key="k")
-    assert (again.id, again.duplicate) == (first.id, True)
-    assert list(await client.rows()) == [first.id]
+    assert (again.id_bytes, again.duplicate) == (first.id_bytes, True)
+    assert list(await client.rows()) == [first.id_bytes]
     await connection.close()

@@ -111,7 +111,7 @@ async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
         proxy.reset()
         with pytest.raises(OutcomeUnknown) as caught:
             await write
-        assert caught.value.job_ids == tuple(item[ID_AT] for item in items)
+        assert caught.value.id_bytes == tuple(item[ID_AT] for item in items)
         with pytest.raises(Unavailable) as only_read:
             await look
         assert not isinstance(only_read.value, OutcomeUnknown)

@@ -246,5 +246,5 @@ class Network:
 
     def _error(self, what: str, *, writes: bool, ids: Sequence[bytes]) -> JobMasterError:
         if writes:
-            return OutcomeUnknown(f"{what}: {self.server.name} did not answer", job_ids=ids)
+            return OutcomeUnknown(f"{what}: {self.server.name} did not answer", id_bytes=ids)
         return Unavailable(f"{what}: {self.server.name} cannot be reached")

@@ -59,17 +59,17 @@ async def _run(job_id: bytes, token: int, attempt: int) -> int:
 
 @HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
 async def plain(ctx: JobContext) -> int:
-    return await _run(ctx.job_id, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
 
 
 @HANDLERS.job(name="fenced", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, start="fenced")
 async def fenced(ctx: JobContext) -> int:
-    return await _run(ctx.job_id, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
 
 
 @HANDLERS.job(name="once", timeout=20, delivery="at_most_once")
 async def once(ctx: JobContext) -> int:
-    return await _run(ctx.job_id, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
 
 
 async def isolated(job_id: bytes, token: int, attempt: int) -> int | Exception:
@@ -179,7 +179,7 @@ class Clients:
                 )
                 await asyncio.sleep(0.05 + 0.3 * self._chance.random())
                 continue
-            if receipt.id != job.id:  # another job holds the key
+            if receipt.id_bytes != job.id:  # another job holds the key
                 self._audit.hits["duplicate key"] += 1
                 return False
             self._audit.acknowledged(job, str(receipt.level))

@@ -283,7 +283,7 @@ def test_whatever_ends_a_call_names_the_job_that_it_has_handed_in(
 
 
 def test_an_unknown_outcome_names_the_job() -> None:
-    failure = failure_of(errors.OutcomeUnknown("no answer", job_ids=[UUID(JOB).bytes]))
+    failure = failure_of(errors.OutcomeUnknown("no answer", id_bytes=[UUID(JOB).bytes]))
     assert JOB in failure_text(failure)
     assert json.loads(failure_json(failure))["error"]["job_id"] == JOB
 

@@ -17,7 +17,7 @@ BEGAN = created_ms(JOB) * 1000
 
 def view(state: JobState, after_us: int, **parts: Any) -> JobView:
     return JobView(
-        id=JOB, state=state, priority=Priority.MEDIUM, lane="default", handler="h", token=parts.pop("token", 3),
+        id_bytes=JOB, state=state, priority=Priority.MEDIUM, lane="default", handler="h", token=parts.pop("token", 3),
         attempt=parts.pop("attempt", 1), rescues=parts.pop("rescues", 0), bucket_id=BUCKET, bucket_epoch=1,
         changed_us=BEGAN + after_us, **parts,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import random
 import signal
 from collections import Counter
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -55,8 +56,8 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(depl
         await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
         views = {receipt.id: await receipt.get() for receipt in receipts}
     lines = deployment.witnessed("w")
-    starts = Counter(bytes.fromhex(line[0]) for line in lines if line[4] == "began")
-    ended = {bytes.fromhex(line[0]) for line in lines if line[4] == "ended"}
+    starts = Counter(UUID(line[0]) for line in lines if line[4] == "began")
+    ended = {UUID(line[0]) for line in lines if line[4] == "ended"}
     assert {count for _, count in starts.most_common(1)} == {1}, "no job was started twice"
     lost = {job_id for job_id, view in views.items() if view.state == "FAILED"}
     assert {view.state.value for view in views.values()} == {"SUCCEEDED", "FAILED"}
@@ -93,7 +94,7 @@ async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_
         await eventually(all_begun, 60, "as many starts as there is room for")
         await eventually(all_have_rows, 60, "a row for every job, as persist_within promises")
         os.kill(agent.children()[0], signal.SIGKILL)
-        begun = {bytes.fromhex(line[0]) for line in deployment.witnessed("w")}
+        begun = {UUID(line[0]) for line in deployment.witnessed("w")}
         await agent.wait_event("agent_started", 2, 60)
         deployment.path("gate").touch()
         states = await cluster.wait_all(receipts, timeout=120)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
@@ -70,7 +69,7 @@ async def test_failure_retry_and_their_history(deployment: Deployment, agent: Ag
     with pytest.raises(JobFailed, match="as asked"):
         await failing.result(timeout=PATIENCE_SECONDS)
     assert len(deployment.witnessed("tried")) == 2
-    lines = await deployment.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.uuid)
+    lines = await deployment.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.id)
     assert [tuple(line) for line in lines] == [("failed", 1)]
     third = await cluster.submit(third_time, {})
     assert await third.result(timeout=PATIENCE_SECONDS) == 3
@@ -94,7 +93,7 @@ async def test_a_submit_in_the_callers_transaction_is_all_or_nothing(
         async with connection.transaction():
             kept = await cluster.submit(noop, {}, connection=connection)
         assert await kept.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-        assert await deployment.fetch("SELECT FROM job WHERE id = $1", gone.uuid) == []
+        assert await deployment.fetch("SELECT FROM job WHERE id = $1", gone.id) == []
     finally:
         await connection.close()
 
@@ -161,7 +160,5 @@ async def test_a_job_finds_the_agent_that_can_run_it(deployment: Deployment) -> 
         await eventually(all_over, 10, "all jobs to end")
     assert {view.attempt for view in views} == {1}
     assert {view.token for view in views[:20]} == {1}, "none had to be given back"
-    tokens = await deployment.fetch(
-        "SELECT DISTINCT token FROM job WHERE id = ANY ($1::uuid[])", [str(UUID(bytes=i)) for i in many.ids]
-    )
+    tokens = await deployment.fetch("SELECT DISTINCT token FROM job WHERE id = ANY ($1::uuid[])", list(many.ids))
     assert [row["token"] for row in tokens] == [1]

@@ -254,7 +254,7 @@ async def test_of_a_producer_that_cancels(
     args = {"path": str(deployment.path("witness"))}
     receipts = [await deployment.client.submit(jobs.quick, args) for _ in range(4)]
     for receipt in receipts:
-        ledger.add("cancel", receipt.id)
+        ledger.add("cancel", receipt.id_bytes)
     faults.give("point", point.fault(later=later))
     assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == -9
     assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == 0
@@ -288,7 +288,7 @@ async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> 
     receipt = await deployment.client.submit(jobs.endless, {"path": str(deployment.path("witness"))})
     await receipt.wait_saved(timeout=HEAL_SECONDS)
     deployment.give("deaf", FaultSpec("master.renew", Action.LOSE_REPLY, 1, "cancel_requested=[b"))
-    await deployment.client.master.requests.cancel(receipt.id, tombstone=None, actor="test")
+    await deployment.client.master.requests.cancel(receipt.id_bytes, tombstone=None, actor="test")
     await deployment.struck("deaf")
     work = Work()
     work.add("cancelled while running", [receipt], JobState.CANCELLED, 1)

@@ -140,7 +140,7 @@ async def assert_whole(deployment: Deployment, receipts: list[JobReceipt[object]
     """Every acknowledged job has one outcome, and no promise is broken."""
     reader, stores = await open_reader(deployment.settings), await open_stores(deployment.settings)
     try:
-        scope = AuditScope(quiet_seconds=0.0, acknowledged=[receipt.id for receipt in receipts])
+        scope = AuditScope(quiet_seconds=0.0, acknowledged=[receipt.id_bytes for receipt in receipts])
         report = await audit(reader, stores, scope)
     finally:
         await reader.close()

@@ -79,7 +79,7 @@ async def test_a_rescue_is_listed_and_stands_in_the_timeline_of_its_job(
     os.kill(victim.children()[0], signal.SIGKILL)
     Path(gate).touch()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-    await refused_write(deployment, receipt.id, before.token, before.bucket_id)
+    await refused_write(deployment, receipt.id_bytes, before.token, before.bucket_id)
     after = await receipt.get()
 
     async def drained() -> bool:

@@ -89,4 +89,4 @@ def test_a_sync_cluster_opens_nothing_before_its_first_call() -> None:
     cluster = jobmaster.connect_sync(env=NOWHERE)
     assert isinstance(cluster, SyncCluster)
     with pytest.raises(Unavailable, match="cannot be reached"):
-        cluster.get(jobmaster.new_id())
+        cluster.get(jobmaster.new_job_id())

@@ -8,6 +8,7 @@ import enum
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -185,9 +186,11 @@ def test_the_context_knows_its_run() -> None:
             return 0
 
     context = JobContext(
-        job_id=bytes(16), token=1, handler="h", lane="default", priority=Priority.HIGH, attempt=2, max_attempts=2,
+        job_id_bytes=bytes(16), token=1, handler="h", lane="default", priority=Priority.HIGH, attempt=2, max_attempts=2,
         headers=Headers(tags=("t",), metadata={"k": "v"}), deadline_boottime=12.5, clock=Still(),
     )  # fmt: skip
+    assert context.job_id == UUID(int=0)
+    assert context.job_id_bytes == bytes(16)
     assert context.remaining_seconds == 2.5
     assert context.last_attempt
     assert context.tags == ("t",)

@@ -192,7 +192,7 @@ class Worker:
 
     def _make_context(self, job: ProcessJob, started: float) -> JobContext:
         return JobContext(
-            job_id=job.job_id,
+            job_id_bytes=job.job_id,
             token=job.token,
             handler=job.handler,
             lane=job.lane,

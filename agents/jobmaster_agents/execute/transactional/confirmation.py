@@ -73,7 +73,7 @@ class Confirmation:
             conclusion = Conclusion.COMMITTED if await self._is_recorded(self.row) else conclusion
         self.conclusion = conclusion
         if conclusion is Conclusion.UNKNOWN:
-            raise OutcomeUnknown(f"job {job}: the answer to its confirmation was lost", job_ids=[self.row.id])
+            raise OutcomeUnknown(f"job {job}: the answer to its confirmation was lost", id_bytes=[self.row.id])
         if conclusion is not Conclusion.COMMITTED:
             raise Conflict(f"job {job} cannot be confirmed any more: this attempt has been superseded")
 

@@ -113,7 +113,7 @@ async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(db:
         await db.sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waiting}")
         with pytest.raises(OutcomeUnknown, match="send the same id again") as raised:
             await task
-    assert raised.value.job_ids == (job_id,)
+    assert raised.value.id_bytes == (job_id,)
     assert (await db.master.outcomes.persist(db.fence, [in_flight_row(job_id)])).accepted == {job_id}
 
 

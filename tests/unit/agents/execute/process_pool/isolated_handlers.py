@@ -54,7 +54,7 @@ def pid() -> int:
 @job(name="iso.seen", mode="process")
 def seen(ctx: JobContext) -> dict[str, Any]:
     return {
-        "job_id": ctx.job_id.hex(),
+        "job_id": ctx.job_id.hex,
         "token": ctx.token,
         "attempt": ctx.attempt,
         "max_attempts": ctx.max_attempts,
