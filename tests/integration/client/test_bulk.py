@@ -91,7 +91,7 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: Clie
     ("items", "handler", "cause", "words", "unsent"),
     [
         ([{"path": "a"}, {"path": 3}], "images.resize", InvalidArguments, "item 1: .*argument 'path': expected str", 1),
-        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no call and no \(handler, arguments\) pair", 1),
+        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no call and no .* pair", 1),
         ([("nobody", {})], None, UnknownHandler, "no handler 'nobody'", 0),
     ],
 )
