@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
     from jobmaster.clock import new_job_id
-    from jobmaster.handlers import Call, Cancel, Handlers, JobContext, JobOptions, Retry, call
+    from jobmaster.handlers import Call, Cancel, Fail, Handlers, JobContext, JobOptions, Retry, Snooze, call
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -66,6 +66,7 @@ __all__ = [
     "Durability",
     "DurabilityRefused",
     "ErrorInfo",
+    "Fail",
     "Handlers",
     "InputError",
     "InvalidArguments",
@@ -85,6 +86,7 @@ __all__ = [
     "Refused",
     "Retry",
     "SchemaMismatch",
+    "Snooze",
     "StoreRefused",
     "SubmitOptions",
     "SyncCluster",
@@ -120,6 +122,7 @@ _MODULE_OF = {
     "Durability": "jobmaster.model.job",
     "DurabilityRefused": "jobmaster.model.errors",
     "ErrorInfo": "jobmaster.model.job",
+    "Fail": "jobmaster.handlers",
     "Handlers": "jobmaster.handlers",
     "InputError": "jobmaster.model.errors",
     "InvalidArguments": "jobmaster.model.errors",
@@ -139,6 +142,7 @@ _MODULE_OF = {
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
     "SchemaMismatch": "jobmaster.model.errors",
+    "Snooze": "jobmaster.handlers",
     "StoreRefused": "jobmaster.model.errors",
     "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",

@@ -51,7 +51,8 @@ class Metric(NamedTuple):
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-FAILURE_LABELS = "handler, lane, priority, reason"
+KIND_LABELS = "handler, lane, priority"
+FAILURE_LABELS = f"{KIND_LABELS}, reason"
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -85,6 +86,12 @@ METRICS: dict[str, Metric] = {
         FAILURE_LABELS,
     ),
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
+    "jobs_snoozed": Metric(
+        "jobmaster_jobs_snoozed", _C, "Attempts after which their handler put the job off, in the master.", KIND_LABELS
+    ),
+    "attempts_overdue": Metric(
+        "jobmaster_attempts_overdue", _C, "Attempts that ran longer than `warn_after` of their handler.", KIND_LABELS
+    ),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_conflicting": Metric("jobmaster_jobs_conflicting", _C, "Second copies of an id with another payload."),
@@ -290,6 +297,7 @@ class Telemetry:
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
         self.jobs_failed, self.attempts_failed = Tallies(int), Tallies(int)
+        self.jobs_snoozed, self.attempts_overdue = Tallies(int), Tallies(int)
         self.jobs_retried = 0
         self.jobs_held = 0
         self.jobs_duplicate = 0

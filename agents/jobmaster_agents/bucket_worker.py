@@ -36,6 +36,7 @@ from jobmaster_agents.execute.transactional.settlement import TransactionSettlem
 from jobmaster_agents.fetch.claimer import Claimer, PrefetchLimit
 from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
+from jobmaster_agents.outcomes.handler_log import HandlerLog
 from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
@@ -102,6 +103,7 @@ class BucketWorker:
         self.in_flight = InFlightRows(
             master.outcomes, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere, progress
         )
+        handler_log = HandlerLog(telemetry, log, clock.boottime)
         self.outcome_builder = OutcomeBuilder(
             self.outcome_writer,
             settings.jobs,
@@ -109,6 +111,7 @@ class BucketWorker:
             settings.thresholds.transient_threshold_seconds,
             clock,
             random.Random(random.getrandbits(64)),
+            on_policy_problem=handler_log.policy_problem,
         )
         self._line_rate = LineRate(clock.boottime)
         pool = ProcessPool(
@@ -140,6 +143,7 @@ class BucketWorker:
             process_jobs=agent.isolated_processes,
             transactional=transactional,
             transactional_jobs=settings.master.transactions,
+            on_overdue=handler_log.overdue,
             on_detached=self._given_up,
             on_failure=self._fail,
         )
@@ -152,6 +156,7 @@ class BucketWorker:
             self._dispatcher,
             self.in_flight.authorise,
             self._room,
+            on_overdue=handler_log.overdue,
             on_detached=self._given_up,
         )
         self.due_fetcher = DueFetcher(

@@ -6,21 +6,28 @@ are checked at submit and again at run.
 """
 
 from jobmaster.handlers.call import Call, call
-from jobmaster.handlers.context import Cancel, JobContext, Retry
+from jobmaster.handlers.context import JobContext
+from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
 from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name
 from jobmaster.handlers.registry import Handlers
+from jobmaster.handlers.retry_rules import Judgement, RetryPolicy
 
 __all__ = [
     "Call",
     "Cancel",
+    "Decision",
+    "Fail",
     "Handler",
     "HandlerOptions",
     "Handlers",
     "JobContext",
     "JobOptions",
+    "Judgement",
     "Retry",
+    "RetryPolicy",
+    "Snooze",
     "call",
     "check_lane",
     "check_name",

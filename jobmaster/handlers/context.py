@@ -1,16 +1,15 @@
-"""The context of a run for its handler, and the two exceptions by which a handler decides its own outcome."""
+"""The context of a run for its handler."""
 
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
-from math import isfinite
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 from uuid import UUID
 
 import msgspec
 
 from jobmaster.clock import Clock, SystemClock
+from jobmaster.handlers.decisions import Cancel
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 
@@ -25,53 +24,6 @@ else:
     Resources = TypeVar("Resources")
 
 _CLOCK = SystemClock()
-RETRY_SECONDS_MAX = 3660 * 86_400.0
-"""Longest pause that a handler may request."""
-
-
-class Retry(Exception):
-    """Raised by a handler: this attempt failed, run the job again.
-
-    Args:
-        after: seconds (or a timedelta) until the next attempt, below 0: at once; ``None`` = the handler's own back-off.
-        reason: text for the attempt's record.
-
-    Raises:
-        InputError: ``after`` is no time, or more than 3660 days. (The attempt then has failed with that error.)
-    """
-
-    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
-        super().__init__(after, reason)
-        self.after_seconds = _pause(after)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "the handler requested another attempt"
-
-
-def _pause(after: object) -> float | None:
-    if after is None:
-        return None
-    seconds = after.total_seconds() if isinstance(after, timedelta) else after
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
-        raise InputError(
-            f"Retry(after={after!r}) is no time until the next attempt",
-            hint="give seconds as a number, a timedelta, or None for the handler's own back-off",
-        )
-    if seconds > RETRY_SECONDS_MAX:
-        raise InputError(f"Retry(after={after!r}) is more than {RETRY_SECONDS_MAX / 86_400:g} days ahead")
-    return max(float(seconds), 0.0)
-
-
-class Cancel(Exception):
-    """Raised by a handler: the job has become pointless; it ends as CANCELLED and is not tried again."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "the handler cancelled its own job"
 
 
 class AttemptRuntime(Protocol):
@@ -108,6 +60,10 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     headers: Headers = Headers()
     deadline_boottime: float = float("inf")
     """When this attempt is cut off, in seconds of ``clock.boottime()``."""
+    warn_after: float | None = None
+    """Seconds of run after which this attempt is overdue (the handler's option); ``None``: never."""
+    overdue_boottime: float = float("inf")
+    """When this attempt becomes overdue, in seconds of ``clock.boottime()``."""
     cancelled: bool = False
     """The job has a cancel request, or its agent is giving it back. An async handler is also cancelled by the usual
     ``CancelledError``; a threaded one must look here (or call ``check``) now and then."""
@@ -129,6 +85,11 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
         return self.headers.metadata
 
     @property
+    def snoozes(self) -> int:
+        """Number of times that the handler has put this job off (``Snooze``)."""
+        return self.headers.snoozes
+
+    @property
     def last_attempt(self) -> bool:
         """True when a failure now is final."""
         return self.attempt >= self.max_attempts
@@ -137,6 +98,11 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     def remaining_seconds(self) -> float:
         """Seconds until this attempt is cut off; infinite without a time-out, never below zero."""
         return max(self.deadline_boottime - self.clock.boottime(), 0.0)
+
+    @property
+    def overdue(self) -> bool:
+        """True when this attempt has run longer than ``warn_after``: time to hurry, or to stop at a good place."""
+        return self.clock.boottime() >= self.overdue_boottime
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """``async with ctx.transaction() as connection``: an asyncpg connection in a transaction on the master's database,

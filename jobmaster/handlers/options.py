@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Literal, TypedDict, TypeVar
 
 import msgspec
 
+from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
+from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, RunMode, StartRule
 
@@ -18,6 +21,11 @@ _Word = TypeVar("_Word", bound=StrEnum)
 NAME_CHARS_MAX = 200
 LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """As in the configuration: 1 to 48 lower-case letters, digits, _ and -, the first a letter or digit."""
+DELAYS_MAX = 1000
+"""Delays that a handler may list."""
+_BACKOFF = ("backoff", "backoff_factor", "backoff_max", "backoff_jitter")
+_RETRIES = (*_BACKOFF, "delays", "retry", "retry_on", "give_up_on")
+"""Options that only mean something when there is a second attempt."""
 
 
 class JobOptions(TypedDict, total=False):
@@ -29,6 +37,8 @@ class JobOptions(TypedDict, total=False):
     lane: str
     timeout: float | timedelta
     """Seconds that one attempt may run."""
+    warn_after: float | timedelta
+    """Seconds of run after which an attempt is overdue: a line in the log, a metric, and ``ctx.overdue``. It runs on."""
     max_attempts: int
     """Attempts in all, the first included."""
     backoff: float | timedelta
@@ -36,6 +46,16 @@ class JobOptions(TypedDict, total=False):
     backoff_factor: float
     backoff_max: float | timedelta
     backoff_jitter: float
+    delays: Sequence[float | timedelta]
+    """Seconds before the second attempt, the third and so on, instead of a back-off; the last one is repeated. Without
+    ``max_attempts`` there is one attempt more than delays. They are exact unless ``backoff_jitter`` spreads them."""
+    retry_on: type[Exception] | Sequence[type[Exception]]
+    """Only errors of these types are tried again."""
+    give_up_on: type[Exception] | Sequence[type[Exception]]
+    """Errors of these types end the job as FAILED at once."""
+    retry: RetryPolicy
+    """Decides after each error: ``(ctx, error)`` -> seconds or a timedelta until the next attempt, True, False (no other
+    attempt) or ``None`` (as without it). A plain function that does no I/O."""
     mode: RunMode | Literal["async", "thread", "process"]
     """Where it runs. Default: ``async`` for ``async def``, ``thread`` for ``def``."""
     start: StartRule | Literal["lease", "fenced"]
@@ -61,6 +81,9 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     backoff_factor: float | None = None
     backoff_max_seconds: float | None = None
     backoff_jitter: float | None = None
+    delays_seconds: tuple[float, ...] | None = None
+    retry_rules: RetryRules | None = None
+    warn_after_seconds: float | None = None
     mode: RunMode = RunMode.ASYNC
     start: StartRule = StartRule.LEASE
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -91,11 +114,17 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
         start = _one_of(StartRule, options.get("start", StartRule.LEASE), "start")
         delivery = _one_of(Delivery, options.get("delivery", Delivery.AT_LEAST_ONCE), "delivery")
         priority = None if (given := options.get("priority")) is None else Priority.parse(given)
+        delays = _delays(options)
+        timeout_seconds = _seconds(options.get("timeout"), "timeout", above=0.0)
+        attempts = _count(options.get("max_attempts"))
         checked = HandlerOptions(
             priority=priority,
             lane=None if (lane := options.get("lane")) is None else check_lane(lane),
-            timeout_seconds=_seconds(options.get("timeout"), "timeout", above=0.0),
-            max_attempts=_count(options.get("max_attempts")),
+            timeout_seconds=timeout_seconds,
+            warn_after_seconds=_warn_after(options.get("warn_after"), timeout_seconds),
+            max_attempts=len(delays) + 1 if delays and attempts is None else attempts,
+            delays_seconds=delays,
+            retry_rules=checked_rules(options.get("retry_on"), options.get("give_up_on"), options.get("retry")),
             backoff_seconds=_seconds(options.get("backoff"), "backoff", least=0.0),
             backoff_factor=_seconds(options.get("backoff_factor"), "backoff_factor", least=1.0),
             backoff_max_seconds=_seconds(options.get("backoff_max"), "backoff_max", above=0.0),
@@ -159,16 +188,41 @@ def _confirmable(checked: HandlerOptions, options: JobOptions, is_async: bool) -
 
 def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
     """With what ``at_most_once`` means; ``ValueError`` when another option contradicts it."""
-    if checked.max_attempts not in (None, 1):
+    if options.get("max_attempts") not in (None, 1):
         raise ValueError(f"delivery 'at_most_once' allows one attempt, and max_attempts is {checked.max_attempts}")
-    backoff = [name for name in ("backoff", "backoff_factor", "backoff_max", "backoff_jitter") if name in options]
-    if backoff:
-        raise ValueError(f"delivery 'at_most_once' has no second attempt that {', '.join(backoff)} could be for")
+    if idle := [name for name in _RETRIES if options.get(name) is not None]:
+        raise ValueError(f"delivery 'at_most_once' has no second attempt that {', '.join(idle)} could be for")
     if options.get("start") is not None and checked.start is StartRule.LEASE:
         raise ValueError(
             "delivery 'at_most_once' needs start 'fenced': only the master can show that no agent has begun"
         )
     return checked.once()
+
+
+def _delays(options: JobOptions) -> tuple[float, ...] | None:
+    """Seconds before each attempt but the first; ``None``: the back-off decides."""
+    given: object = options.get("delays")
+    if given is None:
+        return None
+    if backoff := [name for name in _BACKOFF[:3] if options.get(name) is not None]:
+        raise ValueError(f"delays take the place of a back-off; leave out {', '.join(backoff)}, or leave out delays")
+    if not isinstance(given, list | tuple):
+        raise ValueError(f"delays must be a list of seconds or timedeltas, not {given!r:.200}")
+    if not 1 <= len(given) <= DELAYS_MAX:
+        raise ValueError(f"delays must have 1 to {DELAYS_MAX} entries, not {len(given)}")
+    if None in given:
+        raise ValueError(f"delays[{given.index(None)}] is None; it must be a number or a timedelta")
+    checked = [_seconds(each, f"delays[{n}]", least=0.0, most=PAUSE_SECONDS_MAX) for n, each in enumerate(given)]
+    return tuple(each for each in checked if each is not None)
+
+
+def _warn_after(value: object, timeout_seconds: float | None) -> float | None:
+    seconds = _seconds(value, "warn_after", above=0.0)
+    if seconds is not None and timeout_seconds is not None and seconds >= timeout_seconds:
+        raise ValueError(
+            f"warn_after ({seconds:g}) must be less than timeout ({timeout_seconds:g}), which ends the attempt"
+        )
+    return seconds
 
 
 def _seconds(

@@ -19,6 +19,7 @@ from jobmaster.ports import CancelledRow, UnstorableEntry, Written
 _DIGEST_CHARS = 16
 _WHY_CHARS = 400
 _TIMED_OUT = b'"reason":"timeout"'
+_SNOOZED = b'"reason":"snoozed"'
 _by_id = itemgetter(0)
 _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
 """States of the row of an attempt that waits for its confirmation or has it, when the write is sent again."""
@@ -188,6 +189,8 @@ def _attempt_outcome(error: bytes | None) -> str | None:
     # Inside a JSON string the quotes would be escaped, so the bytes can only be the field itself.
     if error is None:
         return None
+    if _SNOOZED in error:
+        return AttemptOutcome.SNOOZED
     return AttemptOutcome.TIMED_OUT if _TIMED_OUT in error else AttemptOutcome.FAILED
 
 

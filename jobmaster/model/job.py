@@ -140,6 +140,8 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Microseconds since 1970 after which the job must not start any more."""
     key: str | None = None
     """Idempotency key of the submit."""
+    snoozes: int = 0
+    """How often its handler has put the job off (``Snooze``)."""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is
@@ -259,8 +261,9 @@ class HoldRow(NamedTuple):
     """When it may run again; 0 = at once."""
     args: bytes
     headers: bytes
+    """They count snoozes, so the row takes them over when ``attempt`` has not grown."""
     error: bytes | None
-    """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written. ``None``: no row is written."""
+    """JSON of ``ErrorInfo`` when an attempt failed or was snoozed: one ``attempt`` row is written. ``None``: none is."""
     ran_us: int
 
     @property
@@ -286,6 +289,8 @@ class AttemptOutcome(StrEnum):
     RELEASED = "released"
     REFUSED = "refused"
     UNCONFIRMED = "unconfirmed"
+    SNOOZED = "snoozed"
+    """Its handler has put the job off: no attempt was used up."""
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -294,8 +299,10 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     reason: str = "error"
-    """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``, ``retry``,
-    ``abandoned`` (at most once: started, outcome unknown), ``unconfirmed`` (explicit confirmation: none came in time)."""
+    """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``,
+    ``abandoned`` (at most once: started, outcome unknown), ``unconfirmed`` (explicit confirmation: none came in time), and by
+    the handler: ``retry``, ``failed`` (``raise Fail``), ``given_up`` (its rules try this error not again), ``snoozed``,
+    ``snoozed_out`` (``jobs.max_snoozes`` is reached)."""
     traceback: str = ""
     truncated: bool = False
 

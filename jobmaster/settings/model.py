@@ -280,6 +280,8 @@ class JobDefaults(Section, frozen=True, kw_only=True):
     """Longest wait between two attempts."""
     backoff_jitter: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.2
     """Random share of each wait, so that jobs that failed together do not run again together."""
+    max_snoozes: PositiveCount = 1000
+    """Times that a handler may put one job off (``Snooze``) before the job ends as FAILED (``snoozed_out``)."""
     max_rescues: PositiveCount = 3
     """Rescues of a job, each after the death of the agent that had it, before it ends as FAILED (``agent_lost``)."""
     on_full: OnFull = OnFull.BLOCK

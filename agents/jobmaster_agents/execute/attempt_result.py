@@ -21,6 +21,10 @@ class ResultKind(StrEnum):
     """The process ended while the job ran, or the handler tried to end it."""
     RETRY = "retry"
     """The handler asked for another attempt."""
+    SNOOZE = "snooze"
+    """The handler put its job off."""
+    FAIL = "fail"
+    """The handler failed its job, or its rules give up on the error."""
     CANCEL = "cancel"
     """The handler cancelled its job."""
     CANCELLED = "cancelled"
@@ -37,8 +41,10 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """JSON, with OK only."""
     error: ErrorInfo | None = None
     """With every kind but OK."""
-    retry_after_seconds: float | None = None
-    """With RETRY: what the handler asked for; ``None`` = the usual back-off."""
+    after_seconds: float | None = None
+    """With RETRY and SNOOZE: what the handler asked for; with ERROR: what its rules say; ``None`` = the usual back-off."""
+    policy_problem: str = ""
+    """With ERROR and FAIL: why the answer of the handler's ``retry`` did not count; empty: it did, or there is none."""
     conclusion: Conclusion | None = None
     """How the transaction with its outcome ended; ``None``: it had none."""
     ran_us: int = 0

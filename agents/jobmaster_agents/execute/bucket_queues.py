@@ -38,6 +38,8 @@ class JobDispatcher(Protocol):
         ...
 
 
+OnOverdue = Callable[[ClaimedJob, float], None]
+"""Called once for an attempt that has run longer than ``warn_after`` of its handler: job, seconds."""
 OnDetached = Callable[[ClaimedJob, StopCause, float], None]
 """Called for a handler on the loop that does not stop: job, cause of the stop, seconds since the first cancellation."""
 
@@ -66,6 +68,7 @@ class Slot:
         "deadline",
         "detached",
         "job",
+        "overdue_at",
         "started",
         "stop_repeated_at",
         "stop_requested_at",
@@ -80,6 +83,8 @@ class Slot:
         self.job: ClaimedJob | None = None
         self.started = 0.0
         self.deadline = 0.0
+        self.overdue_at = 0.0
+        """Set together with ``deadline``; infinite when its handler has no ``warn_after``, or after the warning."""
         self.cause: StopCause | None = None
         self.stop_requested_at = 0.0
         """When its job was first cancelled."""

@@ -16,12 +16,13 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from math import inf
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from jobmaster_agents.execute.bucket_queues import CANCEL_AGAIN_SECONDS, OnDetached, should_detach
+from jobmaster_agents.execute.bucket_queues import CANCEL_AGAIN_SECONDS, OnDetached, OnOverdue, should_detach
 from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob, Done
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
@@ -33,6 +34,7 @@ from jobmaster_agents.outcomes.outcome_builder import (
     is_at_most_once,
     needs_master,
     needs_write,
+    warn_after_seconds,
 )
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
@@ -51,6 +53,7 @@ class Dispatcher:
         authorise: awaits an accepted PROCESSING write; False: do not run, None: not now.
         thread_jobs, process_jobs, transactional_jobs: jobs of each kind that run at once; jobs that run alone have a limit of
             ``process_jobs`` of their own.
+        on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler in a task that does not stop.
         on_failure: called with an error of our own code in the task of a job: an invariant is broken.
     """
@@ -68,6 +71,7 @@ class Dispatcher:
         process_jobs: int,
         transactional: TransactionalRunner,
         transactional_jobs: int,
+        on_overdue: OnOverdue,
         on_detached: OnDetached,
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -91,6 +95,7 @@ class Dispatcher:
         self._dispatched: dict[ClaimedJob, DispatchedJob] = {}
         self._stuck: set[DispatchedJob] = set()
         self._rollbacks: set[asyncio.Task[None]] = set()
+        self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._on_failure = on_failure
         self._context = copy_context()
@@ -132,6 +137,9 @@ class Dispatcher:
     def sweep(self, now: float) -> None:
         """Stop jobs past their deadline; admit jobs that waited for the lease."""
         for dispatched in list(self._dispatched.values()):
+            if dispatched.started and now >= dispatched.overdue_at and not dispatched.is_ending:
+                dispatched.overdue_at = inf
+                self._on_overdue(dispatched.job, now - dispatched.started)
             if dispatched.started and dispatched.cause is None and now >= dispatched.deadline:
                 self.stop(dispatched.job, StopCause.TIMEOUT)
             elif dispatched.stop_requested_at and not dispatched.is_ending and dispatched.cause is not None:
@@ -264,6 +272,7 @@ class Dispatcher:
     def _begin(self, dispatched: DispatchedJob, now: float) -> None:
         dispatched.started = now
         dispatched.deadline = now + self._outcome_builder.timeout_seconds(dispatched.job)
+        dispatched.overdue_at = now + warn_after_seconds(dispatched.job)
 
     @staticmethod
     def _undo_begin(dispatched: DispatchedJob) -> None:
@@ -426,6 +435,7 @@ class Dispatcher:
             priority=owned.priority,
             tags=headers.tags,
             metadata=headers.metadata,
+            snoozes=headers.snoozes,
             timeout_seconds=self._outcome_builder.timeout_seconds(job) + _WORKER_GRACE_SECONDS,
             success=success,
         )
@@ -450,7 +460,13 @@ class Dispatcher:
             info = result.error or ErrorInfo(type="Crashed", message="the worker process ended", reason="crashed")
             if kind is ResultKind.CANCEL:
                 self._outcome_builder.cancelled(job, info.message, started, now)
+            elif kind is ResultKind.SNOOZE:
+                self._outcome_builder.snoozed(job, info, started, now, result.after_seconds)
+            elif kind is ResultKind.FAIL:
+                self._outcome_builder.failed(job, info, started, now)
             elif info.reason == "arguments":
                 self._outcome_builder.arguments_rejected(job, info, started, now)
             else:
-                self._outcome_builder.attempt_failed(job, info, started, now, result.retry_after_seconds)
+                self._outcome_builder.attempt_failed(job, info, started, now, result.after_seconds)
+            if result.policy_problem:
+                self._outcome_builder.on_policy_problem(job, result.policy_problem)

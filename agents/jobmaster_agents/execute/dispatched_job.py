@@ -49,6 +49,8 @@ class DispatchedJob:
     started: float = 0.0
     """When it began; 0 while it waits, also for that write or for its worker process."""
     deadline: float = 0.0
+    overdue_at: float = 0.0
+    """When its handler's ``warn_after`` is over; infinite without it, or after the warning."""
     context: JobContext | None = None
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None

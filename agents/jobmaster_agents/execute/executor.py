@@ -31,11 +31,12 @@ from jobmaster_agents.execute.bucket_queues import (
     BucketQueue,
     JobDispatcher,
     OnDetached,
+    OnOverdue,
     Slot,
     choose_queue,
     should_detach,
 )
-from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
@@ -61,6 +62,7 @@ class Executor:
     Args:
         authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job.
         on_room: called with the id of a bucket that has room for more jobs, after ``want_room``.
+        on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler that does not stop.
     """
 
@@ -75,6 +77,7 @@ class Executor:
         authorise: Authorise,
         on_room: Callable[[bytes], None],
         *,
+        on_overdue: OnOverdue,
         on_detached: OnDetached,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -86,6 +89,7 @@ class Executor:
         self._dispatcher = dispatcher
         self._authorise = authorise
         self._on_room = on_room
+        self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._context = copy_context()
         """The context variables of the agent; every job starts with a copy."""
@@ -521,6 +525,10 @@ class Executor:
             busy = True
             if slot.deadline == 0.0:  # computed here, because most jobs end before the first sweep
                 slot.deadline = slot.started + self._outcome_builder.timeout_seconds(slot.job)
+                slot.overdue_at = slot.started + warn_after_seconds(slot.job)
+            if now >= slot.overdue_at and slot.deadline < _NEVER:  # a start that waits for a write has no times yet
+                slot.overdue_at = _NEVER
+                self._on_overdue(slot.job, now - slot.started)
             if slot.cause is None:
                 if now >= slot.deadline:
                     self._stop_slot(slot, StopCause.TIMEOUT)

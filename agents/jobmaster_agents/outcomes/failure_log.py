@@ -1,9 +1,8 @@
-"""Counts and log lines of jobs and attempts that failed, within bounds for each handler."""
+"""Counts and log lines of jobs and attempts that failed or were snoozed, within bounds for each handler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -11,22 +10,12 @@ from jobmaster.codec import decode_error
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.line_limit import LineLimit
 
-LINES = 10
-"""Lines for each handler and event ..."""
-WINDOW_SECONDS = 60.0
-"""... in this time."""
 _NAMES = 1000
 """Names of handlers with a count of their own. A job that is cancelled or expires may have any name."""
 _MESSAGE_CHARS = 500
-
-
-class _Window(NamedTuple):
-    """What has been logged about one handler since a moment."""
-
-    since: float
-    lines: int
-    left_out: int
+_SNOOZED = "snoozed"
 
 
 class FailureLog:
@@ -42,8 +31,7 @@ class FailureLog:
     def __init__(self, telemetry: Telemetry, log: EventLog, now: Callable[[], float]) -> None:
         self._telemetry = telemetry
         self._log = log
-        self._now = now
-        self._windows: dict[tuple[str, Event], _Window] = {}
+        self._line_limit = LineLimit(now)
         self._names: set[str] = set()
 
     def ended(self, rows: Iterable[FinalRow]) -> None:
@@ -58,9 +46,14 @@ class FailureLog:
                     self._log.warning(Event.JOB_FAILED, fields)
 
     def tried(self, rows: Iterable[HoldRow]) -> None:
-        """These failed attempts were committed, and others follow."""
+        """These attempts, failed or snoozed, were committed, and others follow."""
         for row in rows:
             info = _read(row.error)
+            if info.reason == _SNOOZED:
+                self._telemetry.jobs_snoozed[self._labels(row, info)[:-1]] += 1
+                if (fields := self._line(Event.JOB_SNOOZED, row, info)) is not None:
+                    self._log.info(Event.JOB_SNOOZED, fields)
+                continue
             self._telemetry.attempts_failed[self._labels(row, info)] += 1
             if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
                 self._log.info(Event.ATTEMPT_FAILED, fields)
@@ -76,14 +69,9 @@ class FailureLog:
 
     def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
         """Fields of the line; ``None``: there have been enough lines."""
-        key, now = (row.handler if row.handler in self._names else "", event), self._now()
-        since, lines, left_out = self._windows.get(key, _Window(now, 0, 0))
-        if now - since >= WINDOW_SECONDS:
-            since, lines = now, 0
-        if lines >= LINES:
-            self._windows[key] = _Window(since, lines, left_out + 1)
+        left_out = self._line_limit.admit(row.handler if row.handler in self._names else "", event)
+        if left_out is None:
             return None
-        self._windows[key] = _Window(since, lines + 1, 0)
         return {
             "job": row.id,
             "handler": row.handler,

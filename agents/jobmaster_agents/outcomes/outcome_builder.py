@@ -7,20 +7,20 @@ end; the rows go to the outcome writer.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from math import isfinite
+from math import inf, isfinite
 from typing import Protocol, cast
 
 import msgspec
 
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_headers, encode_error, error_of
-from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
-from jobmaster.handlers.context import RETRY_SECONDS_MAX
+from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
+from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
+from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
-from jobmaster.rules.job_retry import backoff_seconds, may_retry, runs_alone
+from jobmaster.rules.job_retry import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 
@@ -67,6 +67,7 @@ class OutcomeBuilder:
 
     Args:
         retry_here_seconds: a retry due within this time stays in its bucket (the transient threshold).
+        on_policy_problem: called with a job and the reason why the answer of its handler's ``retry`` did not count.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class OutcomeBuilder:
         retry_here_seconds: float,
         clock: Clock,
         chance: random.Random,
+        on_policy_problem: Callable[[ClaimedJob, str], None] = lambda job, why: None,
     ) -> None:
         self._sink = sink
         self._clock = clock
@@ -84,6 +86,7 @@ class OutcomeBuilder:
         self._limits = limits
         self._retry_here_seconds = retry_here_seconds
         self._chance = chance
+        self.on_policy_problem = on_policy_problem
         self.retried = 0
         self.abandoned = 0
 
@@ -107,7 +110,7 @@ class OutcomeBuilder:
         """The ``ctx`` of the handler."""
         entry = job.entry
         owned = job.claimed_list.owned
-        return JobContext(
+        context: JobContext = JobContext(
             job_id_bytes=entry.id,
             token=entry.token,
             handler=entry.handler,
@@ -120,6 +123,10 @@ class OutcomeBuilder:
             deadline_boottime=deadline,
             clock=self._clock,
         )
+        if job.handler is not None and (warn_after := job.handler.options.warn_after_seconds) is not None:
+            context.warn_after = warn_after
+            context.overdue_boottime = deadline - self.timeout_seconds(job) + warn_after
+        return context
 
     def headers(self, job: ClaimedJob) -> Headers:
         """Decoded headers (most jobs have none). Unreadable ones count as none: such a job is never started."""
@@ -218,16 +225,67 @@ class OutcomeBuilder:
 
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
         """The handler raised."""
-        limit = self._limits.error_bytes
-        if isinstance(error, Retry):
-            info = error_of(error, reason="retry", limit_bytes=limit)
-            self._fail_attempt(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
-        elif isinstance(error, Cancel):
-            self.cancelled(job, str(error), started, ended)
+        if isinstance(error, Decision):
+            self._decided(job, error, started, ended)
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit
-            self.arguments_rejected(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
+            self.arguments_rejected(job, self._info(error, "arguments"), started, ended)
         else:
-            self._fail_attempt(job, error_of(error, limit_bytes=limit), started, ended)
+            judgement = self._judge(job, error, started)
+            if judgement is not None and not judgement.again:
+                self.failed(job, self._info(error, "given_up"), started, ended)
+            else:
+                after_seconds = None if judgement is None else judgement.after_seconds
+                self._fail_attempt(job, self._info(error, "error"), started, ended, after_seconds)
+
+    def _decided(self, job: ClaimedJob, decision: Decision, started: float, ended: float) -> None:
+        """The handler has decided itself how its run ends."""
+        if isinstance(decision, Retry):
+            info = self._info(decision, "retry")
+            self._fail_attempt(job, info, started, ended, _seconds(decision.after_seconds))
+        elif isinstance(decision, Snooze):
+            self.snoozed(job, self._info(decision, "snoozed"), started, ended, decision.after_seconds)
+        elif isinstance(decision, Cancel):
+            self.cancelled(job, str(decision), started, ended)
+        else:
+            self.failed(job, self._info(decision, "failed"), started, ended)
+
+    def _info(self, error: BaseException, reason: str) -> ErrorInfo:
+        return error_of(error, reason=reason, limit_bytes=self._limits.error_bytes)
+
+    def _judge(self, job: ClaimedJob, error: BaseException, started: float) -> Judgement | None:
+        """The judgement of the handler's own rules; ``None``: it has none."""
+        if job.handler is None or (rules := job.handler.options.retry_rules) is None:
+            return None
+        judgement = rules.judge(error, lambda: self.context(job, started + self.timeout_seconds(job)))
+        if judgement.policy_problem:
+            self.on_policy_problem(job, judgement.policy_problem)
+        return judgement
+
+    def failed(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
+        """The handler failed its own job, or its rules give up: no other attempt."""
+        self._fail(job, info, started, ended)
+
+    def snoozed(
+        self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None
+    ) -> None:
+        """The handler put its job off: it runs again later, and no attempt is used up.
+
+        This holds for a job that is delivered at most once, too: the handler itself has ended its run, and the row is HELD
+        (or ASSIGNED with another token) by a write under the identity of this run before anything can start it again.
+        """
+        if job.phase is JobPhase.GONE:
+            return
+        headers = self.headers(job)
+        if not may_snooze(headers.snoozes, self.defaults.max_snoozes):
+            self._fail(job, _snoozed_out(info, self.defaults.max_snoozes), started, ended)
+            return
+        delay = min(max(_seconds(after_seconds) or 0.0, 0.0), PAUSE_SECONDS_MAX)
+        due_us = _store_us(job, ended) + int(delay * 1e6)
+        counted = encode_headers(msgspec.structs.replace(headers, snoozes=headers.snoozes + 1))
+        job.phase = JobPhase.ENDED
+        row = self._hold_row(job, job.entry.attempt, due_us, encode_error(info), _us(ended - started))
+        job.row = row._replace(headers=counted)
+        self._sink.hold(job, here=delay <= self._retry_here_seconds)
 
     def arguments_rejected(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
         """Its arguments do not fit the handler: no other attempt can help."""
@@ -240,8 +298,7 @@ class OutcomeBuilder:
     def stopped(self, job: ClaimedJob, cause: StopCause, started: float, ended: float) -> None:
         """The agent stopped it."""
         if cause is StopCause.TIMEOUT:
-            text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
-            self._fail_attempt(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
+            self._timed_out(job, started, ended)
         elif cause is StopCause.CANCEL:
             self.cancelled(job, "cancelled while running", started, ended)
         elif cause is StopCause.RELEASE:
@@ -250,6 +307,17 @@ class OutcomeBuilder:
                 self._fail(job, _ABANDONED, started, ended)
             else:
                 self.release(job)
+
+    def _timed_out(self, job: ClaimedJob, started: float, ended: float) -> None:
+        text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
+        info = ErrorInfo(type="Timeout", message=text, reason="timeout")
+        judgement = self._judge(job, TimeoutError(text), started)
+        if judgement is None:
+            self._fail_attempt(job, info, started, ended)
+        elif judgement.again:
+            self._fail_attempt(job, info, started, ended, judgement.after_seconds)
+        else:
+            self._fail(job, info, started, ended)
 
     def attempt_failed(
         self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
@@ -290,7 +358,7 @@ class OutcomeBuilder:
             self._fail(job, info, started, ended)
             return
         self.retried += 1
-        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), RETRY_SECONDS_MAX)
+        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), PAUSE_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
         job.phase = JobPhase.ENDED
         job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
@@ -299,6 +367,9 @@ class OutcomeBuilder:
     def _backoff(self, job: ClaimedJob, used: int) -> float:
         own = job.handler.options if job.handler is not None else HandlerOptions()
         default = self.defaults
+        if own.delays_seconds is not None:
+            jitter = own.backoff_jitter or 0.0
+            return listed_seconds(used, own.delays_seconds, jitter=jitter, chance=self._chance.random())
         return backoff_seconds(
             used,
             base=_first(own.backoff_seconds, default.backoff_seconds),
@@ -355,6 +426,12 @@ def needs_master(job: ClaimedJob) -> bool:
     return needs_write(job) or (job.handler is not None and job.handler.options.transactional)
 
 
+def warn_after_seconds(job: ClaimedJob) -> float:
+    """Seconds of run after which the attempt is overdue; infinite without the handler's option."""
+    own = None if job.handler is None else job.handler.options.warn_after_seconds
+    return inf if own is None else own
+
+
 def is_at_most_once(job: ClaimedJob) -> bool:
     """True when the job must not be started a second time (``must_not_start`` has seen its headers)."""
     return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
@@ -363,6 +440,11 @@ def is_at_most_once(job: ClaimedJob) -> bool:
 def _seconds(asked: object) -> float | None:
     """The pause that a handler asks for; ``None`` unless it is a finite number."""
     return float(asked) if isinstance(asked, int | float) and isfinite(asked) else None
+
+
+def _snoozed_out(info: ErrorInfo, max_snoozes: int) -> ErrorInfo:
+    text = f"the handler has put the job off {max_snoozes} times, and jobs.max_snoozes is {max_snoozes}: {info.message}"
+    return msgspec.structs.replace(info, message=text, reason="snoozed_out")
 
 
 def _first(own: float | None, default: float) -> float:

@@ -26,6 +26,7 @@ PRIORITY = 3
 ERROR = b'{"type":"ValueError","message":"no"}'
 DUE = 1_900_000_000_123_456
 TIMEOUT = b'{"type":"TimeoutError","message":"late","reason":"timeout"}'
+SNOOZED = b'{"type":"jobmaster.handlers.decisions.Snooze","message":"not now","reason":"snoozed"}'
 _T = TypeVar("_T")
 
 

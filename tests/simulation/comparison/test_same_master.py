@@ -20,7 +20,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA, TIMEOUT
+from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
 from tests.simulation.comparison.two_masters import TwoMasters
 from tests.simulation.master.statements_base import INT4_MAX
 
@@ -36,7 +36,9 @@ mosts = st.integers(1, 3)
 ends = st.sampled_from(["SUCCEEDED", "FAILED"])
 steps = st.sampled_from([0, 0, 0, 0, -1, 1])
 dues = st.sampled_from([0, PAST_US, FUTURE_US])
-headers = st.sampled_from([b"", b"", ONCE, b'{"expires_us":1700000000000001}'])
+headers = st.sampled_from(
+    [b"", b"", ONCE, b'{"snoozes":1}', b'{"at_most_once":true,"snoozes":2}', b'{"expires_us":1700000000000001}']
+)
 
 
 class Masters(TwoMasters):
@@ -129,14 +131,15 @@ class Masters(TwoMasters):
             self.both(lambda master: master.outcomes.record_final(rows))  # as after a lost answer
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, here=st.booleans(),
-          error=st.sampled_from([None, ERROR, TIMEOUT]), due=dues, twice=st.booleans())  # fmt: skip
+          error=st.sampled_from([None, ERROR, TIMEOUT, SNOOZED]), due=dues, twice=st.booleans(), head=headers,
+          used=st.integers(0, 1))  # fmt: skip
     def hold(
         self, chosen: list[int], bucket: int, epoch: int | None, agent: int, step: int, here: bool, error: bytes | None,
-        due: int, twice: bool,
+        due: int, twice: bool, head: bytes, used: int,
     ) -> None:  # fmt: skip
         fence = self.fence(bucket, epoch, agent)
         rows = [
-            HoldRow(self.jobs[j], 3, "default", "handler", self.token(j, step), 1, 0, due, b"{}", b"", error, 11)
+            HoldRow(self.jobs[j], 3, "default", "handler", self.token(j, step), used, 0, due, b"{}", head, error, 11)
             for j in chosen
         ]
         for _ in range(2 if twice else 1):

@@ -26,6 +26,12 @@ def is_at_most_once(headers: bytes) -> bool:
     return b'"at_most_once":true' in headers
 
 
+def kept_headers(row: JobRow, attempt: int, headers: bytes) -> bytes:
+    """Of a row that is given back: new ones count a snooze, unless an attempt was used up or a mark would go."""
+    unchanged = row.attempt != attempt or is_at_most_once(row.headers) > is_at_most_once(headers)
+    return row.headers if unchanged else headers
+
+
 class JobStatements(StatementsBase):
     """Twins of the statements about jobs."""
 
@@ -188,6 +194,7 @@ class JobStatements(StatementsBase):
                 )
             elif self._is_mine(row, token, bucket_id, epoch):
                 self.audit.accepted("hold", row, token, bucket_id, epoch)
+                row = row._replace(headers=kept_headers(row, attempt, headers))
                 if row.cancel_requested:
                     cancelled.append(job_id)
                     self._put(row._replace(state="CANCELLED", attempt=attempt, rescues=rescues, due_us=due, error=error,
@@ -223,6 +230,7 @@ class JobStatements(StatementsBase):
                              attempt, rescues)  # fmt: skip
             elif self._is_mine(row, token, bucket_id, epoch):
                 self.audit.accepted("retry_here", row, token, bucket_id, epoch)
+                row = row._replace(headers=kept_headers(row, attempt, headers))
                 gone = row.cancel_requested
                 if gone:
                     cancelled.append(job_id)

@@ -37,6 +37,7 @@ class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
     """Counted from the moment when the job is sent to a ready worker, not from ``run``."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    snoozes: int = 0
     success: FinalRow | None = None
     """For transactional handlers: the outcome to write in the transaction, without its result."""
 

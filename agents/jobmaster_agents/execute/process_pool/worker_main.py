@@ -25,12 +25,15 @@ import sys
 import threading
 from collections.abc import Coroutine
 from contextvars import copy_context
+from math import inf
 from types import FrameType
 from typing import Any, NoReturn
 
+import msgspec
+
 from jobmaster.clock import SystemClock
 from jobmaster.codec import error_of
-from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry, load_handlers
+from jobmaster.handlers import Cancel, Fail, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
@@ -173,7 +176,7 @@ class Worker:
             text = f"the worker process has no handler {job.handler!r}"
             return _failed(ResultKind.NOT_STARTED, ErrorInfo(type="UnknownHandler", message=text, reason="crashed"))
         started = self._clock.boottime()
-        self._context = context = self._make_context(job, started)
+        self._context = context = self._make_context(handler, job, started)
         self._number = run.number
         try:
             result = self._call(handler, job, context, run.number)
@@ -181,16 +184,10 @@ class Worker:
             self._number = 0
             self._context = self._task = None
         ran_us = int((self._clock.boottime() - started) * 1e6)
-        return AttemptResult(
-            kind=result.kind,
-            result=result.result,
-            error=result.error,
-            retry_after_seconds=result.retry_after_seconds,
-            ran_us=ran_us,
-            conclusion=result.conclusion,
-        )
+        return msgspec.structs.replace(result, ran_us=ran_us)
 
-    def _make_context(self, job: ProcessJob, started: float) -> JobContext:
+    def _make_context(self, handler: Handler, job: ProcessJob, started: float) -> JobContext:
+        warn_after = handler.options.warn_after_seconds
         return JobContext(
             job_id_bytes=job.job_id,
             token=job.token,
@@ -200,8 +197,10 @@ class Worker:
             attempt=job.attempt,
             max_attempts=job.max_attempts,
             rescues=job.rescues,
-            headers=Headers(tags=job.tags, metadata=job.metadata),
+            headers=Headers(tags=job.tags, metadata=job.metadata, snoozes=job.snoozes),
             deadline_boottime=started + job.timeout_seconds,
+            warn_after=warn_after,
+            overdue_boottime=inf if warn_after is None else started + warn_after,
         )
 
     def _call(self, handler: Handler, job: ProcessJob, context: JobContext, number: int) -> AttemptResult:
@@ -252,7 +251,7 @@ class Worker:
             if work is not None:
                 conclusion = work.conclude(encoded)
         except BaseException as error:
-            return self._raised(error, number)
+            return self._raised(error, number, handler, context)
         return AttemptResult(kind=ResultKind.OK, result=encoded, conclusion=conclusion)
 
     def _transaction_of(self, handler: Handler, job: ProcessJob, context: JobContext) -> WorkerTransaction | None:
@@ -271,19 +270,36 @@ class Worker:
         context.runtime = work.attempt
         return work
 
-    def _raised(self, error: BaseException, number: int) -> AttemptResult:
+    def _raised(self, error: BaseException, number: int, handler: Handler, context: JobContext) -> AttemptResult:
         if isinstance(error, Interrupted | asyncio.CancelledError) and self._stop_number == number:
             return _failed(ResultKind.CANCELLED, self._describe(error, "cancelled"))
         if isinstance(error, Retry):
-            info = self._describe(error, "error")
-            return AttemptResult(kind=ResultKind.RETRY, error=info, retry_after_seconds=error.after_seconds)
+            info = self._describe(error, "retry")
+            return AttemptResult(kind=ResultKind.RETRY, error=info, after_seconds=error.after_seconds)
+        if isinstance(error, Snooze):
+            info = self._describe(error, "snoozed")
+            return AttemptResult(kind=ResultKind.SNOOZE, error=info, after_seconds=error.after_seconds)
+        if isinstance(error, Fail):
+            return _failed(ResultKind.FAIL, self._describe(error, "failed"))
         if isinstance(error, Cancel):
             return _failed(ResultKind.CANCEL, self._describe(error, "cancelled"))
         if isinstance(error, SystemExit):
             text = f"the handler called sys.exit({error.code!r})"
             info = self._describe(error, "crashed")
             return _failed(ResultKind.CRASHED, ErrorInfo(info.type, text, info.reason, info.traceback, info.truncated))
-        return _failed(ResultKind.ERROR, self._describe(error, "error"))
+        return self._judged(error, handler, context)
+
+    def _judged(self, error: BaseException, handler: Handler, context: JobContext) -> AttemptResult:
+        """By the rules of the handler, here and not in the agent: exceptions do not travel."""
+        rules = handler.options.retry_rules
+        judgement = Judgement() if rules is None else rules.judge(error, lambda: context)
+        again = judgement.again
+        return AttemptResult(
+            kind=ResultKind.ERROR if again else ResultKind.FAIL,
+            error=self._describe(error, "error" if again else "given_up"),
+            after_seconds=judgement.after_seconds,
+            policy_problem=judgement.policy_problem,
+        )
 
     def _describe(self, error: BaseException, reason: str) -> ErrorInfo:
         assert self._setup is not None

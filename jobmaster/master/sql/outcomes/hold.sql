@@ -1,4 +1,5 @@
--- hold: jobs given back to the master (retry later, release, flush), with a line for each attempt that failed
+-- hold: jobs given back to the master (retry later, snooze, release, flush), with a line for each attempt that failed or was
+--       snoozed
 -- in: $1 uuid bucket that gives them back
 -- in: $2 bigint its epoch
 -- in: $3 uuid[] ids
@@ -10,9 +11,9 @@
 -- in: $9 integer[] rescues
 -- in: $10 bigint[] due times in microseconds since 1970, 0 = now
 -- in: $11 bytea[] args
--- in: $12 bytea[] headers
--- in: $13 bytea[] errors (JSON), NULL when no attempt failed
--- in: $14 text[] outcomes of the failed attempts
+-- in: $12 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up
+-- in: $13 bytea[] errors (JSON), NULL when no attempt failed or was snoozed
+-- in: $14 text[] outcomes of these attempts
 -- in: $15 bigint[] ran, microseconds
 -- out: accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
 -- move: none|ASSIGNED|PROCESSING -> HELD|CANCELLED
@@ -35,6 +36,8 @@ WITH written AS (
         bucket_id = CASE WHEN j.cancel_requested THEN j.bucket_id END,
         bucket_epoch = CASE WHEN j.cancel_requested THEN j.bucket_epoch END,
         attempt = EXCLUDED.attempt,
+        headers = CASE WHEN j.attempt <> EXCLUDED.attempt OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
+                       THEN j.headers ELSE EXCLUDED.headers END,
         rescues = EXCLUDED.rescues,
         due_at = EXCLUDED.due_at,
         expires_at = CASE WHEN NOT j.cancel_requested THEN EXCLUDED.expires_at END,

@@ -1,4 +1,4 @@
--- retry_here: jobs whose attempt failed and that stay assigned to their bucket for the next one, token + 1
+-- retry_here: jobs whose attempt failed or was snoozed and that stay assigned to their bucket for the next one, token + 1
 -- in: $1 uuid bucket
 -- in: $2 bigint its epoch
 -- in: $3 uuid owner
@@ -11,9 +11,9 @@
 -- in: $10 integer[] rescues
 -- in: $11 bigint[] due times in microseconds since 1970, 0 = at once
 -- in: $12 bytea[] args
--- in: $13 bytea[] headers
--- in: $14 bytea[] errors (JSON), NULL when no attempt failed
--- in: $15 text[] outcomes of the failed attempts
+-- in: $13 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up
+-- in: $14 bytea[] errors (JSON), NULL when no attempt failed or was snoozed
+-- in: $15 text[] outcomes of these attempts
 -- in: $16 bigint[] ran, microseconds
 -- out: bucket_ok boolean, accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
 -- move: none|ASSIGNED|PROCESSING -> ASSIGNED|CANCELLED
@@ -38,6 +38,8 @@ WITH b AS MATERIALIZED (
     SET state = CASE WHEN j.cancel_requested THEN 'CANCELLED'::job_state ELSE 'ASSIGNED' END,
         token = CASE WHEN j.cancel_requested THEN j.token ELSE EXCLUDED.token END,
         attempt = EXCLUDED.attempt,
+        headers = CASE WHEN j.attempt <> EXCLUDED.attempt OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
+                       THEN j.headers ELSE EXCLUDED.headers END,
         rescues = EXCLUDED.rescues,
         due_at = EXCLUDED.due_at,
         changed_at = clock_timestamp(),

@@ -76,7 +76,17 @@ class ExecutorHarness:
         self.ownership.trust(term(CLOCK.boottime(), 60.0))
         self.sink = CollectedOutcomes()
         self.job_table = JobTable()
-        self.outcome_builder = OutcomeBuilder(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
+        self.overdue: list[tuple[ClaimedJob, float]] = []
+        self.policy_problems: list[str] = []
+        self.outcome_builder = OutcomeBuilder(
+            self.sink,
+            JobDefaults(max_snoozes=3),
+            Limits(),
+            300.0,
+            CLOCK,
+            random.Random(1),
+            on_policy_problem=lambda job, why: self.policy_problems.append(why),
+        )
 
         async def authorise(job: ClaimedJob) -> bool:
             await asyncio.sleep(0)
@@ -91,6 +101,7 @@ class ExecutorHarness:
             NoDispatcher(),
             authorise,
             lambda bucket_id: None,
+            on_overdue=lambda job, seconds: self.overdue.append((job, seconds)),
             on_detached=lambda job, cause, seconds: None,
         )
         self.names = 0

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
+from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, Retry, Snooze
 from jobmaster_agents.execute.process_pool.protocol import Ready, encode_frame
 
 handlers = Handlers()
@@ -102,6 +102,48 @@ def environment(name: str) -> str | None:
 @job(name="iso.raises", mode="process")
 def raises(text: str) -> None:
     raise ValueError(text)
+
+
+class OnlyHere(Exception):
+    """A type that the agent never gets to see: exceptions do not travel."""
+
+
+def isolated_policy(ctx: JobContext, error: Exception) -> float | bool | None:
+    match str(error):
+        case "policy says no":
+            return False
+        case "policy says later":
+            return ctx.attempt * 100.0
+        case "policy breaks":
+            raise SystemExit(5)
+    return None
+
+
+@job(name="iso.ruled", mode="process", give_up_on=OnlyHere, retry=isolated_policy)
+def ruled(text: str, type_: str = "OnlyHere") -> None:
+    raise OnlyHere(text) if type_ == "OnlyHere" else OSError(text)
+
+
+@job(name="iso.ruled_async", mode="process", retry_on=OSError)
+async def ruled_async() -> None:
+    raise OnlyHere("not retried")
+
+
+@job(name="iso.snooze", mode="process")
+def snooze() -> None:
+    raise Snooze(after=12.5, reason="not now")
+
+
+@job(name="iso.fail", mode="process")
+def fail() -> None:
+    raise Fail("never")
+
+
+@job(name="iso.warned", mode="process", warn_after=0.001, timeout=60)
+def warned(ctx: JobContext) -> list[Any]:
+    while not ctx.overdue:
+        time.sleep(0.001)
+    return [ctx.warn_after, ctx.snoozes]
 
 
 @job(name="iso.retry", mode="process")

@@ -137,11 +137,40 @@ async def test_what_a_handler_raises_is_told_with_its_place(make_pool: Make) -> 
 async def test_retry_and_cancel_are_words_of_their_own(make_pool: Make) -> None:
     pool = make_pool()
     retry = await pool.run(make_job("retry"))
-    assert (retry.kind, retry.retry_after_seconds) == (ResultKind.RETRY, 12.5)
+    assert (retry.kind, retry.after_seconds) == (ResultKind.RETRY, 12.5)
     cancel = await pool.run(make_job("cancel"))
     assert cancel.kind is ResultKind.CANCEL
     assert cancel.error is not None
     assert cancel.error.message == "pointless"
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "reason", "after", "problem"),
+    [
+        ({"text": "x"}, ResultKind.FAIL, "given_up", None, ""),
+        ({"text": "x", "type_": "OSError"}, ResultKind.ERROR, "error", None, ""),
+        ({"text": "policy says no", "type_": "OSError"}, ResultKind.FAIL, "given_up", None, ""),
+        ({"text": "policy says later"}, ResultKind.ERROR, "error", 200.0, ""),
+        ({"text": "policy breaks"}, ResultKind.FAIL, "given_up", None, "it raised SystemExit: 5"),
+    ],
+)
+async def test_the_rules_of_a_handler_are_asked_in_its_worker(
+    make_pool: Make, args: dict[str, Any], kind: ResultKind, reason: str, after: float | None, problem: str
+) -> None:
+    ended = await make_pool().run(make_job("ruled", **args))
+    assert ended.error is not None
+    assert (ended.kind, ended.error.reason, ended.after_seconds, ended.policy_problem) == (kind, reason, after, problem)
+
+
+async def test_a_handler_in_a_worker_decides_and_sees_how_long_it_runs(make_pool: Make) -> None:
+    pool = make_pool()
+    snooze, fail = await pool.run(make_job("snooze")), await pool.run(make_job("fail"))
+    assert snooze.error is not None
+    assert (snooze.kind, snooze.after_seconds, snooze.error.reason) == (ResultKind.SNOOZE, 12.5, "snoozed")
+    assert fail.error is not None
+    assert (fail.kind, fail.error.message, fail.error.reason) == (ResultKind.FAIL, "never", "failed")
+    assert (await pool.run(make_job("ruled_async"))).kind is ResultKind.FAIL
+    assert await value(pool, "warned") == [0.001, 0]
 
 
 async def test_arguments_that_do_not_fit_and_unknown_handlers_do_not_run(make_pool: Make) -> None:
