@@ -13,12 +13,11 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
-from jobmaster.embedded import ClusterStatus, read_status
 from jobmaster.handlers import Handlers
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
@@ -29,6 +28,9 @@ from jobmaster.model.errors import ConfigError, InputError, Unavailable
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.submit_rules import submit_rules
+
+if TYPE_CHECKING:
+    from jobmaster.embedded import ClusterStatus
 
 log = logging.getLogger("jobmaster.settings")
 
@@ -62,7 +64,7 @@ def addresses(settings: ClusterSettings) -> Addresses:
             f"the stores {', '.join(unnamed)} have no url, but there is only one embedded store",
             hint=f"give stores.{unnamed[-1]}.url",
         )
-    status = read_status(data_directory(settings)) if unnamed or settings.master.dsn is None else None
+    status = _embedded_status(settings) if unnamed or settings.master.dsn is None else None
     dsn = settings.master.dsn or _embedded(status, "PostgreSQL", settings, "master.dsn")
     urls = {
         name: store.url or _embedded(status, "Valkey", settings, f"stores.{name}.url")
@@ -79,7 +81,19 @@ def master_address(settings: ClusterSettings) -> str:
     """
     if settings.master.dsn is not None:
         return settings.master.dsn
-    return _embedded(read_status(data_directory(settings)), "PostgreSQL", settings, "master.dsn")
+    return _embedded(_embedded_status(settings), "PostgreSQL", settings, "master.dsn")
+
+
+def _embedded_status(settings: ClusterSettings) -> ClusterStatus:
+    # Imported here: it needs modules that Windows does not have, where producers run too.
+    try:
+        from jobmaster.embedded import read_status
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"the embedded servers do not run on this system (there is no module {error.name!r})",
+            hint="give master.dsn, and the url of each of the stores",
+        ) from None
+    return read_status(data_directory(settings))
 
 
 def _embedded(status: ClusterStatus | None, name: str, settings: ClusterSettings, key: str) -> str:

@@ -38,6 +38,32 @@ class Follows(Protocol):
         ...
 
 
+def response_schema(kind: type) -> Any:
+    """The schema with which pydantic writes a receipt: id, level, duplicate, unserved. None is read."""
+    from pydantic_core import core_schema
+
+    fields = {
+        "id": core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "uuid"}}),
+        "level": core_schema.literal_schema([level.value for level in Durability]),
+        "duplicate": core_schema.bool_schema(),
+        "unserved": core_schema.bool_schema(),
+    }
+    written = core_schema.typed_dict_schema({name: core_schema.typed_dict_field(one) for name, one in fields.items()})
+    return core_schema.is_instance_schema(
+        kind, serialization=core_schema.plain_serializer_function_ser_schema(response_of, return_schema=written)
+    )
+
+
+def response_of(receipt: Any) -> dict[str, object]:
+    """A receipt as a response shows it."""
+    return {
+        "id": str(receipt),
+        "level": receipt.level.value,
+        "duplicate": receipt.duplicate,
+        "unserved": receipt.unserved,
+    }
+
+
 class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was required."""
 
@@ -64,6 +90,11 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         marks = [name for name in ("duplicate", "unserved") if getattr(self, name)]
         return f"<JobReceipt {' '.join([str(self), self.level.value, *marks])}>"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """A receipt in a response of FastAPI; see ``response_schema``."""
+        return response_schema(cls)
 
     async def wait_saved(self, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` when that takes longer than ``timeout`` seconds."""

@@ -21,7 +21,7 @@ from uuid import UUID
 from jobmaster.client.bulk import BulkSummary
 from jobmaster.client.cluster import Cluster, JobRef
 from jobmaster.client.options import BulkOptions, SubmitOptions
-from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.receipts import JobReceipt, response_schema
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, JobView
@@ -71,6 +71,10 @@ class SyncReceipt(Generic[R]):
     @property
     def unserved(self) -> bool:
         return self._receipt.unserved
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return response_schema(cls)
 
     def wait_saved(self, timeout: float | None = None) -> None:
         self._cluster.wait_saved(self._receipt, timeout=timeout)

@@ -58,6 +58,16 @@ def test_help_of_the_package_shows_its_classes() -> None:
         assert name in text
 
 
+def test_importing_the_library_loads_little_of_the_standard_library_and_nothing_else() -> None:
+    """29 modules and 10 ms with Python 3.11. The limit leaves room for other versions of Python."""
+    code = "import sys; before = set(sys.modules); import jobmaster; print(*sorted(set(sys.modules) - before))"
+    ran = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
+    loaded = ran.stdout.split()
+    assert {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) == {"jobmaster"}
+    assert [name for name in loaded if name.startswith("jobmaster.")] == []
+    assert len(loaded) <= 40, loaded
+
+
 def test_importing_the_library_loads_no_driver() -> None:
     code = "import sys, jobmaster\n{}\nprint([m for m in ('asyncpg', 'redis', 'msgspec') if m in sys.modules])"
     for touch, expected in (
