@@ -57,6 +57,8 @@ else:
     # For routes without a response type, whose values FastAPI looks up here.
     ENCODERS_BY_TYPE.update({JobReceipt: response_of, SyncReceipt: response_of})
 
+__all__ = ["get_cluster", "handle_errors", "jobmaster_lifespan"]
+
 STATE = "jobmaster_cluster"
 """Name of the cluster in the state of the lifespan: ``request.state.jobmaster_cluster``."""
 RETRY_AFTER_SECONDS = 5
