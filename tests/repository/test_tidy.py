@@ -73,6 +73,10 @@ CATCHES_EVERYTHING = {
 
 OPEN_KEYWORDS = {
     "jobmaster/handlers/call.py:call": "the arguments of the called function",
+    "jobmaster/django/backend.py:check": "the signature of Django's backends",
+    "jobmaster/django/checks.py:check_masters": "Django's checks may get further words",
+    "jobmaster/django/execution.py:run": "the arguments of the task's function",
+    "jobmaster/django/management/commands/jobmaster.py:handle": "Django's commands may get further options",
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/commands/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",

@@ -33,12 +33,15 @@ PUBLIC = "jobmaster/__init__.py"
 ALLOWED = {
     "tcp_dsn": "programs that measure an embedded server over TCP call it",
     "tcp_url": "programs that measure an embedded server over TCP call it",
+    "JobMasterConfig": "Django finds it in jobmaster.django.apps",
 }
 """Names that nothing in the product uses, and why they stay. A handful at most."""
 
 _REMEDY = "use it in the product, delete it, or list it with a reason in ALLOWED of tests/repository/unused.py"
-_FOREIGN = frozenset({"asyncio", "asyncpg", "click", "concurrent", "logging", "pyspark"})
+_FOREIGN = frozenset({"asyncio", "asyncpg", "click", "concurrent", "django", "logging", "pyspark"})
 """Projects that call methods of the classes that extend theirs."""
+_FOREIGN_HERE = ("jobmaster.django.interface",)
+"""Modules of the product that pass on names of such projects."""
 _PLAIN_DECORATORS = frozenset({"property", "staticmethod", "classmethod", "cache", "dataclass", "contextmanager"})
 """Decorators that give the function to no caller."""
 _ONE_NAME = re.compile(r"[\w.:/-]+")
@@ -93,7 +96,7 @@ class Module:
                     classes.append(node)
                 case ast.ImportFrom(module=str() as module):
                     self.imports |= {(module, alias.name) for alias in node.names}
-                    if module.partition(".")[0] in _FOREIGN:
+                    if module.partition(".")[0] in _FOREIGN or module in _FOREIGN_HERE:
                         self.foreign |= {alias.asname or alias.name for alias in node.names}
                 case ast.Import():
                     self.foreign |= _FOREIGN & {alias.name.partition(".")[0] for alias in node.names}

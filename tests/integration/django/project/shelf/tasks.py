@@ -1,0 +1,97 @@
+"""Tasks of the project, after those of Django's own tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobmaster import Retry
+from jobmaster.django import job_options
+from jobmaster.django.interface import TaskContext
+from tests.integration.django.project.settings import TASKS_PACKAGE
+from tests.integration.django.project.shelf.models import Book
+
+if TASKS_PACKAGE == "django.tasks":
+    from django.tasks import task
+else:
+    from django_tasks import task
+
+
+@task()
+def noop_task(*args: Any, **kwargs: Any) -> None: ...
+
+
+@task
+def noop_task_from_bare_decorator(*args: Any, **kwargs: Any) -> None: ...
+
+
+@task()
+async def noop_task_async(*args: Any, **kwargs: Any) -> None: ...
+
+
+@task()
+def calculate_meaning_of_life() -> int:
+    return 42
+
+
+@task()
+def echo(first: Any, /, second: Any = 2, *rest: Any, third: Any = 3, **more: Any) -> list[Any]:
+    return [first, second, list(rest), third, more]
+
+
+@task()
+@job_options(max_attempts=1)
+def failing_task_value_error() -> None:
+    raise ValueError("This Task failed due to ValueError")
+
+
+@task()
+@job_options(max_attempts=1)
+def failing_task_system_exit() -> None:
+    raise SystemExit("This Task failed due to SystemExit")
+
+
+@task()
+@job_options(max_attempts=1)
+def complex_exception() -> None:
+    raise ValueError(ValueError("This task failed"))
+
+
+@task()
+@job_options(max_attempts=1)
+def complex_return_value() -> Any:
+    return lambda: True
+
+
+@task(takes_context=True)
+def get_task_id(context: TaskContext) -> str:
+    return context.task_result.id
+
+
+@task(takes_context=True)
+def check_context(context: TaskContext, attempt: int) -> None:
+    assert isinstance(context, TaskContext)
+    assert context.attempt == attempt
+
+
+@task(takes_context=True)
+@job_options(max_attempts=3, backoff=0)
+def third_time_lucky(context: TaskContext) -> int:
+    if context.attempt < 3:
+        raise Retry(after=0, reason=f"attempt {context.attempt} is not the third")
+    return context.attempt
+
+
+@task(priority=70, queue_name="mails")
+def urgent_mail(to: str) -> str:
+    return to
+
+
+@task()
+def add_book(title: str) -> int:
+    return Book.objects.create(title=title).pk
+
+
+@task()
+async def add_book_async(title: str) -> list[Any]:
+    book = await Book.objects.acreate(title=title)
+    return [book.pk, await Book.objects.filter(title=title).acount()]
