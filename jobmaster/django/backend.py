@@ -103,8 +103,6 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
         database = connections[self.job_options.database]
         if not database.in_atomic_block:
             submit()
-        elif cluster.joins:
-            submit(connection=database)
         else:
             transaction.on_commit(submit, using=self.job_options.database)
         return result
@@ -129,11 +127,8 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
         result: TaskResult,
         arguments: Mapping[str, Any],
         options: dict[str, Any],
-        connection: Any = None,
     ) -> None:
-        if connection is not None:
-            options = {**options, "connection": connection}
-        elif self.job_options.durability is not None:
+        if self.job_options.durability is not None:
             options = {**options, "durability": self.job_options.durability}
         cluster.client.submit(result.task.module_path, arguments, **options)
         change(result, {"enqueued_at": timezone.now()})

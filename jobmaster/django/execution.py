@@ -170,7 +170,7 @@ class TaskRun:
         note = TaskNote.read(job.metadata, backend)
         # The task with the priority and queue of this job; the function is that of the declared one.
         self.result: TaskResult = new_result(
-            task_of(job.handler, note, job.lane), job.job_id, *call_of(task, arguments, note)
+            task_of(job.handler, note, job.lane), job.job_id_bytes, *call_of(task, arguments, note)
         )
         self.kwargs: dict[str, Any] = self.result.kwargs
         self.args: list[Any] = list(self.result.args)
@@ -184,7 +184,7 @@ class TaskRun:
         now = timezone.now()
         begun = {
             "status": TaskResultStatus.RUNNING,
-            "enqueued_at": created_at(self._job.job_id),
+            "enqueued_at": created_at(self._job.job_id_bytes),
             "started_at": now,
             "last_attempted_at": now,
             "worker_ids": [this_worker()] * self._job.attempt,

@@ -18,7 +18,7 @@ from django.conf import settings as project
 from django.utils.module_loading import autodiscover_modules
 
 from jobmaster.django.execution import add_handler
-from jobmaster.django.interface import Task
+from jobmaster.django.interface import Task, task_backends
 from jobmaster.django.options import BACKEND_VARIABLE, chosen_backend
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import ConfigError
@@ -51,16 +51,17 @@ def collect() -> Handlers:
 def declared_tasks() -> list[Task]:
     """The tasks of all imported modules under the names of their functions; one that ``using`` has changed is not another."""
     found: dict[str, Task] = {}
+    # By type(): isinstance would wake lazy objects.
+    kinds = {Task, *(type(backend).task_class for backend in task_backends.all())}
     for module in list(sys.modules.values()):
-        # By type(): isinstance would wake lazy objects.
         values: list[Any] = list(getattr(module, "__dict__", {}).values())
         for value in values:
-            if issubclass(type(value), Task) and _declared(value) is value:
+            if type(value) in kinds and _declared(value) is value:
                 found[value.module_path] = value
     return [found[path] for path in sorted(found)]
 
 
-def _declared(task: Task) -> object:
+def _declared(task: Task) -> Any:
     module = sys.modules.get(task.func.__module__)
     return getattr(module, task.func.__qualname__, None)
 

@@ -126,7 +126,7 @@ def result_of(view: JobView, backend: str) -> TaskResult:
     note = TaskNote.read(decode_headers(view.headers).metadata, backend)
     task = task_of(view.handler, note, view.lane)
     arguments: dict[str, Any] = decode_json(view.args)  # type: ignore[assignment]  # of a job they are an object
-    result = new_result(task, view.id, *call_of(task, arguments, note))
+    result = new_result(task, view.id_bytes, *call_of(task, arguments, note))
     ended = view.changed_us if view.state.final else None
     started = view.changed_us if view.state is JobState.PROCESSING else None
     if ended is not None and view.ran_us is not None:
@@ -134,7 +134,7 @@ def result_of(view: JobView, backend: str) -> TaskResult:
     running = view.state is JobState.PROCESSING
     seen = {
         "status": _STATUS.get(view.state, TaskResultStatus.READY),
-        "enqueued_at": created_at(view.id),
+        "enqueued_at": created_at(view.id_bytes),
         "started_at": _moment(started),
         "last_attempted_at": _moment(started),
         "finished_at": _moment(ended),

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster import new_id
+from jobmaster.clock import new_id
 from tests.integration.django.conftest import Project
 from tests.support.waiting import wait_until
 
