@@ -10,8 +10,9 @@ The check finds further: SQL files and Lua functions that no text constant names
 and settings that no other module reads.
 
 It leaves out: fields, members of enumerations, decorated functions (the decorator has them), names with two underscores,
-overrides in a class that extends a class of another project, and public methods of the classes in ``jobmaster.__all__``,
-which programs call. In ``jobmaster/specification`` the use in a test counts, because tests are what reads a specification.
+overrides in a class that extends a class of another project, and public methods of the classes in ``__all__`` of
+``jobmaster`` and of ``jobmaster.testing``, which programs call. In ``jobmaster/specification`` the use in a test counts,
+because tests are what reads a specification.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobmaster", "agents")
 SPECIFICATION = "jobmaster/specification/"
 SETTINGS = "jobmaster/settings/"
-PUBLIC = "jobmaster/__init__.py"
+PUBLIC = ("jobmaster/__init__.py", "jobmaster/testing/__init__.py")
 
 ALLOWED = {
     "tcp_dsn": "programs that measure an embedded server over TCP call it",
@@ -146,7 +147,7 @@ def unused_names(product: Collection[Module], tests: Collection[Module] = ()) ->
         tests: modules whose uses count for the specification.
     """
     of_product, of_both = _Uses(product), _Uses([*product, *tests])
-    public = {text for module in product if module.path == PUBLIC for text in module.texts}
+    public = {text for module in product if module.path in PUBLIC for text in module.texts}
     return [
         definition
         for module in product

@@ -1,0 +1,285 @@
+"""Runs the jobs of a cluster in memory with the parts of an agent: executor, dispatcher, threads and outcomes.
+
+Attempts run one after another. What an agent writes to the master becomes the job's row in memory. Handlers of mode
+``process`` run in this process: async ones on the loop, plain ones in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from jobmaster.handlers import Handler
+from jobmaster.handlers.signature import read_signature
+from jobmaster.model.errors import InputError
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import Conclusion, FinalRow, HoldRow, JobState, RunMode
+from jobmaster.rules.lease import Term
+from jobmaster.settings.model import AgentSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster.testing.memory.rows import MemoryJob, MemoryRows, Unconfirmed
+from jobmaster_agents.call_retry import UntilAnswered
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.execute.dispatch import Dispatcher
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.execute.process_pool.pool import ProcessPool
+from jobmaster_agents.execute.thread_pool import ThreadPool
+from jobmaster_agents.execute.transactional.runner import TransactionalRunner
+from jobmaster_agents.execute.transactional.settlement import TransactionSettlement
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
+
+_FOREVER = Term(float("inf"), float("inf"), float("inf"))
+_CLOSE_SECONDS = 0.5
+"""For threads whose handlers do not return."""
+
+
+class MemoryAgent:
+    """The one agent of a cluster in memory. Belongs to the running event loop; close it with ``aclose``.
+
+    Args:
+        connection: what ``ctx.transaction()`` gives to handlers; ``None``: it is refused.
+    """
+
+    def __init__(self, rows: MemoryRows, connection: Any = None) -> None:
+        settings, clock = rows.settings, rows.clock
+        self._rows = rows
+        self._clock = clock
+        self._ended: dict[bytes, asyncio.Future[None]] = {}
+        self._running: dict[bytes, MemoryJob] = {}
+        self._opened: dict[bytes, OwnedBucket] = {}
+        self._ownership = ownership = Ownership(rows.owner)
+        ownership.trust(_FOREVER)
+        outcomes = _Outcomes(
+            self,
+            settings.jobs,
+            settings.limits,
+            settings.thresholds.transient_threshold_seconds,
+            clock,
+            random.Random(),
+        )
+        self.refused = 0
+        self.until_answered = UntilAnswered(ownership, clock, EventLog({}), Progress(clock.boottime))
+        telemetry = Telemetry()
+        settlement = TransactionSettlement(self, self, outcomes, clock, telemetry)
+        transactional = TransactionalRunner(
+            _CallerTransactions(connection), settlement, outcomes, ownership, clock, telemetry
+        )
+        agent = AgentSettings()
+        threads = ThreadPool(agent.threads, clock.boottime)
+        self._dispatcher = Dispatcher(
+            threads,
+            _no_processes(rows),
+            outcomes,
+            ownership,
+            clock,
+            _authorise,
+            thread_jobs=agent.threads,
+            process_jobs=1,
+            transactional=transactional,
+            transactional_jobs=agent.threads,
+            on_overdue=lambda job, seconds: None,
+            on_detached=lambda job, cause, seconds: None,
+            on_failure=self._fail,
+        )
+        self._executor = Executor(
+            agent,
+            0.0,
+            clock,
+            ownership,
+            outcomes,
+            self._dispatcher,
+            _authorise,
+            lambda bucket_id: None,
+            on_overdue=lambda job, seconds: None,
+            on_detached=lambda job, cause, seconds: None,
+        )
+
+    async def run(self, job: MemoryJob, handler: Handler) -> None:
+        """One attempt of a job in a served lane, to its outcome."""
+        owned = self._owned(job)
+        claimed_list = ClaimedList(owned, "memory", self._clock.boottime(), self._clock.wall_us())
+        claimed = ClaimedJob(job.entry, claimed_list, in_process(handler))
+        claimed.cancelled = job.cancel_requested
+        job_id = job.entry.id
+        job.raised = None
+        self._running[job_id] = job
+        self._ended[job_id] = ended = asyncio.get_running_loop().create_future()
+        try:
+            self._executor.enqueue([claimed])
+            await ended
+        finally:
+            del self._ended[job_id], self._running[job_id]
+
+    async def aclose(self) -> None:
+        """End slots and threads."""
+        await self._executor.aclose()
+        await self._dispatcher.aclose(_CLOSE_SECONDS)
+
+    def _owned(self, job: MemoryJob) -> OwnedBucket:
+        """The bucket of the job's lane and priority."""
+        bucket = self._rows.bucket_of(job.lane, job.priority)
+        assert bucket is not None, "jobs of other lanes and priorities do not run"
+        owned = self._opened.get(bucket.id)
+        if owned is None:
+            fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
+            owned = self._opened[bucket.id] = OwnedBucket(fence, bucket.lane, bucket.priority, bucket.store)
+            self._executor.open(owned)
+        return owned
+
+    def _fail(self, error: BaseException) -> None:
+        for ended in self._ended.values():
+            if not ended.done():
+                ended.set_exception(error)
+
+    def _settle(self, job_id: bytes) -> None:
+        ended = self._ended.get(job_id)
+        if ended is not None and not ended.done():
+            ended.set_result(None)
+
+    # ------------------------------------------------------------ sink of outcomes
+
+    def final(self, job: ClaimedJob) -> None:
+        """The job has ended."""
+        assert isinstance(job.row, FinalRow)
+        self.recorded(job.row)
+        self._settle(job.row.id)
+
+    def hold(self, job: ClaimedJob, *, here: bool) -> None:
+        """The job waits for another attempt."""
+        assert isinstance(job.row, HoldRow)
+        with self._rows.lock:
+            self._running[job.row.id].held(job.row, here=here)
+        self._settle(job.row.id)
+
+    def raised(self, job_id: bytes, error: BaseException) -> None:
+        """Keep what the handler raised."""
+        self._running[job_id].raised = error
+
+    # ------------------------------------------------------------ recorder and rows of attempts that record themselves
+
+    def recorded(self, row: FinalRow) -> None:
+        """The outcome is in the row."""
+        with self._rows.lock:
+            self._running[row.id].concluded(row)
+
+    def settle_accepted(self, jobs: list[ClaimedJob]) -> None:
+        """Their rows have what was sent."""
+        for job in jobs:
+            self._settle(job.entry.id)
+
+    def settle_refused(self, job: ClaimedJob) -> None:
+        """The row was confirmed from outside."""
+        self._settle(job.entry.id)
+
+    async def is_recorded(self, row: FinalRow) -> bool:
+        """The row shows this success."""
+        return self._running[row.id].state is JobState.SUCCEEDED
+
+    async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
+        """Nothing to note."""
+
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool:
+        """The job waits for a confirmation from outside."""
+        job = self._running[row.id]
+        with self._rows.lock:
+            if job.state is JobState.SUCCEEDED:
+                return False
+            job.state = JobState.WAITING
+            job.ran_us = row.ran_us
+            until_us = self._clock.wall_us() + int(within_seconds * 1e6)
+            job.unconfirmed = Unconfirmed(until_us, int(pause_seconds * 1e6), error)
+        return True
+
+
+class _Outcomes(OutcomeBuilder):
+    """Keeps the errors of handlers for the test."""
+
+    def __init__(self, agent: MemoryAgent, *wiring: Any) -> None:
+        super().__init__(agent, *wiring)
+        self._agent = agent
+
+    def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
+        self._agent.raised(job.entry.id, error)
+        super().raised(job, error, started, ended)
+
+
+class _CallerTransactions:
+    """Transactions on a connection that the test gives."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def begin(self, attempt: str) -> _CallerTransaction:
+        """Open one."""
+        transaction = None
+        if self._connection is not None:
+            transaction = self._connection.transaction()
+            await transaction.start()
+        return _CallerTransaction(self._connection, transaction)
+
+
+class _CallerTransaction:
+    """One of them; without a connection only an outcome can be written."""
+
+    def __init__(self, connection: Any, transaction: Any) -> None:
+        self._connection = connection
+        self._transaction = transaction
+
+    @property
+    def connection(self) -> Any:
+        if self._connection is None:
+            raise InputError(
+                "ctx.transaction() needs a connection, and a cluster in memory has none",
+                hint="give an asyncpg connection, connection=..., or use the fixture jobmaster_cluster",
+            )
+        return self._connection
+
+    async def write(self, row: FinalRow) -> bool:
+        """The outcome is kept in memory."""
+        return True
+
+    async def commit(self) -> Conclusion:
+        """Commit what the handler did."""
+        if self._transaction is not None:
+            await self._transaction.commit()
+        return Conclusion.COMMITTED
+
+    async def rollback(self) -> None:
+        """Undo it."""
+        if self._transaction is not None:
+            await self._transaction.rollback()
+
+
+def _no_processes(rows: MemoryRows) -> ProcessPool:
+    """A pool that gets no job: ``in_process`` has changed the mode of every handler."""
+    limits = rows.settings.limits
+    logger = logging.getLogger(__name__)
+    return ProcessPool(
+        [], 1, result_bytes=limits.result_bytes, error_bytes=limits.error_bytes, logger=logger, clock=rows.clock
+    )
+
+
+async def _authorise(job: ClaimedJob) -> bool:
+    """Every start is authorised: there is no other agent."""
+    return True
+
+
+@lru_cache(4096)
+def in_process(handler: Handler) -> Handler:
+    """The same handler, for this process."""
+    if handler.options.mode is not RunMode.PROCESS:
+        return handler
+    mode = RunMode.ASYNC if handler.is_async else RunMode.THREAD
+    options = msgspec.structs.replace(handler.options, mode=mode)
+    return Handler(handler.name, handler.function, options, read_signature(handler.function, handler.name))

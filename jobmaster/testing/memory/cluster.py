@@ -1,0 +1,214 @@
+"""``Cluster`` over rows in memory: its checks, options, receipts and lookups are those of the product."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Unpack
+
+from jobmaster.client.bulk import BulkSummary
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.result_waiter import ResultWaiter
+from jobmaster.client.transactions import ClusterTransaction
+from jobmaster.handlers import Handlers
+from jobmaster.model.errors import JobMasterError, WaitTimeout
+from jobmaster.model.job import JobState
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.testing.memory.agent import MemoryAgent
+from jobmaster.testing.memory.master import MemoryMaster
+from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
+from jobmaster.testing.memory.store import MemoryStore
+
+ATTEMPTS_MAX = 10_000
+"""Attempts of one run of jobs: more are taken for a handler that submits itself again without end."""
+WAIT_SECONDS = 5.0
+"""Longest wait for a job that another part of the test has to run."""
+_POLL_SECONDS = 0.005
+
+
+class MemoryJobs:
+    """The jobs of one test, the handlers that run them, and when they run.
+
+    Attributes:
+        inline: jobs that are due run before their submit returns.
+        connection: what ``ctx.transaction()`` gives to transactional handlers.
+        handlers: those that the jobs run with.
+    """
+
+    def __init__(self, settings: ClusterSettings, handlers: Handlers) -> None:
+        self.settings = settings
+        self.handlers = handlers
+        self.rows = MemoryRows(settings)
+        self.inline = False
+        self.connection: Any = None
+        self._under_way = 0
+
+    def open(self, settings: ClusterSettings | None = None, handlers: Handlers | None = None) -> MemoryCluster:
+        """A producer's cluster on the running event loop.
+
+        Args:
+            settings: those of the producer; their lanes are served.
+            handlers: those that the producer knows; they run here, too.
+        """
+        if settings is not None:
+            self.rows.serve(settings)
+        if handlers is not None and handlers is not self.handlers:
+            self.handlers.merge(handlers)
+        return MemoryCluster(self, settings or self.settings, handlers if handlers is not None else self.handlers)
+
+    @property
+    def runs_what_is_awaited(self) -> bool:
+        """A wait runs the jobs that it waits for: in inline mode, and inside handlers."""
+        return self.inline or self._under_way > 0
+
+    async def run_submitted(self) -> None:
+        """In inline mode: run what is due. A handler's own submits run after it, unless it waits for them."""
+        if self.inline and not self._under_way:
+            await self.run(None)
+
+    async def run(self, until_us: int | None, wanted: set[bytes] | None = None) -> int:
+        """Run jobs one after another until none is due; number of attempts.
+
+        Args:
+            until_us: latest due time; ``None``: the present.
+            wanted: ids; ``None``: all jobs.
+
+        Raises:
+            JobMasterError: a handler submits itself again without end.
+        """
+        rows, ran = self.rows, 0
+        agent: MemoryAgent | None = None
+
+        def runnable(job: MemoryJob) -> bool:
+            if wanted is not None and job.entry.id not in wanted:
+                return False
+            return job.entry.handler in self.handlers and rows.bucket_of(job.lane, job.priority) is not None
+
+        try:
+            while (job := rows.take(rows.clock.wall_us() if until_us is None else until_us, runnable)) is not None:
+                ran += 1
+                if ran > ATTEMPTS_MAX:
+                    job.state = JobState.HELD
+                    raise JobMasterError(
+                        f"{ATTEMPTS_MAX} attempts ran, and jobs of handler {job.entry.handler!r} are still due",
+                        hint="does the handler submit itself again without a later due time?",
+                    )
+                agent = agent or MemoryAgent(rows, self.connection)
+                handler = self.handlers.get(job.entry.handler)
+                assert handler is not None
+                self._under_way += 1
+                try:
+                    with rows.clock.at_least(job.due_us):
+                        await agent.run(job, handler)
+                finally:
+                    self._under_way -= 1
+        finally:
+            if agent is not None:
+                await agent.aclose()
+        return ran
+
+
+class MemoryCluster(Cluster):
+    """A producer's cluster in memory. Made by ``MemoryJobs.open``."""
+
+    def __init__(self, jobs: MemoryJobs, settings: ClusterSettings, handlers: Handlers) -> None:
+        rows = jobs.rows
+        stores = {name: MemoryStore(rows) for name in settings.stores}
+        super().__init__(settings, MemoryMaster(rows, jobs.handlers), stores, handlers=handlers, clock=rows.clock)
+        self._jobs = jobs
+
+    async def submit(self, handler: Any, args: Any = None, /, **options: Unpack[SubmitOptions]) -> JobReceipt[Any]:
+        """As ``Cluster.submit``; in inline mode the job runs before this returns, if it is due."""
+        receipt: JobReceipt[Any] = await super().submit(handler, args, **options)
+        await self._jobs.run_submitted()
+        return receipt
+
+    async def submit_many(self, items: Any, /, handler: Any = None, **options: Unpack[BulkOptions]) -> BulkSummary:
+        """As ``Cluster.submit_many``; in inline mode the jobs run before this returns."""
+        summary = await super().submit_many(items, handler, **options)
+        await self._jobs.run_submitted()
+        return summary
+
+    def transaction(self, connection: Any) -> ClusterTransaction:
+        """As ``Cluster.transaction``: the jobs count when, and only if, the transaction is committed."""
+        return _MemoryTransaction(self, connection, self._jobs)
+
+    def _open_waiter(self) -> ResultWaiter:
+        self._refuse_closed()
+        if self._waiter is None:
+            self._waiter = _MemoryWaiter(self._jobs)
+        return self._waiter
+
+
+class _MemoryTransaction(ClusterTransaction):
+    """Jobs that wait for the caller's commit."""
+
+    def __init__(self, cluster: MemoryCluster, connection: Any, jobs: MemoryJobs) -> None:
+        super().__init__(cluster, connection)
+        self._jobs = jobs
+        self._key = id(connection)
+        self._outermost = True
+        self._before = 0
+        """Jobs of the transaction around this one."""
+
+    async def __aenter__(self) -> _MemoryTransaction:
+        await super().__aenter__()
+        uncommitted = self._jobs.rows.uncommitted
+        self._outermost = self._key not in uncommitted
+        self._before = len(uncommitted.setdefault(self._key, []))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        rows, committed = self._jobs.rows, False
+        try:
+            await super().__aexit__(kind, error, trace)
+            committed = kind is None
+        finally:
+            if not committed:
+                del rows.uncommitted[self._key][self._before :]
+            if self._outermost:
+                for job in rows.uncommitted.pop(self._key):
+                    rows.insert(job)
+        await self._jobs.run_submitted()
+
+
+class _MemoryWaiter(ResultWaiter):
+    """Waits by looking at the rows, and runs what is awaited where nothing else would."""
+
+    def __init__(self, jobs: MemoryJobs) -> None:
+        self._jobs = jobs
+
+    async def until(
+        self, job_ids: Iterable[bytes], reached: Callable[[JobState | None], bool], timeout: float | None
+    ) -> dict[bytes, JobState | None]:
+        """See ``ResultWaiter.until``."""
+        wanted, rows = set(job_ids), self._jobs.rows
+        rows.save(wanted)
+        patience = WAIT_SECONDS if timeout is None else min(timeout, WAIT_SECONDS)
+        ends = rows.clock.boottime() + patience
+        while True:
+            found = {job_id: None if (job := rows.jobs.get(job_id)) is None else job.state for job_id in wanted}
+            pending = {job_id for job_id, state in found.items() if not reached(state)}
+            if not pending:
+                return found
+            if self._jobs.runs_what_is_awaited:
+                horizon = float("inf") if timeout is None else rows.clock.wall_us() + timeout * 1e6
+                if await self._jobs.run(int(min(horizon, 2**62)), pending):
+                    continue
+            if rows.clock.boottime() >= ends:
+                raise self._waited_in_vain(len(pending), patience)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _waited_in_vain(self, count: int, patience: float) -> WaitTimeout:
+        message = f"{count} of the jobs did not get there within {patience:g} s"
+        if self._jobs.inline:
+            return WaitTimeout(message, hint="a job that is due later than the time-out does not run in inline mode")
+        return WaitTimeout(message, hint="jobs run when the test calls `await jobs.drain()`, or in inline mode")
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,153 @@
+"""The master of a cluster in memory, as far as clients call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobmaster.handlers import Handlers
+from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import Fence, Identity
+from jobmaster.model.job import JobState, JobView, NewJob
+from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow, Written
+from jobmaster.rules.unserved_cause import UnservedCause
+from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
+
+
+class MemoryMaster:
+    """``ClientMaster`` over rows in memory: one object for all parts.
+
+    Args:
+        handlers: what agents of this cluster have.
+    """
+
+    def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
+        self._rows = rows
+        self._handlers = handlers
+
+    @property
+    def intake(self) -> MemoryMaster:
+        return self
+
+    @property
+    def queries(self) -> MemoryMaster:
+        return self
+
+    @property
+    def requests(self) -> MemoryMaster:
+        return self
+
+    @property
+    def onboarding(self) -> MemoryMaster:
+        return self
+
+    # ------------------------------------------------------------ first rows
+
+    async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
+        """HELD rows."""
+        return self._insert(jobs, None)
+
+    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
+        """HELD rows that count when the caller's transaction is committed, if the cluster made it; else at once."""
+        uncommitted = self._rows.uncommitted.get(id(connection))
+        if uncommitted is None:
+            return self._insert(jobs, None)
+        new = [job for job in jobs if job.id not in self._rows.jobs]
+        uncommitted += new
+        accepted = frozenset(job.id for job in new)
+        return Written(True, accepted, refused=frozenset(job.id for job in jobs) - accepted)
+
+    async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
+        """ASSIGNED rows."""
+        return self._insert(jobs, bucket_id)
+
+    def _insert(self, jobs: Sequence[NewJob], bucket_id: bytes | None) -> Written:
+        accepted = frozenset(job.id for job in jobs if self._rows.insert(job, bucket_id))
+        return Written(True, accepted, refused=frozenset(job.id for job in jobs) - accepted)
+
+    async def reserve_keys(
+        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[tuple[str, bytes, bytes]]:
+        """The holder of each key."""
+        with self._rows.lock:
+            return [(key, *self._rows.keys.setdefault((scope, key), (job_id, digest))) for key, job_id, digest in keys]
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
+        """No bucket is ever full."""
+        raise AssertionError("a bucket in memory has room")
+
+    # ------------------------------------------------------------ requests
+
+    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
+        """A job that waits is CANCELLED, one that runs gets a flag."""
+        with self._rows.lock:
+            job = self._rows.jobs.get(job_id)
+            if job is None:
+                return None
+            if job.waits or job.state is JobState.WAITING:
+                job.state = JobState.CANCELLED
+            elif not job.state.final:
+                job.cancel_requested = True
+            return job.state
+
+    async def confirm(
+        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
+    ) -> tuple[bool, JobState | None]:
+        """Confirm the run that waits for it, in time."""
+        with self._rows.lock:
+            job = self._rows.jobs.get(job_id)
+            if job is None:
+                return False, None
+            if job.entry.token == identity.token and job.state is JobState.SUCCEEDED:
+                return True, job.state
+            if job.entry.token != identity.token or job.state not in (JobState.WAITING, JobState.PROCESSING):
+                return False, job.state
+            job.state, job.result = JobState.SUCCEEDED, result
+            return True, job.state
+
+    # ------------------------------------------------------------ reads
+
+    async def get(self, job_id: bytes) -> JobView | None:
+        """One row."""
+        job = self._row(job_id)
+        return None if job is None else job.view()
+
+    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        """States of rows."""
+        return {job_id: job.state for job_id in job_ids if (job := self._row(job_id)) is not None}
+
+    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
+        """Rows of jobs that are sent again."""
+        rows = {job_id: job for job_id in job_ids if (job := self._row(job_id)) is not None}
+        return SentBefore(
+            {
+                job_id: SentRow(job.state, job.entry.handler, job.entry.args, job.bucket_id)
+                for job_id, job in rows.items()
+            },
+            False,
+        )
+
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        """One of each lane and priority, all ACTIVE."""
+        return [bucket for bucket in self._rows.buckets.values() if not states or bucket.state in states]
+
+    async def served(self) -> dict[bytes, OwnerTraits]:
+        """One owner with every handler."""
+        return {EVERY_OWNER: OwnerTraits(frozenset(self._handlers.names()), 1.0)}
+
+    async def agents(self, *, all_: bool = False) -> list[Agent]:
+        """No agent runs."""
+        return []
+
+    async def handlers(self) -> dict[str, HandlerSpec]:
+        """What agents would publish."""
+        return {handler.name: handler.spec for handler in self._handlers}
+
+    async def unserved_causes(self, job_ids: Sequence[bytes]) -> dict[bytes, UnservedCause]:
+        """None is known."""
+        return {}
+
+    def _row(self, job_id: bytes) -> MemoryJob | None:
+        job = self._rows.jobs.get(job_id)
+        return None if job is None or job.state is JobState.SAVE_PENDING else job

@@ -1,0 +1,233 @@
+"""The jobs of a cluster in memory, and the clock that runs ahead while a job that is due later runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.codec import decode_error
+from jobmaster.model import ids
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState, JobView, NewJob, Priority
+from jobmaster.settings.model import ClusterSettings
+
+EPOCH = 1
+"""Epoch of every bucket: no bucket changes its owner."""
+_WAITS = frozenset({JobState.SAVE_PENDING, JobState.HELD, JobState.ASSIGNED})
+
+
+class MemoryClock:
+    """The machine's clocks; the wall clock is ahead while a job runs that is due later."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self.boottime = self._system.boottime
+        self._ahead_us = 0
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970."""
+        return self._system.wall_us() + self._ahead_us
+
+    @contextmanager
+    def at_least(self, moment_us: int) -> Iterator[None]:
+        """The wall clock shows this moment, or the present one when that is later."""
+        before = self._ahead_us
+        self._ahead_us += max(moment_us - self.wall_us(), 0)
+        try:
+            yield
+        finally:
+            self._ahead_us = before
+
+
+class Unconfirmed(NamedTuple):
+    """What follows when the confirmation of a run does not come in time."""
+
+    until_us: int
+    pause_us: int
+    """Until the next attempt."""
+    error: bytes | None
+    """Of the job; ``None``: it has another attempt."""
+
+
+class MemoryJob:
+    """One job."""
+
+    def __init__(self, entry: Entry, priority: int, lane: str, state: JobState, bucket_id: bytes | None) -> None:
+        self.entry = entry
+        self.priority = priority
+        self.lane = lane
+        self.state = state
+        self.bucket_id = bucket_id
+        self.cancel_requested = False
+        self.result: bytes | None = None
+        self.error: bytes | None = None
+        self.waited_us: int | None = None
+        self.ran_us: int | None = None
+        self.raised: BaseException | None = None
+        """What its handler raised last."""
+        self.unconfirmed: Unconfirmed | None = None
+        """WAITING: what follows when no confirmation comes."""
+
+    @property
+    def due_us(self) -> int:
+        """When it may run; its creation when it is due at once."""
+        return self.entry.due_us or ids.created_ms(self.entry.id) * 1000
+
+    @property
+    def waits(self) -> bool:
+        """True until an attempt begins."""
+        return self.state in _WAITS
+
+    def concluded(self, row: FinalRow) -> None:
+        """Its outcome; a job that has one, by a confirmation from outside, keeps it."""
+        if self.state.final:
+            return
+        self.state = JobState(row.state)
+        self.result, self.error = row.result, row.error
+        self.waited_us, self.ran_us = row.waited_us, row.ran_us
+        self.entry = Entry(
+            row.id, row.token, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues
+        )  # fmt: skip
+
+    def held(self, row: HoldRow, *, here: bool) -> None:
+        """It waits for another attempt, in its bucket or in the master."""
+        if self.state.final:
+            return
+        token = row.token + 1 if here else row.token
+        self.entry = Entry(row.id, token, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
+        self.state = JobState.ASSIGNED if here else JobState.HELD
+        self.error = row.error
+        if self.cancel_requested:
+            self.state = JobState.CANCELLED
+
+    def lapse(self, until_us: int) -> None:
+        """A run that was not confirmed in time has failed."""
+        lapsed = self.unconfirmed
+        if self.state is not JobState.WAITING or lapsed is None or lapsed.until_us > until_us:
+            return
+        entry, self.unconfirmed, self.error = self.entry, None, lapsed.error
+        due_us = entry.due_us if lapsed.error else lapsed.until_us + lapsed.pause_us
+        self.state = JobState.FAILED if lapsed.error else JobState.HELD
+        self.entry = msgspec.structs.replace(entry, attempt=entry.attempt + 1, due_us=due_us)
+
+    def view(self) -> JobView:
+        """The job as the master shows it."""
+        entry = self.entry
+        return JobView(
+            id_bytes=entry.id,
+            state=self.state,
+            priority=Priority(self.priority),
+            lane=self.lane,
+            handler=entry.handler,
+            token=entry.token,
+            attempt=entry.attempt,
+            rescues=entry.rescues,
+            bucket_id=self.bucket_id,
+            bucket_epoch=EPOCH if self.bucket_id else None,
+            cancel_requested=self.cancel_requested,
+            due_us=entry.due_us or None,
+            waited_us=self.waited_us,
+            ran_us=self.ran_us,
+            args=entry.args,
+            headers=entry.headers,
+            result=self.result,
+            error=None if self.error is None else decode_error(self.error),
+        )
+
+
+class MemoryRows:
+    """Every job of one cluster in memory, and its buckets: one of each lane and priority that the configuration serves.
+
+    Clusters on several event loops and threads may share it.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self.settings = settings
+        self.clock = MemoryClock()
+        self.lock = threading.RLock()
+        self.jobs: dict[bytes, MemoryJob] = {}
+        """By id, in the order of their submits."""
+        self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        """Handler and idempotency key -> the holder and its digest."""
+        self.uncommitted: dict[int, list[NewJob]] = {}
+        """Transaction of a caller -> its jobs."""
+        self.owner = new_id()
+        self.buckets: dict[bytes, Bucket] = {}
+        self.serve(settings)
+
+    def serve(self, settings: ClusterSettings) -> None:
+        """Buckets of the lanes and priorities that these settings serve."""
+        with self.lock:
+            for agent in settings.agents.values():
+                for lane, counts in agent.bucket_counts().items():
+                    for priority in Priority:
+                        if counts.of(priority) and self.bucket_of(lane, priority) is None:
+                            self._open(agent.store, lane, priority)
+
+    def serve_lane(self, lane: str | None) -> None:
+        """Buckets of every priority of a lane."""
+        with self.lock:
+            for priority in Priority:
+                if lane is not None and self.bucket_of(lane, priority) is None:
+                    self._open(next(iter(self.settings.stores)), lane, priority)
+
+    def bucket_of(self, lane: str, priority: int) -> Bucket | None:
+        """The bucket of a lane and priority; ``None``: no agent serves them."""
+        return next((one for one in self.buckets.values() if (one.lane, one.priority) == (lane, priority)), None)
+
+    def _open(self, store: str, lane: str, priority: int) -> None:
+        bucket = Bucket(
+            id=new_id(),
+            store=store,
+            lane=lane,
+            priority=int(priority),
+            state=BucketState.ACTIVE,
+            epoch=EPOCH,
+            owner=self.owner,
+        )
+        self.buckets[bucket.id] = bucket
+
+    def put(self, bucket_id: bytes, entry: Entry) -> bool:
+        """A job that lies in a bucket alone; False: it is there already."""
+        bucket = self.buckets[bucket_id]
+        with self.lock:
+            if entry.id in self.jobs:
+                return False
+            self.jobs[entry.id] = MemoryJob(entry, bucket.priority, bucket.lane, JobState.SAVE_PENDING, bucket_id)
+        return True
+
+    def insert(self, job: NewJob, bucket_id: bytes | None = None) -> bool:
+        """A row; False: it is there already."""
+        entry = Entry(job.id, 1 if bucket_id is None else 2, job.handler, job.args, job.due_us, job.headers)
+        with self.lock:
+            if job.id in self.jobs:
+                return False
+            state = JobState.HELD if bucket_id is None else JobState.ASSIGNED
+            self.jobs[job.id] = MemoryJob(entry, job.priority, job.lane, state, bucket_id)
+        return True
+
+    def take(self, until_us: int, runnable: Callable[[MemoryJob], bool]) -> MemoryJob | None:
+        """The next job that waits and is due until then, marked as running: by due time, priority and age."""
+        with self.lock:
+            for job in self.jobs.values():
+                job.lapse(until_us)
+            waiting = [job for job in self.jobs.values() if job.waits and job.due_us <= until_us and runnable(job)]
+            if not waiting:
+                return None
+            now_us = self.clock.wall_us()
+            taken = min(waiting, key=lambda job: (max(job.due_us, now_us), -job.priority, job.due_us, job.entry.id))
+            taken.state = JobState.PROCESSING
+            return taken
+
+    def save(self, job_ids: set[bytes]) -> None:
+        """Jobs that lie in a bucket alone get their rows."""
+        with self.lock:
+            for job_id in job_ids:
+                job = self.jobs.get(job_id)
+                if job is not None and job.state is JobState.SAVE_PENDING:
+                    job.state = JobState.ASSIGNED
