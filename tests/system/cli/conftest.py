@@ -61,10 +61,15 @@ def inside(
 
 
 class Terminal:
-    """A user's terminal: one data directory, commands as processes that can be found again."""
+    """A user's terminal: one data directory, commands as processes that can be found again.
 
-    def __init__(self, data_dir: Path) -> None:
+    Args:
+        folder: the working directory.
+    """
+
+    def __init__(self, data_dir: Path, folder: Path = REPOSITORY) -> None:
         self.data_dir = data_dir
+        self.folder = folder
         self.mark = uuid4().hex
         self.started: list[subprocess.Popen[bytes]] = []
 
@@ -79,7 +84,7 @@ class Terminal:
             process = subprocess.Popen(
                 [sys.executable, "-m", "jobmaster.cli.main", *arguments],
                 env=self.environment,
-                cwd=REPOSITORY,
+                cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -92,7 +97,7 @@ class Terminal:
         done = subprocess.run(
             [sys.executable, "-m", "jobmaster.cli.main", *arguments],
             env=self.environment,
-            cwd=REPOSITORY,
+            cwd=self.folder,
             input=given,
             stdin=subprocess.DEVNULL if given is None else None,
             capture_output=True,
