@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
     from jobmaster.clock import new_job_id
-    from jobmaster.handlers import Call, Cancel, Fail, Handlers, JobContext, JobOptions, Retry, Snooze, call
+    from jobmaster.handlers import (
+        Call,
+        Cancel,
+        Fail,
+        Handlers,
+        JobContext,
+        JobOptions,
+        Retry,
+        Snooze,
+        call,
+        current_job,
+    )
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -101,6 +112,7 @@ __all__ = [
     "call",
     "connect",
     "connect_sync",
+    "current_job",
     "new_job_id",
 ]
 
@@ -156,6 +168,7 @@ _MODULE_OF = {
     "call": "jobmaster.handlers",
     "connect": "jobmaster.wiring",
     "connect_sync": "jobmaster.wiring",
+    "current_job": "jobmaster.handlers",
     "new_job_id": "jobmaster.clock",
 }
 

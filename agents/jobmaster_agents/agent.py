@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from functools import partial
@@ -17,6 +16,7 @@ import msgspec
 from jobmaster import __version__
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
+from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
@@ -32,7 +32,7 @@ from jobmaster_agents.buckets.helper_buckets import HelperBuckets
 from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
-from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
+from jobmaster_agents.event_log import Event, EventLog, set_level
 from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
@@ -52,7 +52,8 @@ from jobmaster_agents.store_connector import StoreConnector
 
 OWN_CERTIFICATE_SECONDS = 0.3
 """Short, because the control thread of an orphan kills the process soon after the supervisor's death."""
-_WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
+WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
+"""Modes of agents that run jobs."""
 
 
 class AgentRuntime:
@@ -160,7 +161,7 @@ class AgentRuntime:
         self.failure_detector = FailureDetector(
             self.ownership, master.members, settings.leases, clock, self.on_death_certificate, telemetry, log
         )
-        owns = agent if agent.mode in _WORKING_MODES else None
+        owns = agent if agent.mode in WORKING_MODES else None
         self.bucket_provisioner = BucketProvisioner(
             owns,
             master,
@@ -232,7 +233,7 @@ class AgentRuntime:
             self._store_connector,
         ]
         periodic_tasks += [self.reachability, self.due_notifier, *self.rescuer.by_store.values()]
-        if self._agent.mode in _WORKING_MODES:
+        if self._agent.mode in WORKING_MODES:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
                 self.anti_entropy,
@@ -266,11 +267,15 @@ class AgentRuntime:
             submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
         )
-        lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
+        lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
         self._publish_phase(AgentPhase.REGISTERED)
         await self._master.members.register(row, lanes, specs)
         self.heartbeat.registered(sent)
+
+    def use_lifespans(self, lifespans: OpenLifespans) -> None:
+        """Handlers get the resources of these lifespans, which are open."""
+        self.bucket_worker.use_lifespans(lifespans)
 
     async def open_all(self) -> None:
         """Open the buckets of the configuration."""
@@ -288,10 +293,10 @@ class AgentRuntime:
         """
         settings = msgspec.json.decode(data, type=ClusterSettings)
         agent = self._agent = settings.agents[self._config.agent]
-        logging.getLogger(LOGGER_NAME).setLevel(settings.observability.log_level.upper())
+        set_level(settings.observability.log_level, root=settings.observability.root_logging)
         self.grace_seconds = settings.leases.grace_seconds
         self.bucket_worker.retune(settings, agent)
-        if agent.mode in _WORKING_MODES:
+        if agent.mode in WORKING_MODES:
             self.bucket_provisioner.follow(agent, self.grace_seconds)
 
     async def leave(self, grace_seconds: float, reason: str) -> bool:
@@ -359,7 +364,7 @@ class AgentRuntime:
             self.bucket_worker.cancel(renewal.cancel_requested)
         self.bucket_worker.due_fetcher.alone = renewal.agents <= 1
         self.leader.on_leader_seen(renewal.leader)
-        if self._agent.mode in _WORKING_MODES:
+        if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)
         if renewal.drain_requested and not self.stop_requested.is_set():

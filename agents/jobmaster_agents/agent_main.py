@@ -38,7 +38,8 @@ def run_child(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
     order = read_order(control_fd)
     sys.path[:0] = [path for path in order.sys_path if path not in sys.path]
-    configure(order.settings.observability.log_level, order.settings.observability.log_format)
+    observability = order.settings.observability
+    configure(observability.log_level, observability.log_format, root=observability.root_logging)
     control = ControlPipe(control_fd, EventLog({"agent": order.agent_id, "name": order.name}))
     control.start()
     config = ChildConfig(

@@ -15,6 +15,7 @@ import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
+from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
@@ -22,13 +23,13 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery
 from jobmaster_agents.call_retry import RepeatedLog, UntilAnswered
-from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
+from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog, relay
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.dispatch import Dispatcher
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
-from jobmaster_agents.execute.process_pool.worker_output import LineRate
+from jobmaster_agents.execute.process_pool.worker_output import LineRate, split_logged
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
@@ -81,6 +82,7 @@ class BucketWorker:
         self._list_prefix = list_prefix
         self._progress = progress = progress or Progress(clock.boottime)
         self._group: asyncio.TaskGroup | None = None
+        self._has_lifespans = False
         self.claimers: dict[bytes, Claimer] = {}
         self._claim_failures = RepeatedLog("claim", log)
         self._claimed_before = 0
@@ -121,7 +123,12 @@ class BucketWorker:
             error_bytes=settings.limits.error_bytes,
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
-            limits=WorkerLimits(jobs_per_worker=agent.isolated_jobs, growth_bytes=agent.isolated_growth_bytes),
+            limits=WorkerLimits(
+                jobs_per_worker=agent.isolated_jobs,
+                growth_bytes=agent.isolated_growth_bytes,
+                lifespan_seconds=agent.lifespan_timeout_seconds if needs_lifespans(handlers) else 0.0,
+            ),
+            log_level=settings.observability.log_level if settings.observability.root_logging else None,
             on_output=self._printed,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
@@ -221,6 +228,11 @@ class BucketWorker:
         finally:
             self._group = None
 
+    def use_lifespans(self, lifespans: OpenLifespans) -> None:
+        """Handlers get the resources of these lifespans, which are open."""
+        self.outcome_builder.resources = lifespans.resources
+        self._has_lifespans = lifespans.needed
+
     def open(self, owned: OwnedBucket) -> None:
         """Serve a bucket that this agent owns in the master and that is open in the store."""
         bucket_id = owned.fence.bucket_id
@@ -289,7 +301,9 @@ class BucketWorker:
     async def aclose(self) -> None:
         """End slots, threads and worker processes."""
         await self.executor.aclose()
-        await self._dispatcher.aclose(timeout_seconds=0.5)
+        await self._dispatcher.aclose(
+            timeout_seconds=0.5, kill=not self._has_lifespans or self._ownership.fenced.is_set()
+        )
 
     # ------------------------------------------------------------ losing buckets
 
@@ -397,9 +411,16 @@ class BucketWorker:
     def _printed(self, line: str, pid: int, job: ProcessJob | None) -> None:
         if (left_out := self._line_rate.admit()) is None:
             return
-        whose = {"job": job.job_id, "handler": job.handler} if job is not None else {}
-        before = {"left_out": left_out} if left_out else {}
-        self._log.info(Event.HANDLER_OUTPUT, {**whose, "worker": pid, "line": line, **before})
+        fields: dict[str, object] = {"worker": pid}
+        if job is not None:
+            fields = {"job": job.job_id, "handler": job.handler, "attempt": job.attempt, **fields}
+        printed, logged = split_logged(line)
+        if printed.strip():
+            self._log.info(
+                Event.HANDLER_OUTPUT, {**fields, "line": printed, **({"left_out": left_out} if left_out else {})}
+            )
+        if logged is not None:
+            relay(logged.level, logged.logger, logged.message, fields)
 
     def _given_up(self, job: ClaimedJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}

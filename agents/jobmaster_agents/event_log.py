@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO
 
+from jobmaster.handlers import current_job
 from jobmaster.model.ids import text
 
 LOGGER_NAME = "jobmaster"
@@ -88,6 +89,7 @@ class Event(StrEnum):
     ATTEMPT_OVERDUE = "attempt_overdue"
     RETRY_POLICY_FAILED = "retry_policy_failed"
     HANDLER_OUTPUT = "handler_output"
+    LIFESPAN_FAILED = "lifespan_failed"
     EXIT_REFUSED = "exit_refused"
     HANDLER_GIVEN_UP = "handler_given_up"
     THREADS_EXHAUSTED = "threads_exhausted"
@@ -160,30 +162,62 @@ def plain(value: object) -> object:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ``at``, ``level``, ``event``, then the fields."""
+    """One JSON object a line: ``at``, ``level``, ``event``, then the fields. Lines of other loggers have ``message`` and
+    ``logger`` in place of ``event``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "at": _stamp(record),
-            "level": record.levelname.lower(),
-            "event": record.getMessage(),
-        }
-        fields: Fields = getattr(record, "jobmaster_fields", {})
-        line.update((name, plain(value)) for name, value in fields.items())
+        line: dict[str, object] = {"at": _stamp(record), "level": record.levelname.lower()}
+        if _is_event(record):
+            line["event"] = record.getMessage()
+        else:
+            line |= {"message": record.getMessage(), "logger": record.name}
+        for name, value in _fields(record).items():
+            line.setdefault(name, plain(value))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True)
 
 
 class TextLines(logging.Formatter):
-    """``2026-01-31T12:00:00.000Z warning bucket_drained bucket=... moved=12``."""
+    """``2026-01-31T12:00:00.000Z warning bucket_drained bucket=... moved=12``. Lines of other loggers have the message in
+    place of the event, and the field ``logger``."""
 
     def format(self, record: logging.LogRecord) -> str:
         parts = [_stamp(record), f"{record.levelname.lower():7}", _one_line(record.getMessage())]
-        fields: Fields = getattr(record, "jobmaster_fields", {})
+        fields = _fields(record)
+        if not _is_event(record):
+            fields = {"logger": record.name, **fields}
         parts.extend(f"{name}={_quoted(plain(value))}" for name, value in fields.items())
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JobFields(logging.Filter):
+    """Adds job, handler and attempt to each line that a running handler logs."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Always true: the line is logged."""
+        if not hasattr(record, "jobmaster_fields") and (context := current_job()) is not None:
+            record.jobmaster_fields = {
+                "job": context.job_id,
+                "handler": context.handler,
+                "attempt": context.attempt,
+            }
+        return True
+
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "jobmaster_fields"}
+"""Attributes of every record; the others were given by the caller as ``extra``."""
+
+
+def _is_event(record: logging.LogRecord) -> bool:
+    return record.name == LOGGER_NAME
+
+
+def _fields(record: logging.LogRecord) -> Fields:
+    own: Fields = getattr(record, "jobmaster_fields", {})
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    return {**own, **extra} if extra else own
 
 
 def _stamp(record: logging.LogRecord) -> str:
@@ -202,13 +236,38 @@ def _one_line(value: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in value)
 
 
-def configure(log_level: str, log_format: str, stream: TextIO | None = None) -> None:
-    """Send the events of this process to ``stream`` (standard error by default)."""
-    logger = logging.getLogger(LOGGER_NAME)
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
+def configure(log_level: str, log_format: str, stream: TextIO | None = None, *, root: bool = False) -> None:
+    """Send the events of this process to ``stream`` (standard error by default).
+
+    Args:
+        root: the lines of all other loggers, too.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logger.addHandler(handler)
-    logger.setLevel(_LEVELS[log_level])
+    handler.addFilter(JobFields())
+    logger = logging.getLogger(LOGGER_NAME)
+    for one in (logger, logging.getLogger()) if root else (logger,):
+        for old in list(one.handlers):
+            one.removeHandler(old)
+        one.addHandler(handler)
     logger.propagate = False
+    set_level(log_level, root=root)
+
+
+def relay(level: str, logger: str, message: str, fields: Fields) -> None:
+    """Log a line of a handler in another process by the root logger of this one."""
+    number = logging.getLevelNamesMapping().get(level, logging.INFO)
+    root = logging.getLogger()
+    if not root.isEnabledFor(number):
+        return
+    # Not by a logger of that name: loggers are never freed, and the name comes from outside.
+    name = f"{logger}.handler" if logger == LOGGER_NAME else logger
+    values = {"name": name, "levelno": number, "levelname": level, "msg": message, "jobmaster_fields": fields}
+    root.handle(logging.makeLogRecord(values))
+
+
+def set_level(log_level: str, *, root: bool) -> None:
+    """Set the least severe level that is logged."""
+    logging.getLogger(LOGGER_NAME).setLevel(_LEVELS[log_level])
+    if root:
+        logging.getLogger().setLevel(_LEVELS[log_level])

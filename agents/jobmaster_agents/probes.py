@@ -6,9 +6,11 @@ import asyncio
 import signal
 
 from jobmaster.clock import Clock
+from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.rules.lease import LeaseStatus
 from jobmaster_agents.agent import AgentRuntime
 
+LIFESPAN_ENDED = "a lifespan of the handlers has ended before its time"
 THREADS_STUCK = "every thread is stuck in a handler that was given up"
 
 
@@ -23,6 +25,8 @@ class AgentLifecycle:
         self.reason = ""
         self.waits_for = ""
         """Error of the server that the start waits for; empty when there is none."""
+        self.lifespans: OpenLifespans | None = None
+        """Set when the start has come to them."""
         self.serving: AgentRuntime | None = None
         """Set when the buckets are open."""
         self.exit_deadline: float | None = None
@@ -33,7 +37,11 @@ class AgentLifecycle:
         return self._starting() if self.serving is None else None
 
     def _starting(self) -> str:
-        return f"it waits for a server: {self.waits_for}" if self.waits_for else "it is starting"
+        if self.waits_for:
+            return f"it waits for a server: {self.waits_for}"
+        if self.lifespans is not None and (place := self.lifespans.waits_at) is not None:
+            return f"it starts the lifespan {place}"
+        return "it is starting"
 
     def draining(self) -> dict[str, object]:
         """Work that is left, and the seconds until running jobs are given back."""
@@ -61,12 +69,19 @@ class AgentLifecycle:
             return "it is leaving: drain requested"
         if self.serving.bucket_worker.threads_exhausted.is_set():
             return f"it is leaving: {THREADS_STUCK}"
+        if self.lifespans is not None and self.lifespans.ended.is_set():
+            return f"it is leaving: {LIFESPAN_ENDED}"
         ownership = self.serving.ownership
         if ownership.fenced.is_set():
             return f"it is fenced: {ownership.fenced_why}"
         if ownership.lease_status(self._now()) not in (LeaseStatus.TRUSTED, LeaseStatus.SUSPENDED):
             return "its lease has not been renewed in time: it starts nothing"
         return None
+
+    @property
+    def seconds_left(self) -> float:
+        """Rest of the grace time of the exit."""
+        return 0.0 if self.exit_deadline is None else max(self.exit_deadline - self._now(), 0.0)
 
     def begin_exit(self, grace_seconds: float) -> None:
         """Note that the exit begins now."""

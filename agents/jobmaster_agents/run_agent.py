@@ -1,7 +1,7 @@
 """One agent from start to exit: opens the servers, registers, works, and shuts down in order.
 
-Start: probes -> master -> schema check -> stores -> lease -> periodic tasks -> buckets (master first, then store). The
-start waits for a server that does not answer: a process that ended instead would only be started again. Graceful exit
+Start: probes -> master -> schema check -> stores -> lifespans -> lease -> periodic tasks -> buckets (master, then store).
+The start waits for a server that does not answer: a process that ended instead would only be started again. Graceful exit
 (SIGTERM, drain request): the readiness probe fails, the buckets complete while the heartbeat goes on, then the agent
 retires. Fenced or orphaned: nothing is written any more; the process ends and its supervisor starts a new agent.
 """
@@ -16,28 +16,30 @@ from typing import Any
 
 from jobmaster.clock import SystemClock
 from jobmaster.handlers import load_handlers
+from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores, open_transactions
-from jobmaster_agents.agent import AgentRuntime
+from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.http_server import HttpServer, port_of
 from jobmaster_agents.launch.order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
+from jobmaster_agents.lifespan_start import leave_lifespans, open_lifespans
 from jobmaster_agents.loop_watchdog import LoopWatchdog
 from jobmaster_agents.periodic_task import run_periodically
-from jobmaster_agents.probes import THREADS_STUCK, AgentLifecycle
+from jobmaster_agents.probes import LIFESPAN_ENDED, THREADS_STUCK, AgentLifecycle
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.store_connector import StoreConnector
 
 ORPHANED_EXIT_CODE = 76
 """Exit code of a process whose supervisor died."""
 RECYCLED_EXIT_CODE = 71
-"""Exit code of a graceful exit that makes room for a fresh process: all threads are stuck."""
+"""Exit code of a graceful exit that makes room for a fresh process: all threads are stuck, or a lifespan has ended."""
 LEFT_BEHIND_EXIT_CODE = 1
 """Exit code of a graceful exit that left buckets to the rescue."""
 _LAST_TICKS_SECONDS = 1.0
@@ -79,8 +81,20 @@ async def run_agent(config: ChildConfig) -> int:
         master, store_connector = servers
         transactions = open_transactions(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(transactions.close)
-        runtime = AgentRuntime(config, agent, master, store_connector, handlers, clock, telemetry, log, transactions)
-        return await _run_with_watchdog(config, runtime, lifecycle, log)
+        lifespans = OpenLifespans(handlers if agent.mode in WORKING_MODES else (), agent.lifespan_timeout_seconds)
+        if not await open_lifespans(lifespans, config, lifecycle, log):
+            return 0
+        code = None
+        try:
+            # Every job gets a copy of the context variables that are captured here.
+            runtime = lifespans.context.run(
+                AgentRuntime, config, agent, master, store_connector, handlers, clock, telemetry, log, transactions
+            )
+            runtime.use_lifespans(lifespans)
+            code = await _run_with_watchdog(config, runtime, lifecycle, log)
+        finally:
+            await leave_lifespans(lifespans, config, lifecycle, log, in_order=code in (0, RECYCLED_EXIT_CODE))
+        return code
 
 
 async def _open_servers(
@@ -204,12 +218,14 @@ async def _wait_and_shut_down(
     """Wait for a reason to end, and shut down."""
     fenced, orphaned = runtime.ownership.fenced, lifecycle.orphaned
     stuck = runtime.bucket_worker.threads_exhausted
-    await _first_of(fenced, orphaned, lifecycle.leave, runtime.stop_requested, stuck)
+    ended = lifecycle.lifespans.ended if lifecycle.lifespans is not None else asyncio.Event()
+    await _first_of(fenced, orphaned, lifecycle.leave, runtime.stop_requested, stuck, ended)
     if not (fenced.is_set() or orphaned.is_set()):
-        recycled = stuck.is_set() and not (lifecycle.leave.is_set() or runtime.stop_requested.is_set())
-        if recycled:
+        recycled = not (lifecycle.leave.is_set() or runtime.stop_requested.is_set())
+        if recycled and stuck.is_set():
             log.error(Event.THREADS_EXHAUSTED, {"threads": config.settings.agents[config.agent].threads})
-        reason = THREADS_STUCK if recycled else lifecycle.reason or "drain requested"
+        why_recycled = THREADS_STUCK if stuck.is_set() else LIFESPAN_ENDED
+        reason = why_recycled if recycled else lifecycle.reason or "drain requested"
         log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": runtime.grace_seconds})
         lifecycle.begin_exit(runtime.grace_seconds)
         leaving = asyncio.ensure_future(runtime.leave(runtime.grace_seconds, reason))

@@ -7,6 +7,7 @@ are checked at submit and again at run.
 
 from jobmaster.handlers.call import Call, call
 from jobmaster.handlers.context import JobContext
+from jobmaster.handlers.current import current_job
 from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
@@ -31,5 +32,6 @@ __all__ = [
     "call",
     "check_lane",
     "check_name",
+    "current_job",
     "load_handlers",
 ]

@@ -26,6 +26,27 @@ else:
 _CLOCK = SystemClock()
 
 
+class _NoResources:
+    """Stands for the resources of a handler whose registry has no lifespan."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked by the language, not by a handler
+            raise AttributeError(name)
+        raise InputError(
+            f"ctx.resources.{name}: the registry of this handler has no lifespan",
+            hint="give it one: Handlers(lifespan=...)",
+        )
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "<no resources: the registry has no lifespan>"
+
+
+NO_RESOURCES: Any = _NoResources()
+
+
 class AttemptRuntime(Protocol):
     """What runs an attempt, and what it offers to the handler beyond its context."""
 
@@ -70,6 +91,8 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     clock: Clock = _CLOCK
     runtime: AttemptRuntime | None = None
     """Of handlers declared with ``transactional=True`` or ``confirm="explicit"``."""
+    resources: Resources = NO_RESOURCES
+    """What the lifespan of the handler's registry has yielded: ``Handlers(lifespan=...)``."""
 
     @property
     def job_id(self) -> UUID:

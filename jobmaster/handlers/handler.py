@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,6 +13,9 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from jobmaster.codec import decode_json, encode_value
+from jobmaster.handlers.context import JobContext
+from jobmaster.handlers.lifespan import Lifespan
+from jobmaster.handlers.middleware import Around, Innermost, call_with_dependencies, run_around
 from jobmaster.handlers.options import HandlerOptions
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
@@ -26,7 +30,7 @@ _NONE = (None, type(None))
 
 
 class Handler:
-    """A declared handler. Made by ``Handlers.job``; immutable."""
+    """A declared handler. Made by ``Handlers.job``; only its middleware may be added to afterwards."""
 
     __slots__ = (
         "_by_position",
@@ -36,11 +40,16 @@ class Handler:
         "_optional",
         "_signature",
         "_typed_result",
+        "around",
         "function",
+        "has_dependencies",
         "is_async",
+        "is_surrounded",
+        "lifespan",
         "mappings",
         "models",
         "name",
+        "needs_context",
         "options",
         "returns_none",
         "runs_elsewhere",
@@ -51,7 +60,15 @@ class Handler:
         "wants_context",
     )
 
-    def __init__(self, name: str, function: Callable[..., Any], options: HandlerOptions, signature: Signature) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: HandlerOptions,
+        signature: Signature,
+        lifespan: Lifespan | None = None,
+        around: tuple[Around, ...] = (),
+    ) -> None:
         self.name = name
         self.function = function
         """Call it with ``(**arguments)``, or ``(context, **arguments)`` when ``wants_context``."""
@@ -93,6 +110,19 @@ class Handler:
         if self._typed_result is None and not untyped:
             self._typed_result = msgspec.json.Decoder(signature.returns)
         self.spec = self._make_spec()
+        self.lifespan = lifespan
+        """Of the registry that the handler was declared in."""
+        self.has_dependencies = signature.has_dependencies
+        """Something among its parameters is resolved at the call."""
+        self.surround(around)
+
+    def surround(self, around: tuple[Around, ...]) -> None:
+        """Have this middleware run around the function; the first is the outermost."""
+        self.around = around
+        self.is_surrounded = bool(around) or self.has_dependencies
+        """Something runs around the function, on an event loop: middleware, or dependencies that are resolved."""
+        self.needs_context = self.is_surrounded or self.wants_context
+        """It is run with a ``JobContext``."""
         self._once: Handler | None = None
 
     def __repr__(self) -> str:
@@ -103,7 +133,9 @@ class Handler:
         if self.options.delivery is Delivery.AT_MOST_ONCE:
             return self
         if self._once is None:
-            self._once = Handler(self.name, self.function, self.options.once(), self._signature)
+            self._once = Handler(
+                self.name, self.function, self.options.once(), self._signature, self.lifespan, self.around
+            )
         return self._once
 
     @property
@@ -115,6 +147,29 @@ class Handler:
     def returns(self) -> Any:
         """The return annotation, ``Any`` without an annotation."""
         return self._signature.returns
+
+    # ------------------------------------------------------------ the call
+
+    def run(self, context: JobContext[Any], arguments: dict[str, Any]) -> Awaitable[object]:
+        """Call an ``async def`` with all that stands around it; the awaitable gives the result."""
+        if not self.is_surrounded:
+            result: Awaitable[object] = self.invoke(context, arguments)
+            return result
+        return self.run_surrounded(context, arguments, partial(self.invoke, context))
+
+    def invoke(self, context: JobContext[Any], arguments: dict[str, Any]) -> Any:
+        """Call the function itself, without what stands around it."""
+        return self.function(context, **arguments) if self.wants_context else self.function(**arguments)
+
+    def run_surrounded(
+        self, context: JobContext[Any], arguments: dict[str, Any], innermost: Innermost
+    ) -> Awaitable[object]:
+        """Run the middleware and resolve the dependencies around ``innermost``, on the present event loop."""
+        if self.has_dependencies:
+            return run_around(
+                self.around, context, partial(call_with_dependencies, self.function, arguments, innermost)
+            )
+        return run_around(self.around, context, partial(innermost, arguments))
 
     # ------------------------------------------------------------ arguments
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from jobmaster.handlers.handler import Handler
+from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
+from jobmaster.handlers.middleware import Around, check_around
 from jobmaster.handlers.options import JobOptions, check_name, checked_options
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
 from jobmaster.model.suggestion import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound=Around)
 
 
 class Handlers:
@@ -28,9 +31,21 @@ class Handlers:
         async def resize(path: str, width: int = 800) -> Size: ...
 
     The function stays what it was: it can be called, tested and type-checked as before.
+
+    Args:
+        lifespan: a function without parameters that returns an async context manager, such as one that is decorated with
+            ``contextlib.asynccontextmanager``. Every process that runs these handlers enters it before the first job and
+            leaves it after the last one; what it yields is ``ctx.resources``.
+
+    Raises:
+        ConfigError: ``lifespan`` is no such function.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lifespan: LifespanFunction | None = None) -> None:
+        self._lifespan = None if lifespan is None else Lifespan(lifespan)
+        self._around: tuple[Around, ...] = ()
+        self._declared: list[Handler] = []
+        """Handlers that were declared here, not merged."""
         self._by_name: dict[str, Handler] = {}
         self._by_function: dict[Callable[..., Any], Handler] = {}
 
@@ -73,13 +88,31 @@ class Handlers:
                 hint="give one of them another name",
             )
         checked = checked_options(options, handler=name, is_async=inspect.iscoroutinefunction(function))
-        handler = Handler(name, function, checked, read_signature(function, name))
+        signature = read_signature(function, name)
+        handler = Handler(name, function, checked, signature, self._lifespan, self._around)
+        self._declared.append(handler)
         self._by_name[name] = handler
         self._by_function[function] = handler
         return handler
 
+    def around(self, function: A) -> A:
+        """Declare middleware: ``async def timed(ctx, run)``, which is run in place of each handler of this registry, and
+        awaits ``run()`` for the handler's result. What it returns is the job's result, what it raises is the job's error.
+
+        The first one that is declared is the outermost. Handlers of merged registries keep the middleware of their own.
+
+        Raises:
+            ConfigError: it is no ``async def``, or cannot be called with ``(ctx, run)``.
+        """
+        check_around(function)
+        self._around = (*self._around, function)
+        for handler in self._declared:
+            handler.surround(self._around)
+        return function
+
     def merge(self, other: Handlers) -> None:
-        """Take over another registry's handlers; ``ConfigError`` when a name means different functions."""
+        """Take over another registry's handlers, each with the lifespan and the middleware of the registry that declared it;
+        ``ConfigError`` when a name means different functions."""
         for handler in other:
             taken = self._by_name.get(handler.name)
             if taken is not None and taken.function is not handler.function:

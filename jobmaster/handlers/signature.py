@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from jobmaster.handlers.context import JobContext
+from jobmaster.handlers.middleware import dependencies_of
 from jobmaster.model.errors import ConfigError
 from jobmaster.pydantic_models import ModelType, has_model, model_schemas, plain_foreign
 
@@ -46,6 +47,8 @@ class Signature(NamedTuple):
     """Parameters that pydantic reads; their fields in ``struct`` are JSON as it came."""
     returned_model: ModelType | None = None
     """The return annotation, if pydantic reads it."""
+    has_dependencies: bool = False
+    """Some parameters, or what stands in their annotations, are resolved at the call and are no arguments of the job."""
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -60,6 +63,9 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     wants_context = bool(parameters) and _is_context(parameters[0], hints)
     if wants_context:
         del parameters[0]
+    dependencies = dependencies_of(function, name)
+    if dependencies:
+        parameters = [one for one in parameters if one.name not in dependencies]
     for parameter in parameters:
         _refuse_unsendable(parameter, name, hints)
     fields, models = _fields(parameters, hints, name)
@@ -79,8 +85,9 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     texts = tuple(name for name in names if hints.get(name) in (str, str | None))
     mappings = any(hints.get(name) not in _SCALARS for name in names)
     return Signature(
-        struct, names, required, wants_context, returns, schema, by_position, texts, mappings, models, returned_model
-    )
+        struct, names, required, wants_context, returns, schema, by_position, texts, mappings, models, returned_model,
+        has_dependencies=dependencies is not None,
+    )  # fmt: skip
 
 
 def _fields(

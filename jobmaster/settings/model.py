@@ -174,6 +174,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Jobs after which a worker process is replaced."""
     isolated_growth_bytes: Bytes = 512 * 1024 * 1024
     """Growth of a worker process's resident memory since its first job after which it is replaced (Linux); 0 = never."""
+    lifespan_timeout_seconds: PositiveSeconds = 60.0
+    """How long the lifespans of the handlers may take to start, in an agent and in each worker process."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """In place of ``observability.metrics_port``, for kinds of agents that share a machine."""
 
@@ -344,6 +346,9 @@ class Observability(Section, frozen=True, kw_only=True):
     """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """``text`` for people, ``json`` (one object a line) for collectors."""
+    root_logging: bool = True
+    """An agent's root logger has the same format and level, so that lines of handlers name their job. Otherwise it is left to
+    the handlers' modules."""
     metrics_host: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_.:%-]+$")] = "127.0.0.1"
     """Address for metrics and probes, which have no password. In a container ``0.0.0.0`` (``::``): every address."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None

@@ -50,7 +50,7 @@ class AgentProcess:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def count(self, event: str) -> int:
-        return sum(1 for line in self.events if line["event"] == event)
+        return sum(1 for line in self.events if line.get("event") == event)
 
     async def wait_event(self, event: str, times: int = 1, seconds: float = 20) -> dict[str, Any]:
         async def seen() -> bool:
@@ -58,7 +58,7 @@ class AgentProcess:
             return self.count(event) >= times
 
         await eventually(seen, seconds, lambda: f"{event} in {self.log.read_text()}")
-        return [line for line in self.events if line["event"] == event][times - 1]
+        return [line for line in self.events if line.get("event") == event][times - 1]
 
     def children(self) -> list[int]:
         """Pids of the agents under this supervisor."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from typing import NamedTuple, Protocol
 
+from jobmaster.handlers import JobContext
+from jobmaster.handlers.current import set_running
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
@@ -40,6 +43,8 @@ class JobDispatcher(Protocol):
 
 OnOverdue = Callable[[ClaimedJob, float], None]
 """Called once for an attempt that has run longer than ``warn_after`` of its handler: job, seconds."""
+MakeContext = Callable[[ClaimedJob, float], JobContext]
+"""Makes the context of a job that has started at that time (CLOCK_BOOTTIME seconds)."""
 OnDetached = Callable[[ClaimedJob, StopCause, float], None]
 """Called for a handler on the loop that does not stop: job, cause of the stop, seconds since the first cancellation."""
 
@@ -63,6 +68,9 @@ class Slot:
     """One task that runs jobs one after another."""
 
     __slots__ = (
+        "_context",
+        "_context_job",
+        "_make_context",
         "cancelling",
         "cause",
         "deadline",
@@ -74,9 +82,15 @@ class Slot:
         "stop_requested_at",
         "tainted",
         "task",
+        "variables",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, make_context: MakeContext, variables: Context) -> None:
+        self._make_context = make_context
+        self._context: JobContext | None = None
+        self._context_job: ClaimedJob | None = None
+        self.variables = set_running(variables, self)
+        """Context variables at the start of every job."""
         self.task: asyncio.Task[None] | None = None
         self.cancelling: Callable[[], int] = int
         """``task.cancelling``."""
@@ -94,6 +108,19 @@ class Slot:
         """A job has left state in the task (a cancellation, a context variable): the slot must not run another job."""
         self.detached = False
         """Its job has its outcome, and the handler still runs."""
+
+    def context_of(self, job: ClaimedJob, started: float) -> JobContext:
+        """The context of the job that starts now."""
+        self._context = context = self._make_context(job, started)
+        self._context_job = job
+        return context
+
+    def current_context(self) -> JobContext | None:
+        """The context of the job that runs here (see ``current_job``); ``None`` between two jobs."""
+        job = self.job
+        if job is None:
+            return self._context if self.detached else None
+        return self._context if self._context_job is job else self.context_of(job, self.started)
 
 
 class BucketQueue:

@@ -17,8 +17,11 @@ import functools
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from math import inf
+from typing import Any
 
 from jobmaster.clock import Clock
+from jobmaster.handlers import JobContext
+from jobmaster.handlers.current import set_running
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
@@ -27,7 +30,7 @@ from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, Dispatched
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.thread_pool import ThreadPool
-from jobmaster_agents.execute.transactional.runner import TransactionalRunner
+from jobmaster_agents.execute.transactional.runner import TransactionalRunner, is_current_task
 from jobmaster_agents.outcomes.outcome_builder import (
     OutcomeBuilder,
     StopCause,
@@ -108,7 +111,7 @@ class Dispatcher:
         handler = job.handler
         assert handler is not None
         limit = self._alone if self._outcome_builder.runs_alone(job) else self._limits[handler.options.mode]
-        dispatched = self._dispatched[job] = DispatchedJob(job, done, limit)
+        dispatched = self._dispatched[job] = DispatchedJob(job, done, limit, self._make_context)
         limit.waiting.append(dispatched)
         self._admit(limit)
 
@@ -124,7 +127,7 @@ class Dispatcher:
             dispatched.context.cancelled = True
         now = self._now()
         if dispatched.task is not None:
-            if dispatched.limit is self._in_tasks:
+            if dispatched.on_loop:
                 dispatched.stop_requested_at, dispatched.stop_repeat_at = now, now + CANCEL_AGAIN_SECONDS
             dispatched.task.cancel()
             return
@@ -185,10 +188,15 @@ class Dispatcher:
         dispatched = self._dispatched.get(job)
         return dispatched is not None and not dispatched.started
 
-    async def aclose(self, timeout_seconds: float) -> None:
-        """Kill workers, cancel tasks, close the threads. Jobs that still run get no outcome."""
+    async def aclose(self, timeout_seconds: float, *, kill: bool = True) -> None:
+        """End workers, cancel tasks, close the threads. Jobs that still run get no outcome.
+
+        Args:
+            kill: kill the workers; False: they leave their lifespans first.
+        """
         self._transactional.closing = True
-        self._pool.kill_all()
+        if kill:
+            self._pool.kill_all()
         tasks = [
             dispatched.task for dispatched in (*self._dispatched.values(), *self._stuck) if dispatched.task is not None
         ]
@@ -209,10 +217,15 @@ class Dispatcher:
             limit.waiting.remove(dispatched)
             limit.admitted += 1
             dispatched.admitted = True
+            handler = dispatched.job.handler
             if limit is self._in_tasks:
+                dispatched.on_loop = True
                 self._spawn(dispatched, self._run_transactional(dispatched), "jobmaster-transactional")
             elif limit is not self._in_threads:
                 self._spawn(dispatched, self._run_in_process(dispatched), "jobmaster-process")
+            elif handler is not None and handler.is_surrounded:
+                dispatched.on_loop = True
+                self._spawn(dispatched, self._run_around_thread(dispatched), "jobmaster-around-thread")
             elif needs_write(dispatched.job):
                 self._spawn(dispatched, self._authorise_thread(dispatched), "jobmaster-authorise")
             else:
@@ -228,7 +241,8 @@ class Dispatcher:
                 self._on_failure(error)
 
         # A fresh context: the caller may be another job that has just ended.
-        dispatched.task = task = self._loop.create_task(work, name=name, context=self._context.copy())
+        context = set_running(self._context.copy(), dispatched)
+        dispatched.task = task = self._loop.create_task(work, name=name, context=context)
         task.add_done_callback(ended)
 
     def _next(self, limit: ConcurrencyLimit, now: float) -> DispatchedJob | None:
@@ -259,6 +273,9 @@ class Dispatcher:
         then(dispatched.limit)
 
     # ------------------------------------------------------------ the start
+
+    def _make_context(self, dispatched: DispatchedJob) -> JobContext:
+        return self._outcome_builder.context(dispatched.job, dispatched.deadline)
 
     async def _begins(self, dispatched: DispatchedJob) -> bool:
         """``_may_begin``, but False instead of the cancellation that stopped the job."""
@@ -337,13 +354,14 @@ class Dispatcher:
             arguments = handler.decode(job.entry.args)
             function = handler.function
             if handler.wants_context:
-                dispatched.context = self._outcome_builder.context(job, dispatched.deadline)
-                function = functools.partial(function, dispatched.context)
+                function = functools.partial(function, dispatched.current_context())
 
             def ended(error: BaseException | None, result: object, ran_us: int) -> None:
                 self._thread_ended(dispatched, error, result, ran_us)
 
-            dispatched.thread = self._threads.submit(function, arguments, ended)
+            # A copy each, so that no context variable leaks from one job into the next.
+            context = set_running(self._context.copy(), dispatched)
+            dispatched.thread = self._threads.submit(function, arguments, ended, context)
         except Unavailable:  # no thread can be started; the same error of a handler comes by ``ended``
             dispatched.started = 0.0
             self._loop.call_soon(self._not_started, dispatched)
@@ -367,6 +385,71 @@ class Dispatcher:
         else:
             self._outcome_builder.returned(dispatched.job, result, started, ended)
         self._finish(dispatched)
+
+    async def _run_around_thread(self, dispatched: DispatchedJob) -> None:
+        """Middleware and dependencies run in this task, and the function in a thread."""
+        if not await self._begins(dispatched):
+            self._end_unstarted(dispatched)
+            return
+        handler = dispatched.job.handler
+        assert handler is not None
+        error: BaseException | None = None
+        result: object = None
+        try:
+            arguments = handler.decode(dispatched.job.entry.args)
+            in_thread = functools.partial(self._await_thread, dispatched)
+            result = await handler.run_surrounded(dispatched.current_context(), arguments, in_thread)
+        except BaseException as raised:
+            if isinstance(raised, asyncio.CancelledError) and dispatched.cause is None and self._transactional.closing:
+                raise  # the process ends: no outcome
+            if not is_current_task(raised):
+                raise  # the coroutine is closed from outside
+            error = raised
+        if dispatched.detached:
+            return
+        dispatched.is_ending = True
+        if not dispatched.started:
+            self._not_started(dispatched)
+            return
+        self._around_ended(dispatched, error, result)
+        self._finish(dispatched)
+
+    async def _await_thread(self, dispatched: DispatchedJob, arguments: dict[str, Any]) -> object:
+        """Call the function of a handler in a thread, with the context variables of this task."""
+        handler = dispatched.job.handler
+        assert handler is not None
+        ended: asyncio.Future[tuple[BaseException | None, object]] = self._loop.create_future()
+
+        def deliver(error: BaseException | None, result: object, _: int) -> None:
+            if not ended.done():
+                ended.set_result((error, result))
+
+        call = {"context": dispatched.current_context(), "arguments": arguments}
+        try:
+            thread = self._threads.submit(handler.invoke, call, deliver)
+        except Unavailable:
+            dispatched.started = 0.0
+            raise
+        try:
+            error, result = await ended
+        except asyncio.CancelledError:
+            dispatched.current_context().cancelled = True
+            self._threads.quarantine(thread)
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def _around_ended(self, dispatched: DispatchedJob, error: BaseException | None, result: object) -> None:
+        job, started, now, cause = dispatched.job, dispatched.started, self._now(), dispatched.cause
+        if cause is not None and isinstance(error, asyncio.CancelledError):
+            self._outcome_builder.stopped(job, cause, started, now)
+        elif cause is StopCause.SUPERSEDED:
+            return
+        elif error is not None:
+            self._outcome_builder.raised(job, error, started, now)
+        else:
+            self._outcome_builder.returned(job, result, started, now)
 
     # ------------------------------------------------------------ tasks
 

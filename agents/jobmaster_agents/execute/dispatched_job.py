@@ -40,6 +40,7 @@ class DispatchedJob:
     job: ClaimedJob
     done: Done
     limit: ConcurrencyLimit
+    make_context: Callable[[DispatchedJob], JobContext]
     admitted: bool = False
     """It counts against its limit."""
     allowed: bool = False
@@ -64,3 +65,13 @@ class DispatchedJob:
     """The handler has ended; what is left to do is the agent's."""
     detached: bool = False
     """The handler does not stop, and the job has its outcome."""
+    on_loop: bool = False
+    """Its task runs code of the user: it is stopped by a cancellation."""
+
+    def current_context(self) -> JobContext:
+        """Its context, made when it is first needed (see ``current_job``)."""
+        context = self.context
+        if context is None:
+            context = self.context = self.make_context(self)
+            context.cancelled = self.cause is not None
+        return context

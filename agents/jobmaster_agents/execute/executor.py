@@ -21,10 +21,11 @@ to the outcome writer; this module makes no call to a store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
+from jobmaster.handlers import JobContext
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.bucket_queues import (
     CANCEL_AGAIN_SECONDS,
@@ -227,6 +228,7 @@ class Executor:
 
     def _detach(self, slot: Slot, job: ClaimedJob, cause: StopCause) -> None:
         """The handler catches every cancellation: the job gets its outcome, another slot its place. The sweep cancels on."""
+        slot.current_context()  # the handler still runs as this job
         slot.detached = slot.tainted = True
         del self._slots[slot]
         self._stuck[slot] = None
@@ -255,9 +257,9 @@ class Executor:
                 self._waking = True
                 return
         if len(self._slots) < self._settings.max_running and not self._closed:
-            slot = Slot()
             # A fresh context: the caller may be a job.
-            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=self._context.copy())
+            slot = Slot(self._make_context, self._context.copy())
+            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=slot.variables.copy())
             slot.cancelling = slot.task.cancelling
             slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
             self._slots[slot] = None
@@ -375,7 +377,7 @@ class Executor:
         if not self._sweeping:
             self._start_sweep()
         try:
-            result = await (outcome_builder.call(job, now) if handler.wants_context else handler.call(entry.args))
+            result = await (self._call(slot, job, now) if handler.needs_context else handler.call(entry.args))
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
             return self._raised(slot, queue, job, error, now)
         cause = slot.cause
@@ -391,12 +393,22 @@ class Executor:
             if cause is StopCause.SUPERSEDED:
                 return ended
         try:  # 30 ns: an unchanged context shares the very same mapping
-            if copy_context() != self._context:
+            if copy_context() != slot.variables:
                 slot.tainted = True
         except Exception:  # the values are foreign code, and so is their comparison
             slot.tainted = True
         outcome_builder.returned(job, result, now, ended)
         return ended
+
+    def _call(self, slot: Slot, job: ClaimedJob, started: float) -> Awaitable[object]:
+        """Decode the arguments, and call a handler that is run with a context."""
+        handler = job.handler
+        assert handler is not None
+        arguments = handler.decode(job.entry.args)
+        return handler.run(slot.context_of(job, started), arguments)
+
+    def _make_context(self, job: ClaimedJob, started: float) -> JobContext:
+        return self._outcome_builder.context(job, started + self._outcome_builder.timeout_seconds(job))
 
     def _raised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
         """The outcome of a job whose handler raised; raises the error again when the process ends."""

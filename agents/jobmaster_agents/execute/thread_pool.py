@@ -29,9 +29,23 @@ OnDone = Callable[[BaseException | None, object, int], None]
 class ThreadJob:
     """One submitted call: the handle for ``quarantine``."""
 
-    __slots__ = ("_fn", "_kwargs", "_on_done", "error", "over", "quarantined", "ran_us", "result", "started_at")
+    __slots__ = (
+        "_context",
+        "_fn",
+        "_kwargs",
+        "_on_done",
+        "error",
+        "over",
+        "quarantined",
+        "ran_us",
+        "result",
+        "started_at",
+    )
 
-    def __init__(self, fn: Callable[..., object], kwargs: Mapping[str, object], on_done: OnDone) -> None:
+    def __init__(
+        self, fn: Callable[..., object], kwargs: Mapping[str, object], on_done: OnDone, context: contextvars.Context
+    ) -> None:
+        self._context = context
         self._fn = fn
         self._kwargs = kwargs
         self._on_done = on_done
@@ -44,11 +58,10 @@ class ThreadJob:
         self.ran_us = 0
 
     def run(self, now: Callable[[], float]) -> None:
-        """In the thread: call the function in a context of its own and keep its result or error."""
+        """In the thread: call the function in its context and keep its result or error."""
         started = self.started_at or now()
         try:
-            # A fresh context, so that no context variable leaks from one job into the next.
-            self.result = contextvars.Context().run(self._fn, **self._kwargs)
+            self.result = self._context.run(self._fn, **self._kwargs)
         except BaseException as error:  # SystemExit of a handler fails its attempt and does not end the thread
             self.error = error
         self.ran_us = int((now() - started) * 1e6)
@@ -113,13 +126,22 @@ class ThreadPool:
         """Number of jobs that no thread has taken yet."""
         return len(self._jobs)
 
-    def submit(self, fn: Callable[..., object], kwargs: Mapping[str, object], on_done: OnDone) -> ThreadJob:
+    def submit(
+        self,
+        fn: Callable[..., object],
+        kwargs: Mapping[str, object],
+        on_done: OnDone,
+        context: contextvars.Context | None = None,
+    ) -> ThreadJob:
         """Run ``fn(**kwargs)`` in a thread; ``on_done`` is called on the loop when it has returned or raised.
+
+        Args:
+            context: context variables of the call, for this call alone; default: a copy of the caller's.
 
         Raises:
             Unavailable: there is no thread and none could be started; the job was not accepted.
         """
-        job = ThreadJob(fn, kwargs, on_done)
+        job = ThreadJob(fn, kwargs, on_done, contextvars.copy_context() if context is None else context)
         with self._lock:
             if self._closed:
                 raise Unavailable("the thread pool is closed", hint="hand the job back")

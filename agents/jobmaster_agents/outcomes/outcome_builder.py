@@ -7,17 +7,19 @@ end; the rows go to the outcome writer.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from math import inf, isfinite
-from typing import Protocol, cast
+from typing import Protocol
 
 import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
+from jobmaster.handlers.context import NO_RESOURCES
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
+from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.job_retry import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
@@ -87,6 +89,8 @@ class OutcomeBuilder:
         self._retry_here_seconds = retry_here_seconds
         self._chance = chance
         self.on_policy_problem = on_policy_problem
+        self.resources: Mapping[Lifespan, object] = {}
+        """What the lifespans of this process have yielded."""
         self.retried = 0
         self.abandoned = 0
 
@@ -96,20 +100,11 @@ class OutcomeBuilder:
         """True when the job has been rescued so often that it gets a process of its own."""
         return runs_alone(job.entry.rescues, self.defaults.max_rescues)
 
-    def call(self, job: ClaimedJob, started: float) -> Awaitable[object]:
-        """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""
-        handler = job.handler
-        assert handler is not None
-        if handler.wants_context:
-            arguments = handler.decode(job.entry.args)
-            context = self.context(job, started + self.timeout_seconds(job))
-            return cast("Awaitable[object]", handler.function(context, **arguments))
-        return cast("Awaitable[object]", handler.call(job.entry.args))
-
     def context(self, job: ClaimedJob, deadline: float) -> JobContext:
         """The ``ctx`` of the handler."""
         entry = job.entry
         owned = job.claimed_list.owned
+        lifespan = None if job.handler is None else job.handler.lifespan
         context: JobContext = JobContext(
             job_id_bytes=entry.id,
             token=entry.token,
@@ -122,6 +117,7 @@ class OutcomeBuilder:
             headers=self.headers(job),
             deadline_boottime=deadline,
             clock=self._clock,
+            resources=NO_RESOURCES if lifespan is None else self.resources[lifespan],
         )
         if job.handler is not None and (warn_after := job.handler.options.warn_after_seconds) is not None:
             context.warn_after = warn_after

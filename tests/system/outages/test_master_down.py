@@ -205,7 +205,7 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     assert agent.children() == children, "no agent was restarted"
     assert agent.count("child_exited") == agent.count("agent_fenced") == agent.count("agent_certified_dead") == 0
     assert agent.count("agent_suspended") == agent.count("agent_resumed") == 2
-    assert sum(line["applied"] for line in agent.events if line["event"] == "outcomes_applied") > 200
+    assert sum(line["applied"] for line in agent.events if line.get("event") == "outcomes_applied") > 200
     assert (await own.fetch("SELECT count(*) FROM job WHERE rescues > 0"))[0][0] == 0
     assert await own.bucket_events("LOST") == 0
     await assert_whole(own, load.receipts)

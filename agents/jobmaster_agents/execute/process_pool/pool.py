@@ -49,6 +49,7 @@ class ProcessPool:
         result_bytes, error_bytes: limits of the result and of the error of one attempt.
         on_output: called with each line that a worker prints.
         access: how workers open transactions on the master (``Setup.access``).
+        log_level: of the workers' root logger (``Setup.log_level``).
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ProcessPool:
         limits: WorkerLimits | None = None,
         on_output: OnOutput = lambda line, pid, job: None,
         access: bytes = b"",
+        log_level: str | None = None,
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
@@ -79,6 +81,8 @@ class ProcessPool:
             error_bytes=error_bytes,
             growth_bytes=self._limits.growth_bytes,
             access=access,
+            lifespan_seconds=self._limits.lifespan_seconds,
+            log_level=log_level,
         )
         self._loop = asyncio.get_running_loop()
         self._processes: set[WorkerProcess] = set()

@@ -56,6 +56,10 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     """Growth of its resident size since its first job above which the worker asks to be replaced; 0 = never."""
     access: bytes = b""
     """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
+    lifespan_seconds: float = 60.0
+    """How long the lifespans of the handlers may take to start."""
+    log_level: str | None = None
+    """Least severe line of the root logger; ``None``: logging is left to the handlers' modules."""
 
 
 class RunJob(msgspec.Struct, frozen=True, tag="run", array_like=True):

@@ -16,6 +16,7 @@ import asyncio
 import faulthandler
 import fcntl
 import io
+import logging
 import os
 import queue
 import select
@@ -23,8 +24,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Coroutine
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from functools import partial
 from math import inf
 from types import FrameType
 from typing import Any, NoReturn
@@ -34,6 +36,10 @@ import msgspec
 from jobmaster.clock import SystemClock
 from jobmaster.codec import error_of
 from jobmaster.handlers import Cancel, Fail, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
+from jobmaster.handlers.context import NO_RESOURCES
+from jobmaster.handlers.current import set_running
+from jobmaster.handlers.lifespan import OpenLifespans
+from jobmaster.handlers.middleware import Innermost
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
@@ -52,11 +58,14 @@ from jobmaster_agents.execute.process_pool.protocol import (
     to_worker,
 )
 from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
+from jobmaster_agents.execute.process_pool.worker_output import WorkerLines
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
 
 _F_SETSIG = 10
 """Linux: which signal a descriptor with O_ASYNC sends; Python has no name for it."""
 _LEFT_TASKS_SECONDS = 1.0
+_LEAVE_SECONDS = 1.5
+"""To leave the lifespans; less than the time after which the agent kills a worker that was to end."""
 _READ_BYTES = 64 * 1024
 _BODY_BYTES_MAX = 1 << 30
 _AGENT_GONE = b"The worker ends itself: its agent is gone, or the job has closed the socket to it."
@@ -79,6 +88,8 @@ class Worker:
         self._main_thread = threading.get_ident()
         self._clock = SystemClock()
         self._handlers = Handlers()
+        self._lifespans = OpenLifespans((), 0.0)
+        self._lifespan_tasks: frozenset[asyncio.Task[Any]] = frozenset()
         self._setup: Setup | None = None
         self._reader = threading.Thread(target=self._read, name="jobmaster-agent-reader", daemon=True)
         # State that a ``StopJob`` uses. `_armed` is the number of the plain handler that runs right now, 0 = none.
@@ -97,8 +108,11 @@ class Worker:
         setup = self._first_frame()
         self._setup = setup
         take_over_import_path(setup)
+        if setup.log_level is not None:
+            configure_root_logger(setup.log_level)
         try:
             self._handlers = load_handlers(setup.handler_paths)
+            self._open_lifespans(setup.lifespan_seconds)
         except BaseException as error:  # an import may raise any exception, SystemExit too
             self._send(Ready(error_of(error, reason="crashed", limit_bytes=setup.error_bytes)))
             raise SystemExit(_LOST) from None
@@ -113,6 +127,15 @@ class Worker:
         while (run := self._inbox.get()) is not None:
             self._send(JobEnded(run.number, self._run(run)))
             self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
+        if self._loop is not None:
+            self._loop.run_until_complete(self._lifespans.close(_LEAVE_SECONDS))
+
+    def _open_lifespans(self, seconds: float) -> None:
+        self._lifespans = lifespans = OpenLifespans(self._handlers, seconds)
+        if lifespans.needed:
+            loop = self._open_loop()
+            loop.run_until_complete(lifespans.open())
+            self._lifespan_tasks = frozenset(asyncio.all_tasks(loop))
 
     def _first_frame(self) -> Setup:
         while True:
@@ -151,7 +174,7 @@ class Worker:
             context.cancelled = True
         if task is not None and loop is not None:
             loop.call_soon_threadsafe(task.cancel)
-        else:
+        if task is None or self._armed:  # (a plain function may run inside a task, surrounded by middleware)
             # Wakes the main thread out of a system call; `_on_signal` decides there whether it is still that job.
             signal.pthread_kill(self._main_thread, signal.SIGTERM)
 
@@ -201,6 +224,7 @@ class Worker:
             deadline_boottime=started + job.timeout_seconds,
             warn_after=warn_after,
             overdue_boottime=inf if warn_after is None else started + warn_after,
+            resources=NO_RESOURCES if handler.lifespan is None else self._lifespans.resources[handler.lifespan],
         )
 
     def _call(self, handler: Handler, job: ProcessJob, context: JobContext, number: int) -> AttemptResult:
@@ -229,18 +253,18 @@ class Worker:
         work: WorkerTransaction | None,
     ) -> AttemptResult:
         assert self._setup is not None
-        args = (context,) if handler.wants_context else ()
         conclusion = None
+        # A copy, so that no context variable leaks into the next job.
+        variables = set_running(self._lifespans.context, context)
+        plain = partial(self._call_plain, handler, context, number)
         try:
             try:
                 if handler.is_async:
-                    value = self._run_async(handler.function(*args, **kwargs))
+                    value = self._run_async(handler.run(context, kwargs), variables)
+                elif handler.is_surrounded:
+                    value = self._run_async(handler.run_surrounded(context, kwargs, _awaitable(plain)), variables)
                 else:
-                    self._armed = number
-                    if self._stop_number == number:
-                        raise Interrupted("stopped by the agent before it began")
-                    # In a copy of the context, so that no context variable leaks into the next job.
-                    value = copy_context().run(handler.function, *args, **kwargs)
+                    value = variables.run(plain, kwargs)
             finally:
                 self._armed = 0
                 if os.getpid() != self._pid:
@@ -253,6 +277,15 @@ class Worker:
         except BaseException as error:
             return self._raised(error, number, handler, context)
         return AttemptResult(kind=ResultKind.OK, result=encoded, conclusion=conclusion)
+
+    def _call_plain(self, handler: Handler, context: JobContext, number: int, kwargs: dict[str, Any]) -> object:
+        try:
+            self._armed = number
+            if self._stop_number == number:
+                raise Interrupted("stopped by the agent before it began")
+            return handler.invoke(context, kwargs)
+        finally:
+            self._armed = 0
 
     def _transaction_of(self, handler: Handler, job: ProcessJob, context: JobContext) -> WorkerTransaction | None:
         setup = self._setup
@@ -315,9 +348,9 @@ class Worker:
             loop.set_default_executor(self._helpers)
         return loop
 
-    def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> object:
+    def _run_async(self, work: Awaitable[object], variables: Context) -> object:
         loop = self._open_loop()
-        self._task = task = loop.create_task(coroutine)
+        self._task = task = loop.create_task(_wait_for(work), context=variables)
         if self._stop_number == self._number:
             task.cancel()
         return loop.run_until_complete(task)
@@ -337,7 +370,9 @@ class Worker:
             return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
 
     def _end_left_tasks(self, loop: asyncio.AbstractEventLoop) -> str:
-        tasks = asyncio.all_tasks(loop)
+        if self._lifespans.ended.is_set():
+            return "a lifespan of the handlers has ended before its time"
+        tasks = asyncio.all_tasks(loop) - self._lifespan_tasks
         for task in tasks:
             task.cancel()
         if tasks:
@@ -355,6 +390,25 @@ class Worker:
 
 def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:
     return AttemptResult(kind=kind, error=error)
+
+
+def _awaitable(function: Callable[[dict[str, Any]], object]) -> Innermost:
+    async def call(arguments: dict[str, Any]) -> object:
+        return function(arguments)
+
+    return call
+
+
+async def _wait_for(work: Awaitable[object]) -> object:
+    return await work
+
+
+def configure_root_logger(log_level: str) -> None:
+    """Have the agent log what the handlers of this process log, with their jobs."""
+    to_agent = logging.StreamHandler(sys.stderr)
+    to_agent.setFormatter(WorkerLines())
+    logging.getLogger().addHandler(to_agent)
+    logging.getLogger().setLevel(log_level.upper())
 
 
 def take_over_import_path(setup: Setup) -> None:

@@ -7,9 +7,13 @@ in its own ``write`` and does not use up the agent's time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
+_MARK = "\x1e"
+"""Begins a line of the worker's root logger. A handler may print it, too: then its own line has a false logger name."""
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
 LINES = 100
@@ -17,6 +21,33 @@ LINES = 100
 LINES_PER_SECOND = 1000
 """Of all workers together. A line in the log costs the agent's loop about 20 microseconds."""
 _LINE_BYTES = 1000
+
+
+class LoggedLine(NamedTuple):
+    """A line that a worker's root logger has written."""
+
+    level: str
+    logger: str
+    message: str
+
+
+class WorkerLines(logging.Formatter):
+    """Lines of a worker's root logger, as ``split_logged`` reads them. A traceback follows as plain output."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = "\\n".join(record.getMessage().splitlines())
+        line = f"{_MARK}{record.levelname} {record.name}: {message}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def split_logged(line: str) -> tuple[str, LoggedLine | None]:
+    """A line of a worker's output: what was printed before, and what was logged."""
+    printed, mark, logged = line.partition(_MARK)
+    if not mark:
+        return line, None
+    head, _, message = logged.partition(": ")
+    level, _, logger = head.partition(" ")
+    return printed, LoggedLine(level, logger, message)
 
 
 class LineRate:
@@ -126,7 +157,7 @@ class OutputTail:
     def text(self) -> str:
         """The end of the output since ``begin``."""
         kept = self._tail[-self._keep :]
-        text = kept.decode("utf-8", "replace")
+        text = kept.decode("utf-8", "replace").replace(_MARK, "")
         missing = self.seen_bytes - len(kept)
         return f"[... {missing} bytes before ...]\n{text}" if missing else text
 

@@ -52,6 +52,8 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Between asking a handler to stop and SIGKILL to its process group."""
     start_seconds: float = 60.0
     """For a new process to import the handlers."""
+    lifespan_seconds: float = 0.0
+    """For a new process to start the lifespans of the handlers, after the import."""
     cleanup_seconds: float = 5.0
     """For a worker to clean up after a job; a slower one is replaced."""
     jobs_per_worker: int = 1000
@@ -143,10 +145,12 @@ class WorkerProcess(asyncio.Protocol):
         self._watcher = self._loop.create_task(self._watch(process), name=f"jobmaster-worker-{process.pid}")
         self._send(self._setup)
         try:
-            async with asyncio.timeout(self._limits.start_seconds):
+            async with asyncio.timeout(self._limits.start_seconds + self._limits.lifespan_seconds):
                 ready = await self._first_ready
         except TimeoutError:
-            text = f"a worker process did not import the handlers within {self._limits.start_seconds:g} s"
+            seconds = self._limits.start_seconds + self._limits.lifespan_seconds
+            lifespans = " and start their lifespans" if self._limits.lifespan_seconds else ""
+            text = f"a worker process did not import the handlers{lifespans} within {seconds:g} s"
             ready = Ready(ErrorInfo(type="Timeout", message=text, reason="crashed", traceback=self._printed()))
         except BaseException:
             self.kill()

@@ -67,17 +67,14 @@ class TransactionalRunner:
         dispatched.attempt = attempt
         try:
             arguments = handler.decode(job.entry.args)
-            if handler.wants_context:
-                dispatched.context = outcome_builder.context(job, dispatched.deadline)
-                dispatched.context.runtime = attempt
-                result = await handler.function(dispatched.context, **arguments)
-            else:
-                result = await handler.function(**arguments)
+            context = dispatched.current_context()
+            context.runtime = attempt
+            result = await handler.run(context, arguments)
         except BaseException as error:
             if self.closing and isinstance(error, asyncio.CancelledError) and dispatched.cause is None:
                 await attempt.rollback()
                 raise
-            if not _is_current_task(error):
+            if not is_current_task(error):
                 raise  # the coroutine is closed from outside
             await self._finish(dispatched, attempt, self._failed(dispatched, attempt, error))
             return
@@ -185,7 +182,7 @@ class _RetryingSource:
         return await self._until_answered("confirm", lambda: self._source.begin(attempt))
 
 
-def _is_current_task(error: BaseException) -> bool:
+def is_current_task(error: BaseException) -> bool:
     """False when a coroutine is closed from outside: ``GeneratorExit`` while no task runs."""
     if not isinstance(error, GeneratorExit):
         return True

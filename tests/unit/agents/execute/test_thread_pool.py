@@ -146,8 +146,8 @@ async def test_many_jobs_all_end_exactly_once(probe: Probe) -> None:
     assert len(probe.ends) == 5001
 
 
-async def test_every_job_has_a_context_of_its_own(probe: Probe) -> None:
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="clean")
+async def test_every_job_has_a_copy_of_the_submitters_context(probe: Probe) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
 
     def soil() -> str:
         before = variable.get()
@@ -155,7 +155,7 @@ async def test_every_job_has_a_context_of_its_own(probe: Probe) -> None:
         return before
 
     variable.set("the submitter's")
-    assert [(await probe.one(soil))[1] for _ in range(3)] == ["clean"] * 3
+    assert [(await probe.one(soil))[1] for _ in range(3)] == ["the submitter's"] * 3
 
 
 async def test_a_stuck_thread_is_replaced_and_its_late_result_thrown_away(probe: Probe) -> None:

@@ -49,7 +49,7 @@ class SupervisorRun:
 
     def events(self, event: str) -> list[Line]:
         lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == event]
+        return [line for line in lines if line.get("event") == event]
 
     def children(self, count: int) -> list[Line]:
         """Wait until so many children have started in all."""
