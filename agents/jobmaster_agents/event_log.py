@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TextIO
 
-from jobmaster.handlers import current_job
 from jobmaster.model.ids import text
 
 LOGGER_NAME = "jobmaster"
@@ -197,7 +196,11 @@ class JobFields(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always true: the line is logged."""
-        if not hasattr(record, "jobmaster_fields") and (context := current_job()) is not None:
+        # Looked up and not imported: a supervisor logs too, and it stays small.
+        handlers = sys.modules.get("jobmaster.handlers.current")
+        if handlers is None or hasattr(record, "jobmaster_fields"):
+            return True
+        if (context := handlers.current_job()) is not None:
             record.jobmaster_fields = {
                 "job": context.job_id,
                 "handler": context.handler,

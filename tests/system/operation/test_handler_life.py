@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
@@ -34,10 +32,6 @@ def lines(agent: AgentProcess, message: str) -> list[dict[str, Any]]:
     return [line for line in agent.events if line.get("message") == message]
 
 
-def uuid_of(receipt: JobReceipt[Any]) -> UUID:
-    return UUID(bytes=receipt.id) if isinstance(receipt.id, bytes) else receipt.id
-
-
 @pytest.fixture
 async def served(deployment: Deployment) -> AgentProcess:
     deployment.document["handlers"] = ["tests.system.life_jobs:handlers"]
@@ -58,7 +52,7 @@ async def test_handlers_of_each_mode_have_the_resources_and_their_lines_name_the
         receipt = await client.submit(name)
         assert await receipt.result(timeout=PATIENCE_SECONDS) is True
         (line,) = lines(served, words)
-        assert line["job"] == str(uuid_of(receipt))
+        assert line["job"] == str(receipt.id)
         assert line["handler"] == name
         assert (line["attempt"], line["level"], line["logger"]) == (1, "info", "shop.life")
     assert lines(served, "in a slot")[0]["customer"] == 7
@@ -92,7 +86,7 @@ async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no
     assert f"error: lifespan tests.system.life_jobs.{where}" in said
     assert agent.count("lifespan_failed") == 1
     assert agent.count("child_started") == 1
-    rows = await deployment.fetch("SELECT state::text, attempt FROM job WHERE id = $1", uuid_of(receipt))
+    rows = await deployment.fetch("SELECT state::text, attempt FROM job WHERE id = $1", receipt.id)
     assert [tuple(row) for row in rows] == [("HELD", 0)]
     assert not await deployment.fetch("SELECT 1 FROM agent")
 

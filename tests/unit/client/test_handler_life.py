@@ -85,7 +85,7 @@ def returns_text() -> str:
 
 def context(**over: Any) -> JobContext:
     given = {
-        "job_id": new_id(), "token": 1, "handler": "h", "lane": "default", "priority": Priority.MEDIUM, "attempt": 1,
+        "job_id_bytes": new_id(), "token": 1, "handler": "h", "lane": "default", "priority": Priority.MEDIUM, "attempt": 1,
         "max_attempts": 4,
     }  # fmt: skip
     return JobContext(**{**given, **over})

@@ -55,7 +55,7 @@ def described(context: JobContext[Resources] | None) -> list[Any]:
     assert context is None or now is context
     assert now is current_job()
     log.info("at work")
-    return [now.handler, now.job_id.hex(), now.attempt, now.resources.names, request_id.get(), now.max_attempts]
+    return [now.handler, now.job_id_bytes.hex(), now.attempt, now.resources.names, request_id.get(), now.max_attempts]
 
 
 @handlers.job(name="async", max_attempts=7)
