@@ -19,7 +19,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import Any
 
-import jobmaster
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt, response_of
 from jobmaster.client.sync import SyncReceipt
@@ -41,6 +40,7 @@ from jobmaster.model.errors import (
     WaitTimeout,
 )
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.wiring import connect
 
 try:
     from starlette.applications import Starlette
@@ -105,10 +105,7 @@ def jobmaster_lifespan(
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[Mapping[str, Any]]:
         async with AsyncExitStack() as stack:
-            # By its public name, which tests replace.
-            cluster = await stack.enter_async_context(
-                jobmaster.connect(config, handlers=handlers, env=env, overrides=overrides)
-            )
+            cluster = await stack.enter_async_context(connect(config, handlers=handlers, env=env, overrides=overrides))
             setattr(app.state, STATE, cluster)
             state: dict[str, Any] = {STATE: cluster}
             if inner is not None:

@@ -107,7 +107,7 @@ class Wanted:
             handler = handler.handler
         self._handler = _known(handler, handlers)
         _refuse_unknown(self._handler, args)
-        sent: Any = decode_json(encode_args(args, True))
+        sent: Any = decode_json(encode_args(self._handler.plain(args), True))
         self._args: dict[str, Any] = sent
         self._defaults = {
             name: parameter.default
@@ -128,7 +128,7 @@ class Wanted:
     def _is_default(self, name: str, value: Any) -> bool:
         if name not in self._defaults:
             return False
-        default: Any = decode_json(encode_args({name: self._defaults[name]}, True))
+        default: Any = decode_json(encode_args(self._handler.plain({name: self._defaults[name]}), True))
         return bool(default[name] == value)
 
     def __str__(self) -> str:
