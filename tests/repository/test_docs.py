@@ -127,13 +127,18 @@ def command_fault(words: list[str]) -> str:
     """What is wrong with ``jobmaster <words>``; empty when nothing is."""
     command: click.Command = command_line
     context = click.Context(command)
-    path = True
+    path, value = True, False
     for word in words:
-        if word.startswith("-"):
+        if value:  # of the option before it
+            value = False
+        elif word.startswith("-"):
             name = word.split("=")[0]
             known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
             if name not in known | {"--help", "-h"}:
                 return f"no option {name}"
+            value = "=" not in word and any(
+                name in parameter.opts and not getattr(parameter, "is_flag", False) for parameter in command.params
+            )
         elif path and isinstance(command, click.Group):
             if not re.fullmatch(r"[a-z][a-z-]*", word):
                 path = False
@@ -147,6 +152,8 @@ def command_fault(words: list[str]) -> str:
 
 def test_a_wrong_command_is_found() -> None:
     assert command_fault(["agent", "run", "--name", "x"]) == ""
+    assert command_fault(["dev", "--handlers", "tasks"]) == ""
+    assert command_fault(["dev", "--handlers", "tasks", "fly"]) == "no command fly"
     assert command_fault(["agent", "fly"]) == "no command fly"
     assert command_fault(["agent", "run", "--wings"]) == "no option --wings"
 
