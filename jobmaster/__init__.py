@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.jobs.listing import JobFilters
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
     from jobmaster.client.sync import SyncCluster, SyncReceipt
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
         ValueRefused,
         WaitTimeout,
     )
-    from jobmaster.model.job import Durability, ErrorInfo, JobState, JobView, OnFull, Priority
+    from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
+    from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import connect, connect_sync
@@ -61,6 +63,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "AccessRefused",
+    "Attempt",
     "BucketsFull",
     "BulkFailed",
     "BulkOptions",
@@ -85,6 +88,7 @@ __all__ = [
     "InvalidSettings",
     "JobContext",
     "JobFailed",
+    "JobFilters",
     "JobMasterError",
     "JobOptions",
     "JobReceipt",
@@ -118,6 +122,7 @@ __all__ = [
 
 _MODULE_OF = {
     "AccessRefused": "jobmaster.model.errors",
+    "Attempt": "jobmaster.model.job_view",
     "BucketsFull": "jobmaster.model.errors",
     "BulkFailed": "jobmaster.client.bulk",
     "BulkOptions": "jobmaster.client.options",
@@ -142,11 +147,12 @@ _MODULE_OF = {
     "InvalidSettings": "jobmaster.settings.problems",
     "JobContext": "jobmaster.handlers",
     "JobFailed": "jobmaster.model.errors",
+    "JobFilters": "jobmaster.client.jobs.listing",
     "JobMasterError": "jobmaster.model.errors",
     "JobOptions": "jobmaster.handlers",
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
-    "JobView": "jobmaster.model.job",
+    "JobView": "jobmaster.model.job_view",
     "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
     "OutcomeUnknown": "jobmaster.model.errors",

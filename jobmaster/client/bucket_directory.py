@@ -110,6 +110,8 @@ class BucketDirectory:
         """True while owners of buckets differ in the handlers they have."""
         self.uneven = False
         """True while they differ in the share of the jobs they take."""
+        self.sees_all = True
+        """False while some bucket that may hold jobs lies in a store that this producer does not know."""
         self._by_id: dict[bytes, BucketHandle] = {}
         self._known: tuple[bytes, ...] = ()
         self._lanes: set[str] = set()
@@ -227,10 +229,14 @@ class BucketDirectory:
     def _take(self, buckets: list[Bucket], served: dict[bytes, OwnerTraits]) -> None:
         groups: dict[tuple[str, int], list[BucketHandle]] = {}
         by_id: dict[bytes, BucketHandle] = {}
+        sees_all = True
         for bucket in buckets:
             self._lanes.add(bucket.lane)
             store_handle = self._store_handles.get(bucket.store)
-            if bucket.state is BucketState.READY_TO_DELETE or store_handle is None:
+            if bucket.state is BucketState.READY_TO_DELETE:
+                continue
+            if store_handle is None:
+                sees_all = False
                 continue
             handle = self._by_id.get(bucket.id)
             if handle is None or handle.epoch != bucket.epoch:
@@ -242,6 +248,7 @@ class BucketDirectory:
             if handle.active:
                 groups.setdefault((bucket.lane, bucket.priority), []).append(handle)
         self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
+        self.sees_all = sees_all
         self._groups = {key: tuple(handles) for key, handles in groups.items()}
         self._served, self._serving = served, {}
         self.mixed = len({traits.handlers for traits in served.values()}) > 1

@@ -206,7 +206,10 @@ class BulkSubmit:
     async def _take_slow(self, item: Any, resolved: ResolvedHandler | None, index: int) -> None:
         if resolved is None:
             handler, args = _split(item, index)
-            resolved = await self._resolved(handler)
+            try:
+                resolved = await self._resolved(handler)
+            except InputError as error:
+                raise _at(error, index) from error
         else:
             args = item
         data = self._encode(resolved, args, index)
@@ -232,6 +235,11 @@ class BulkSubmit:
         try:
             return self._submitter.encode(resolved, args)
         except InputError as error:
+            if isinstance(args, Call):
+                raise InputError(
+                    f"item {index} is a call, and a handler is named for every item",
+                    hint="submit_many(calls), or submit_many(arguments, handler=resize)",
+                ) from None
             raise _at(error, index) from error
 
     def _append(self, resolved: ResolvedHandler, data: bytes) -> _Chunk | None:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from jobmaster.client.bucket_directory import BucketDirectory
-from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
+from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.jobs.existence import ExistenceCheck
+from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
+from jobmaster.client.jobs.result_waiter import ResultWaiter
+from jobmaster.client.jobs.results import Results, is_final
+from jobmaster.client.jobs.retrying import retry_job
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.client.result_waiter import ResultWaiter
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
-from jobmaster.codec import decode_json
 from jobmaster.handlers import Call, Handlers
 from jobmaster.handlers.call import parts
 from jobmaster.model import ids
-from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
-from jobmaster.model.job import Durability, JobState, JobView, Receipt
+from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.job import Durability, JobState, Receipt
+from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
+J = TypeVar("J", bound="JobRef")
 JobRef = bytes | str | UUID | JobReceipt[Any] | JobView
 """A job by its receipt, its view, its UUID, the UUID's text or its 16 bytes. A receipt is the fastest: it has the bucket."""
 
@@ -71,6 +77,7 @@ class Cluster:
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
         self._job_lookup = JobLookup(master, stores, self._buckets)
+        self._results = Results(master.queries, self.handlers, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False
@@ -198,18 +205,25 @@ class Cluster:
         return (await self.get(job)).state
 
     async def wait_saved(self, job: JobRef, *, timeout: float | None = None) -> None:
-        """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds."""
-        await self._open_waiter().until([_ref(job)[0]], lambda state: state is not None, timeout)
+        """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds, ``NotFound`` as ``wait``."""
+        _, job_ids, doubtful = _watched([job])
+        await self._open_waiter().until(job_ids, lambda state: state is not None, timeout, doubtful)
 
     async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
-        """Wait until the job has ended, however; its final state."""
-        job_id = _ref(job)[0]
-        (state,) = (await self.wait_all([job_id], timeout=timeout)).values()
+        """Wait until the job has ended, however; its final state.
+
+        Raises:
+            WaitTimeout: it has not within ``timeout`` seconds; it goes on.
+            NotFound: an id that neither the master nor a bucket has; found out within a second, when every store answers. A
+                receipt is never doubted: its job exists.
+        """
+        (state,) = (await self.wait_all([job], timeout=timeout)).values()
         return state
 
     async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
-        """Wait until all of the jobs have ended; their final states by id."""
-        states = await self._open_waiter().until([_ref(job)[0] for job in jobs], _final, timeout)
+        """Wait until all of the jobs have ended; their final states by id. Raises as ``wait``."""
+        _, job_ids, doubtful = _watched(jobs)
+        states = await self._open_waiter().until(job_ids, is_final, timeout, doubtful)
         return {UUID(bytes=job_id): state for job_id, state in states.items() if state is not None}
 
     async def result(self, job: JobRef, *, timeout: float | None = None) -> Any:
@@ -218,18 +232,141 @@ class Cluster:
 
         Raises:
             JobFailed: it ended as FAILED, CANCELLED or EXPIRED; ``info`` has the recorded error.
+            WaitTimeout, NotFound: as ``wait``.
         """
-        job_id = _ref(job)[0]
-        await self.wait(job_id, timeout=timeout)
-        view = await self.master.queries.get(job_id)
-        if view is None:
-            raise NotFound(f"job {ids.text(job_id)} has been dropped by retention")
-        if view.state is not JobState.SUCCEEDED:
-            raise _failed(view)
-        handler = self.handlers.get(view.handler)
-        if handler is not None:
-            return handler.decode_result(view.result)
-        return None if view.result is None else decode_json(view.result)
+        (value,) = await self.results([job], timeout=timeout)
+        return value
+
+    @overload
+    async def results(
+        self,
+        jobs: Iterable[JobReceipt[R]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+
+    @overload
+    async def results(
+        self, jobs: Iterable[JobReceipt[R]], *, timeout: float | None = None, return_exceptions: Literal[True]
+    ) -> list[R | JobMasterError]: ...
+
+    @overload
+    async def results(
+        self, jobs: Iterable[JobRef], *, timeout: float | None = None, return_exceptions: bool = False
+    ) -> list[Any]: ...
+
+    async def results(
+        self, jobs: Iterable[JobRef], *, timeout: float | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Wait for the results of many jobs, in the order of ``jobs``. They are read 500 in one statement.
+
+        Args:
+            timeout: seconds for all of them together.
+            return_exceptions: give the exception in place of the result of a job that has none (``JobFailed``, ``NotFound``;
+                ``WaitTimeout`` for those that are not over), instead of raising the first.
+
+        Raises:
+            JobFailed: one of them ended without a result. Raised at once; the others go on.
+            WaitTimeout, NotFound: as ``wait``.
+        """
+        _, job_ids, doubtful = _watched(jobs)
+        read = self._results.each_of if return_exceptions else self._results.all_of
+        return await read(job_ids, doubtful, self._open_waiter(), timeout)
+
+    async def as_ended(self, jobs: Iterable[J], *, timeout: float | None = None) -> AsyncIterator[tuple[J, JobState]]:
+        """The jobs in the order in which they end, each as it was given, with its final state.
+
+        ::
+
+            async for receipt, state in cluster.as_ended(receipts, timeout=60):
+                ...
+
+        A loop that is left early stops watching when the iterator is closed (``contextlib.aclosing``) or collected.
+
+        Raises:
+            WaitTimeout: some have not ended within ``timeout`` seconds; they go on.
+            NotFound: as ``wait``.
+        """
+        given, job_ids, doubtful = _watched(jobs)
+        by_id: dict[bytes, list[Any]] = {}
+        for job_id, job in zip(job_ids, given, strict=True):
+            by_id.setdefault(job_id, []).append(job)
+        async with aclosing(self._open_waiter().each(job_ids, is_final, timeout, doubtful)) as batches:
+            async for batch in batches:
+                for job_id, state in batch.items():
+                    if state is not None:
+                        for job in by_id[job_id]:
+                            yield job, state
+
+    # ------------------------------------------------------------ reading and mending
+
+    async def jobs(
+        self,
+        *,
+        limit: int = LIMIT,
+        after: JobRef | None = None,
+        payload: bool = True,
+        **filters: Unpack[JobFilters],
+    ) -> list[JobView]:
+        """Jobs that have a row in the master, the newest first: one page of at most ``limit``.
+
+        The next page is that with ``after=page[-1]``; a page with fewer than ``limit`` jobs is the last one. A job of
+        level ``store`` gets its row when it ends, or ``thresholds.persist_within`` after its claim; ``get`` finds it before.
+
+        Args:
+            limit: 1 to 1000.
+            after: the last job of the previous page.
+            payload: with arguments and results (at most ``limits.args`` and ``limits.result`` for each job).
+            filters: see ``JobFilters``: ``state``, ``handler``, ``lane``, ``priority``, ``tag``, ``since``, ``until``.
+
+        A rare filter reads far back, a bounded number of rows in each statement; ``since`` bounds it.
+
+        Raises:
+            InputError: a filter that no job can fit.
+            Unavailable: the master does not answer.
+        """
+        return await list_jobs(
+            self.master.queries,
+            self.handlers,
+            filters,
+            limit=limit,
+            after=None if after is None else job_id_of(after),
+            payload=payload,
+        )
+
+    async def attempts(self, job: JobRef) -> list[Attempt]:
+        """What the master has recorded about the runs of a job, oldest first, the line that ended it last. Empty for a job
+        that has not run yet, or whose first run has not ended.
+
+        Raises:
+            NotFound: neither the master nor a bucket has the job.
+        """
+        job_id, bucket_id = _ref(job)
+        found = await self.master.queries.attempts(job_id)
+        if not found:
+            await self._job_lookup.get(job_id, bucket_id)
+        return found
+
+    async def retry(
+        self, job: JobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]
+    ) -> JobReceipt[Any]:
+        """Run a FAILED, CANCELLED or EXPIRED job again, as a new job; a final state never changes.
+
+        Asked twice, it is one new job (the receipt says ``duplicate``). When that one has ended without success meanwhile,
+        it is retried instead. The new job has the old one's handler, arguments, priority, lane, tags, metadata, time-out,
+        attempts and delivery, and the metadata ``retry_of``; it is due now.
+
+        Args:
+            args: other arguments.
+            options: other options; not ``idempotency_key``, ``job_id`` and ``connection``.
+
+        Raises:
+            Conflict: the job has not ended, or succeeded; or it has been retried with other arguments.
+            NotFound: neither the master nor a bucket has it.
+            InputError and others: as ``submit``.
+        """
+        return await retry_job(await self.get(job), self.get, self.submit, args, options)
 
     async def cancel(self, job: JobRef, *, actor: str = "client") -> JobState:
         """Request the cancellation of a job; the state after it: CANCELLED, in flight with a flag, or its final state.
@@ -295,7 +432,8 @@ class Cluster:
     def _open_waiter(self) -> ResultWaiter:
         self._refuse_closed()
         if self._waiter is None:
-            self._waiter = ResultWaiter(self.master.queries, self.stores, self._clock)
+            existence = ExistenceCheck(self.master.queries, self.stores, self._buckets)
+            self._waiter = ResultWaiter(self.master.queries, self.stores, self._clock, existence)
         return self._waiter
 
     def _refuse_closed(self) -> None:
@@ -303,8 +441,9 @@ class Cluster:
             raise JobMasterError("the cluster is closed", hint="open a new one")
 
 
-def _final(state: JobState | None) -> bool:
-    return state is not None and state.final
+def job_id_of(job: object) -> bytes:
+    """The 16 bytes of the id of a job."""
+    return _ref(job)[0]
 
 
 def _ref(job: object) -> tuple[bytes, bytes | None]:
@@ -319,7 +458,19 @@ def _ref(job: object) -> tuple[bytes, bytes | None]:
     raise InputError(f"a job is named by a receipt, a view or an id, not by {type(job).__name__}")
 
 
-def _failed(view: JobView) -> JobFailed:
-    info = view.error
-    detail = f": {info.type}: {info.message}" if info is not None else ""
-    return JobFailed(f"job {view.id} ({view.handler}) ended as {view.state.value}{detail}", state=view.state, info=info)
+class _Watched(NamedTuple):
+    """The jobs of one wait."""
+
+    given: list[Any]
+    job_ids: list[bytes]
+    doubtful: set[bytes]
+    """Those that may not exist: an id, unlike a receipt or a view, can be anything."""
+
+
+def _watched(jobs: Iterable[Any]) -> _Watched:
+    given = list(jobs)
+    job_ids = [job_id_of(job) for job in given]
+    if isinstance(jobs, IdList):  # of a summary: submitted here
+        return _Watched(given, job_ids, set())
+    doubtful = {job_id for job_id, job in zip(job_ids, given, strict=True) if not isinstance(job, JobReceipt | JobView)}
+    return _Watched(given, job_ids, doubtful)

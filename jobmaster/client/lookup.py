@@ -10,7 +10,8 @@ from jobmaster.codec import encode_value
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMasterError, NotFound
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority
+from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, NewJob, Priority
+from jobmaster.model.job_view import JobView
 from jobmaster.ports import FindStore, LookupMaster, LookupStore, Requests
 from jobmaster.settings.model import Limits
 
@@ -188,8 +189,8 @@ def _view(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
         bucket_id=handle.id,
         bucket_epoch=handle.epoch,
         due_us=entry.due_us or None,
-        args=entry.args,
-        headers=entry.headers,
+        arguments_json=entry.args,
+        headers_json=entry.headers,
     )
 
 

@@ -8,7 +8,8 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.model import ids
-from jobmaster.model.job import Durability, JobState, JobView
+from jobmaster.model.job import Durability, JobState
+from jobmaster.model.job_view import JobView
 
 R = TypeVar("R")
 

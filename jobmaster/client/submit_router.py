@@ -31,7 +31,8 @@ from jobmaster.model.errors import (
     UnknownLane,
     Unserved,
 )
-from jobmaster.model.job import Durability, Entry, JobView, NewJob, OnFull, Priority, Receipt
+from jobmaster.model.job import Durability, Entry, NewJob, OnFull, Priority, Receipt
+from jobmaster.model.job_view import JobView
 from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Route, route
@@ -301,7 +302,7 @@ class SubmitRouter:
         """``Conflict`` when the row of this id is about something else."""
         view: JobView | None = await self.master.queries.get(job.id)
         if view is not None:
-            refuse_another(job, view.handler, view.args)
+            refuse_another(job, view.handler, view.arguments_json)
 
     async def _compare_own(self, job: NewJob) -> None:
         """``compare`` for a row that may be ours: the first answer to its insert may have been lost."""

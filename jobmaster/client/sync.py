@@ -13,21 +13,33 @@ import concurrent.futures
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
-from jobmaster.client.bulk import BulkSummary
-from jobmaster.client.cluster import Cluster, JobRef
+from jobmaster.client.bulk import BulkSummary, IdList
+from jobmaster.client.cluster import Cluster, JobRef, job_id_of
+from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt, response_schema
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
-from jobmaster.model.job import Durability, JobState, JobView
+from jobmaster.model.job import Durability, JobState
+from jobmaster.model.job_view import Attempt, JobView
 
 R = TypeVar("R")
 T = TypeVar("T")
+J = TypeVar("J", bound="SyncJobRef")
 
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 30.0
@@ -179,12 +191,81 @@ class SyncCluster:
 
     def wait_all(self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
         """See ``Cluster.wait_all``."""
-        plain = [_plain(job) for job in jobs]
+        plain = _plain_all(jobs)
         return self._call(lambda cluster: cluster.wait_all(plain, timeout=timeout))
 
     def result(self, job: SyncJobRef, *, timeout: float | None = None) -> Any:
         """See ``Cluster.result``."""
         return self._call(lambda cluster: cluster.result(_plain(job), timeout=timeout))
+
+    @overload
+    def results(
+        self,
+        jobs: Iterable[SyncReceipt[R]],
+        *,
+        timeout: float | None = None,
+        return_exceptions: Literal[False] = False,
+    ) -> list[R]: ...
+
+    @overload
+    def results(
+        self, jobs: Iterable[SyncReceipt[R]], *, timeout: float | None = None, return_exceptions: Literal[True]
+    ) -> list[R | JobMasterError]: ...
+
+    @overload
+    def results(
+        self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None, return_exceptions: bool = False
+    ) -> list[Any]: ...
+
+    def results(
+        self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """See ``Cluster.results``."""
+        plain = _plain_all(jobs)
+        return self._call(lambda cluster: cluster.results(plain, timeout=timeout, return_exceptions=return_exceptions))
+
+    def as_ended(self, jobs: Iterable[J], *, timeout: float | None = None) -> Iterator[tuple[J, JobState]]:
+        """See ``Cluster.as_ended``: an iterator of the jobs, as they were given, with their final states."""
+        own: Any = jobs
+        given: list[Any] = list(jobs)
+        plain = _plain_all(own if isinstance(own, IdList) else given)
+        waiting: dict[bytes, list[J]] = {}
+        for one in given:
+            waiting.setdefault(job_id_of(_plain(one)), []).append(one)
+        stream = self._call(lambda cluster: _made(cluster.as_ended(plain, timeout=timeout)))
+        try:
+            while (ended := self._call(lambda _: _next(stream))) is not None:
+                job, state = ended
+                for one in waiting.pop(job_id_of(job), ()):
+                    yield one, state
+        finally:
+            if not self._closed:
+                self._call(lambda _: stream.aclose())
+
+    def jobs(
+        self,
+        *,
+        limit: int = LIMIT,
+        after: SyncJobRef | None = None,
+        payload: bool = True,
+        **filters: Unpack[JobFilters],
+    ) -> list[JobView]:
+        """See ``Cluster.jobs``."""
+        return self._call(
+            lambda cluster: cluster.jobs(
+                limit=limit, after=None if after is None else _plain(after), payload=payload, **filters
+            )
+        )
+
+    def attempts(self, job: SyncJobRef) -> list[Attempt]:
+        """See ``Cluster.attempts``."""
+        return self._call(lambda cluster: cluster.attempts(_plain(job)))
+
+    def retry(
+        self, job: SyncJobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]
+    ) -> SyncReceipt[Any]:
+        """See ``Cluster.retry``."""
+        return SyncReceipt(self, self._call(lambda cluster: cluster.retry(_plain(job), args, **options)))
 
     def cancel(self, job: SyncJobRef, *, actor: str = "client") -> JobState:
         """See ``Cluster.cancel``."""
@@ -286,3 +367,17 @@ def _close_at_exit(reference: weakref.ref[SyncCluster]) -> None:
 
 def _plain(job: SyncJobRef) -> JobRef:
     return job._receipt if isinstance(job, SyncReceipt) else job
+
+
+def _plain_all(jobs: Iterable[Any]) -> Iterable[JobRef]:
+    """The ids of a summary stay what they are: it is known that their jobs exist."""
+    return jobs if isinstance(jobs, IdList) else [_plain(job) for job in jobs]
+
+
+async def _made(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """The iterator is a generator, which must be closed where it is abandoned."""
+    return cast(AsyncGenerator[T, None], stream)
+
+
+async def _next(stream: AsyncGenerator[T, None]) -> T | None:
+    return await anext(stream, None)

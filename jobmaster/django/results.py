@@ -11,11 +11,11 @@ from uuid import UUID
 import msgspec
 from django.utils.module_loading import import_string
 
-from jobmaster.codec import decode_headers, decode_json
 from jobmaster.django.arguments import parameters_of, unbind
 from jobmaster.django.interface import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from jobmaster.model.ids import created_ms
-from jobmaster.model.job import ErrorInfo, JobState, JobView, Priority
+from jobmaster.model.job import ErrorInfo, JobState, Priority
+from jobmaster.model.job_view import JobView
 
 METADATA_KEY = "django"
 """Key of a job's metadata under which ``TaskNote`` stands."""
@@ -123,10 +123,9 @@ def result_of(view: JobView, backend: str) -> TaskResult:
     Raises:
         InvalidTask: the job is none of this project's tasks.
     """
-    note = TaskNote.read(decode_headers(view.headers).metadata, backend)
+    note = TaskNote.read(view.metadata, backend)
     task = task_of(view.handler, note, view.lane)
-    arguments: dict[str, Any] = decode_json(view.args)  # type: ignore[assignment]  # of a job they are an object
-    result = new_result(task, view.id_bytes, *call_of(task, arguments, note))
+    result = new_result(task, view.id_bytes, *call_of(task, view.arguments, note))
     ended = view.changed_us if view.state.final else None
     started = view.changed_us if view.state is JobState.PROCESSING else None
     if ended is not None and view.ran_us is not None:
@@ -140,7 +139,7 @@ def result_of(view: JobView, backend: str) -> TaskResult:
         "finished_at": _moment(ended),
         "errors": [] if view.error is None else [task_error(view.error)],
         "worker_ids": [_worker(view)] * (view.attempt + running),
-        "_return_value": decode_json(view.result) if view.result is not None else None,
+        "_return_value": view.result_value,
     }
     change(result, seen)
     return result

@@ -11,8 +11,9 @@ from jobmaster.master.buckets import bucket_of
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.job import JobState, JobView, Priority
-from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow
+from jobmaster.model.job import ErrorInfo, JobState, Priority
+from jobmaster.model.job_view import Attempt, JobFilter, JobView
+from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
@@ -35,6 +36,55 @@ class Queries:
             return {}
         rows = await self._data.read("queries/states", list(job_ids), min(job_ids), max(job_ids))
         return {row["id"]: JobState(row["state"]) for row in rows}
+
+    async def jobs(
+        self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int, payload: bool
+    ) -> JobsStep:
+        """The newest jobs of a range of ids that fit: one step, which reads at most ``reads`` rows.
+
+        Args:
+            limit: jobs that are returned at most.
+            payload: with arguments and results.
+        """
+        priority = None if chosen.priority is None else int(chosen.priority)
+        rows = await self._data.read(
+            "queries/list",
+            *([state.value for state in chosen.states], chosen.handler, chosen.lane, priority, chosen.tag),
+            *(lowest, highest, reads, limit, payload),
+        )
+        return JobsStep(rows[0]["read_to"], [_view(row, payload) for row in rows if row["id"] is not None])
+
+    async def attempts(self, job_id: bytes) -> list[Attempt]:
+        """Every recorded line of a job, oldest first, the concluding one last."""
+        return [
+            Attempt(
+                token=row["token"],
+                bucket_id=row["bucket_id"],
+                bucket_epoch=row["bucket_epoch"],
+                concluding=row["concluding"],
+                outcome=row["outcome"],
+                at_us=to_us(row["at"]),
+                ran_us=row["ran_us"],
+                error=_error(row["error"]),
+                refused_us=to_us(row["refused_at"]) or None,
+                refused_count=row["refused_count"],
+            )
+            for row in await self._data.read("queries/attempts", job_id)
+        ]
+
+    async def ended(self, job_ids: Sequence[bytes]) -> dict[bytes, EndedRow]:
+        """Results and errors of the jobs that have a row, by id."""
+        if not job_ids:
+            return {}
+        rows = await self._data.read("queries/ended", list(job_ids), min(job_ids), max(job_ids))
+        return {
+            row["id"]: EndedRow(row["id"], JobState(row["state"]), row["handler"], row["result"], _error(row["error"]))
+            for row in rows
+        }
+
+    async def now_us(self) -> int:
+        """The master's clock, in microseconds since 1970."""
+        return to_us((await self._data.read("queries/now"))[0]["now"])
 
     async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
         """The rows of these jobs (at least one is named), and whether there are buckets beyond these at the same moment."""
@@ -92,8 +142,11 @@ class Queries:
         return {spec.name: spec for spec in specs}
 
 
-def _view(row: Row) -> JobView:
-    error = row["error"]
+def _error(data: bytes | None) -> ErrorInfo | None:
+    return decode_error(data) if data else None
+
+
+def _view(row: Row, payload: bool = True) -> JobView:
     return JobView(
         id_bytes=row["id"],
         state=JobState(row["state"]),
@@ -110,8 +163,9 @@ def _view(row: Row) -> JobView:
         changed_us=to_us(row["changed_at"]),
         waited_us=row["waited_us"],
         ran_us=row["ran_us"],
-        args=row["args"],
-        headers=row["headers"],
-        result=row["result"],
-        error=decode_error(error) if error is not None else None,
+        with_payload=payload,
+        arguments_json=row["args"] if payload else b"{}",
+        headers_json=row["headers"],
+        result_json=row["result"],
+        error=_error(row["error"]),
     )

@@ -1,10 +1,9 @@
-"""A job: its states, and its forms on submit, in a bucket, in the master and for people."""
+"""A job: its states, and its forms on submit, in a bucket and in the master. ``jobmaster.model.job_view``: for people."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 from typing import Annotated, NamedTuple
-from uuid import UUID
 
 import msgspec
 
@@ -305,36 +304,6 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     ``snoozed_out`` (``jobs.max_snoozes`` is reached)."""
     traceback: str = ""
     truncated: bool = False
-
-
-class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as a person or ``get`` sees it. Times are microseconds since 1970 by the master's clock."""
-
-    id_bytes: bytes
-    """The id as its 16 bytes, for code that keeps or compares many."""
-    state: JobState
-    priority: Priority
-    lane: str
-    handler: str
-    token: int
-    attempt: int
-    rescues: int
-    bucket_id: bytes | None = None
-    bucket_epoch: int | None = None
-    cancel_requested: bool = False
-    due_us: int | None = None
-    changed_us: int | None = None
-    waited_us: int | None = None
-    ran_us: int | None = None
-    args: bytes = b"{}"
-    headers: bytes = b""
-    result: bytes | None = None
-    error: ErrorInfo | None = None
-
-    @property
-    def id(self) -> UUID:
-        """The job's id, a UUIDv7."""
-        return UUID(bytes=self.id_bytes)
 
 
 class Receipt(NamedTuple):

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import JobState, JobView, NewJob
+from jobmaster.model.job import JobState, NewJob
+from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.ports.master import BucketQueries, Release
-from jobmaster.ports.master_answers import SentBefore, Written
-from jobmaster.ports.store import FindStore, HintStore
+from jobmaster.ports.master_answers import EndedRow, JobsStep, SentBefore, Written
+from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
 
@@ -70,6 +71,24 @@ class Queries(BucketQueries, StateQueries, Protocol):
 
     async def get(self, job_id: bytes) -> JobView | None:
         """One job; ``None`` when it has no row."""
+        ...
+
+    async def jobs(
+        self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int, payload: bool
+    ) -> JobsStep:
+        """The newest jobs of a range of ids that fit: one step, which reads at most ``reads`` rows."""
+        ...
+
+    async def attempts(self, job_id: bytes) -> list[Attempt]:
+        """Every recorded line of a job, oldest first, the concluding one last."""
+        ...
+
+    async def ended(self, job_ids: Sequence[bytes]) -> dict[bytes, EndedRow]:
+        """Results and errors of the jobs that have a row, by id."""
+        ...
+
+    async def now_us(self) -> int:
+        """The master's clock."""
         ...
 
     async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
@@ -164,5 +183,5 @@ class FinishedStore(Protocol):
         ...
 
 
-class ClientStore(PlacementStore, LookupStore, FinishedStore, HintStore, Protocol):
+class ClientStore(PlacementStore, AntiEntropyStore, LookupStore, FinishedStore, HintStore, Protocol):
     """For clients."""

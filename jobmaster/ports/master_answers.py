@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import Entry, JobState
+from jobmaster.model.job import Entry, ErrorInfo, JobState
+from jobmaster.model.job_view import JobView
 from jobmaster.rules.unserved_cause import UnservedCause
 
 
@@ -196,6 +197,25 @@ class SentBefore(NamedTuple):
     """By id; only ids that have a row."""
     strangers: bool
     """Some bucket that may hold jobs was not among the given ones."""
+
+
+class JobsStep(NamedTuple):
+    """One step through a range of ids."""
+
+    read_to: bytes
+    """The lowest id that was read; the next step goes on below it."""
+    jobs: list[JobView]
+    """Those that fit, newest first."""
+
+
+class EndedRow(NamedTuple):
+    """What is needed of a job's row to give its result, or the reason why there is none."""
+
+    id: bytes
+    state: JobState
+    handler: str
+    result: bytes | None
+    error: ErrorInfo | None
 
 
 class OwnerTraits(NamedTuple):

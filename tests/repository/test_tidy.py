@@ -83,6 +83,7 @@ OPEN_KEYWORDS = {
     "jobmaster/testing/jobs.py:refute_submitted": "arguments of the handler, which are checked",
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/commands/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/job.py:list_": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:submit": "click hands over one word per option",

@@ -17,7 +17,8 @@ from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
-from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState, JobView, Priority
+from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState, Priority
+from jobmaster.model.job_view import JobView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
 
 PRIORITIES = [level.label for level in reversed(Priority)]
-RETRYABLE = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
+LISTED_MAX = 100_000
 
 
 class Duration(click.ParamType[float]):
@@ -42,7 +43,24 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
+class TimeBound(click.ParamType[Any]):
+    """``30m``, ``2h``, ``7d``: so long ago; or an ISO 8601 time with zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from jobmaster.units import UnitError, parse_duration
+
+        try:
+            return float(parse_duration(str(value)))
+        except UnitError as error:
+            if "T" in str(value).upper() or "-" in str(value)[1:]:
+                return _moment(str(value), f"--{param.name}" if param is not None and param.name else "the time")
+            self.fail(f"{value!r}: {error}; or give a time such as 2030-01-31T12:00:00Z", param, ctx)
+
+
 DURATION = Duration()
+TIME_BOUND = TimeBound()
 
 
 @click.group("job")
@@ -155,7 +173,7 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
     """The given options, by the names of the client."""
     options = {name: value for name, value in given.items() if value not in (None, (), False)}
     if "at" in options:
-        options["at"] = _moment(options["at"])
+        options["at"] = _moment(options["at"], "--at")
     if "key" in options:
         options["idempotency_key"] = options.pop("key")
     if "metadata" in options:
@@ -167,7 +185,7 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _moment(value: str) -> Any:
+def _moment(value: str, option: str) -> Any:
     from datetime import datetime
 
     from jobmaster.model.errors import InvalidDueTime
@@ -175,10 +193,10 @@ def _moment(value: str) -> Any:
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidDueTime(f"--at {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
+        raise InvalidDueTime(f"{option} {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         whole = moment.isoformat()
-        raise InvalidDueTime(f"--at {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
+        raise InvalidDueTime(f"{option} {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
     return moment
 
 
@@ -191,19 +209,12 @@ def _moment(value: str) -> Any:
 @click.option("--lane")
 @click.option("--priority", type=click.Choice(PRIORITIES))
 @click.option("--tag")
-@click.option("--since", type=DURATION, help="Created within the last 30m, 2h, 7d ...")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@click.option("--since", type=TIME_BOUND, help="Created within the last 30m, 2h, 7d ..., or since a time with zone.")
+@click.option("--until", type=TIME_BOUND, help="Created longer ago than 30m, 2h, 7d ..., or before a time with zone.")
+@click.option("--after", metavar="ID", help="Continue below this id, the last one of the list before.")
+@click.option("--limit", type=click.IntRange(1, LISTED_MAX), default=50, show_default=True)
 @pass_invocation
-def list_(
-    invocation: Invocation,
-    states: tuple[str, ...],
-    handler: str | None,
-    lane: str | None,
-    priority: str | None,
-    tag: str | None,
-    since: float | None,
-    limit: int,
-) -> None:
+def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: str | None, **filters: Any) -> None:
     """List jobs with a row in the master, the newest first.
 
     A job of level ``store`` gets its row when it ends, or thresholds.persist_within after its claim; jobmaster job show ID
@@ -212,22 +223,24 @@ def list_(
     \b
     Examples:
       jobmaster job list --state failed --since 1h
+      jobmaster job list --since 2030-01-31T12:00:00Z --until 2030-01-31T13:00:00Z
       jobmaster job list --handler images.resize --limit 10 -o json
     """
-    level = int(Priority.parse(priority)) if priority else None
-    chosen = [state.upper() for state in states] or None
+    from jobmaster.client.jobs.listing import LIMIT_MAX
 
-    async def work() -> list[Any]:
-        from uuid import UUID
+    async def work(cluster: Cluster) -> list[JobView]:
+        found: list[JobView] = []
+        last: Any = after
+        while len(found) < limit:
+            part = min(limit - len(found), LIMIT_MAX)
+            page = await cluster.jobs(state=states, limit=part, after=last, payload=False, **filters)
+            found += page
+            if len(page) < part:
+                break
+            last = page[-1]
+        return found
 
-        async with reader_of(invocation.settings) as reader:
-            low = UUID(int=0)
-            if since is not None:
-                now_us = (await reader.report("server"))[0]["now_us"]
-                low = UUID(int=max(0, int(now_us / 1000 - since * 1000)) << 80)
-            return await reader.report("jobs", chosen, lane, level, handler, tag, low, UUID(int=(1 << 128) - 1), limit)
-
-    records = [listed(row) for row in run_async(work())]
+    records = [listed(view) for view in run_async(_with_cluster(invocation.settings, work))]
     emit_rows(records, LIST_COLUMNS, as_json=invocation.json, empty="no jobs")
 
 
@@ -262,11 +275,8 @@ def timeline_(invocation: Invocation, job: str) -> None:
     """
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-
         view = await _view(cluster, invocation.settings, job)
-        cause = await _cause(cluster, view)
-        async with reader_of(invocation.settings) as reader:
-            return timeline(view, await reader.report("attempts", view.id), cause)
+        return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view))
 
     lines = run_async(_with_cluster(invocation.settings, work))
     if invocation.json:
@@ -349,7 +359,7 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
     from jobmaster.cli.operator_log import note_acts
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        records = [await _retry(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
+        records = [await _retried(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
         acts = {record["retry_of"]: {"job": record["id"]} for record in records if not record["duplicate"]}
         await note_acts(invocation.settings, "job retry", acts)
         return records
@@ -358,49 +368,14 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
     emit_rows(records, RETRY_COLUMNS, as_json=invocation.json, empty="")
 
 
-async def _retry(cluster: Cluster, view: JobView) -> dict[str, Any]:
-    """A new job for the last one of the chain of retries."""
-    while (record := await _retry_once(cluster, view))["duplicate"]:
-        try:
-            later = await cluster.get(record["id"])
-        except NotFound:  # dropped by retention meanwhile
-            break
-        if later.state not in RETRYABLE:
-            break
-        view = later
-    return record
-
-
-async def _retry_once(cluster: Cluster, view: JobView) -> dict[str, Any]:
-    from jobmaster.codec import decode_headers
-
-    if view.state not in RETRYABLE:
-        raise Conflict(
-            f"job {view.id!s} is {view.state.value}",
-            hint="only what FAILED, was CANCELLED or EXPIRED can be retried",
-        )
-    headers = decode_headers(view.headers)
-    options: dict[str, Any] = {
-        "priority": view.priority,
-        "lane": view.lane,
-        "metadata": {**headers.metadata, "retry_of": str(view.id)},
-        "idempotency_key": f"retry of {view.id!s}",
-    }
-    if headers.tags:
-        options["tags"] = headers.tags
-    if headers.timeout_seconds is not None:
-        options["timeout"] = headers.timeout_seconds
-    if headers.max_attempts is not None:
-        options["max_attempts"] = headers.max_attempts
-    if headers.at_most_once:
-        options["delivery"] = "at_most_once"
-    receipt = await cluster.submit(view.handler, json.loads(view.args), **options)
-    return {
-        "id": str(receipt.id),
-        "retry_of": str(view.id),
-        "handler": view.handler,
-        "duplicate": receipt.duplicate,
-    }
+async def _retried(cluster: Cluster, view: JobView) -> dict[str, Any]:
+    """Retry one job: the new job, and which job it is a retry of (the last one of a chain of retries)."""
+    receipt = await cluster.retry(view.id)
+    try:
+        retry_of = (await cluster.get(receipt)).metadata["retry_of"]
+    except NotFound:  # dropped by retention meanwhile
+        retry_of = str(view.id)
+    return {"id": str(receipt), "retry_of": retry_of, "handler": view.handler, "duplicate": receipt.duplicate}
 
 
 # ---------------------------------------------------------------- the cluster, and ids

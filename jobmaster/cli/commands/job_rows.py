@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobmaster.cli.tables import Column, iso
-from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model.ids import created_ms, text
-from jobmaster.model.job import JobState, JobView, Priority
+from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState
+from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
@@ -51,35 +50,34 @@ def present_attempt(state: str, used: int) -> int:
     return used + 1 if state == JobState.PROCESSING else used
 
 
-def listed(row: Mapping[str, Any]) -> dict[str, Any]:
+def listed(view: JobView) -> dict[str, Any]:
     """One row of ``job list``."""
-    headers = decode_headers(row["headers"])
+    headers = view.headers
     return {
-        "id": str(row["id"]),
-        "state": row["state"],
-        "handler": row["handler"],
-        "priority": Priority(row["priority"]).label,
-        "lane": row["lane"],
-        "attempt": present_attempt(row["state"], row["attempt"]),
-        "rescues": row["rescues"],
-        "token": row["token"],
-        "bucket_id": str(row["bucket_id"]) if row["bucket_id"] else None,
-        "bucket_epoch": row["bucket_epoch"],
-        "cancel_requested": row["cancel_requested"],
-        "due": iso(row["due_us"]),
-        "changed": iso(row["changed_us"]),
-        "waited_us": row["waited_us"],
-        "ran_us": row["ran_us"],
+        "id": str(view.id),
+        "state": view.state.value,
+        "handler": view.handler,
+        "priority": view.priority.label,
+        "lane": view.lane,
+        "attempt": present_attempt(view.state, view.attempt),
+        "rescues": view.rescues,
+        "token": view.token,
+        "bucket_id": text(view.bucket_id) if view.bucket_id else None,
+        "bucket_epoch": view.bucket_epoch,
+        "cancel_requested": view.cancel_requested,
+        "due": iso(view.due_us),
+        "changed": iso(view.changed_us),
+        "waited_us": view.waited_us,
+        "ran_us": view.ran_us,
         "tags": list(headers.tags),
         "metadata": headers.metadata,
-        "error": _error(row["error"]),
+        "error": _error(view.error),
     }
 
 
 def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, Any]:
     """One job as a record; ``cause`` is the reason why no agent takes it."""
-    headers = decode_headers(view.headers)
-    error = view.error
+    headers, error = view.headers, view.error
     return {
         "id": str(view.id),
         "state": view.state.value,
@@ -87,9 +85,9 @@ def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, A
         "handler": view.handler,
         "priority": view.priority.label,
         "lane": view.lane,
-        "args": _plain(view.args),
-        "result": _plain(view.result),
-        "error": {"type": error.type, "message": error.message, "reason": error.reason} if error else None,
+        "args": view.arguments,
+        "result": view.result_value,
+        "error": _error(error),
         "traceback": error.traceback if error else None,
         "attempt": present_attempt(view.state, view.attempt),
         "rescues": view.rescues,
@@ -108,27 +106,27 @@ def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, A
     }
 
 
-def timeline(
-    view: JobView, attempts: Sequence[Mapping[str, Any]], cause: UnservedCause | None = None
-) -> list[dict[str, Any]]:
+def timeline(view: JobView, attempts: Sequence[Attempt], cause: UnservedCause | None = None) -> list[dict[str, Any]]:
     """Events of a job, oldest first: each assignment with an outcome, with its identity, and each refused write, also after
     the end."""
     created_us = created_ms(view.id_bytes) * 1000
     lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
     number = 0
     for row in attempts:
-        where = {"token": row["token"], "bucket_id": str(row["bucket_id"]), "bucket_epoch": row["bucket_epoch"]}
-        if row["outcome"] in ("failed", "timed_out"):
+        if row.concluding:  # the view has it, and more
+            continue
+        bucket = text(row.bucket_id) if row.bucket_id else None
+        where: dict[str, Any] = {"token": row.token, "bucket_id": bucket, "bucket_epoch": row.bucket_epoch}
+        if row.outcome in (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT):
             number += 1
             where["attempt"] = number
-        error = _error(row["error"])
-        if row["outcome"] != "refused":
-            ran = f"after {rounded_us(row['ran_us'])}" if row["ran_us"] else ""
-            reason = f"{error['type']}: {error['message']} [{error['reason']}]" if error else ""
-            lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, reason))), where))
-        if row["refused_us"]:
-            detail = f"{row['refused_count']} late write(s) of this assignment refused"
-            lines.append(_line(row["refused_us"], "REFUSED", detail, where))
+        if row.outcome != AttemptOutcome.REFUSED:
+            ran = f"after {rounded_us(row.ran_us)}" if row.ran_us else ""
+            reason = f"{row.error.type}: {row.error.message} [{row.error.reason}]" if row.error else ""
+            lines.append(_line(row.at_us, row.outcome, ", ".join(filter(None, (ran, reason))), where))
+        if row.refused_us:
+            detail = f"{row.refused_count} late write(s) of this assignment refused"
+            lines.append(_line(row.refused_us, "REFUSED", detail, where))
     changed_us = view.changed_us or created_us
     here = {
         "token": view.token,
@@ -171,12 +169,5 @@ def _line(at_us: int, event: str, detail: str, where: Mapping[str, Any] | None =
     return {**dict.fromkeys(("attempt", "token", "bucket_id", "bucket_epoch")), **(where or {}), **line}
 
 
-def _error(data: bytes | None) -> dict[str, str] | None:
-    if not data:
-        return None
-    info = decode_error(data)
-    return {"type": info.type, "message": info.message, "reason": info.reason}
-
-
-def _plain(data: bytes | None) -> Any:
-    return None if data is None else json.loads(data)
+def _error(info: ErrorInfo | None) -> dict[str, str] | None:
+    return None if info is None else {"type": info.type, "message": info.message, "reason": info.reason}

@@ -28,7 +28,8 @@ from jobmaster.demo.lease_race.event_trace import EventTrace, Step
 from jobmaster.demo.lease_race.handlers import LATE, NAME, RESCUED
 from jobmaster.demo.lease_race.manual_clock import ManualClock
 from jobmaster.handlers import Handlers, JobContext
-from jobmaster.model.job import JobState, JobView
+from jobmaster.model.job import JobState
+from jobmaster.model.job_view import JobView
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master, open_stores
 from jobmaster_agents.event_log import Fields
@@ -228,7 +229,7 @@ class LeaseRace:
         token = concluding[0]["token"] if concluding else 0
         refused = sum(line["refused_count"] for line in stale)
         self._expect(view.state is JobState.SUCCEEDED, f"the job ended as {view.state}")
-        result = decode_json(view.result) if view.result else None
+        result = decode_json(view.result_json) if view.result_json else None
         self._expect(result == RESCUED, f"the recorded result is {result!r}")
         self._expect(len(concluding) == 1, f"{len(concluding)} concluding lines instead of 1")
         self._expect(token >= 2, f"the concluding line has token {token}")

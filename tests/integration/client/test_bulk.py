@@ -12,13 +12,17 @@ import pytest
 from jobmaster.client import bulk, submitter
 from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
 from jobmaster.clock import new_id
-from jobmaster.codec import ID_AT
-from jobmaster.handlers import Handlers
+from jobmaster.codec import ID_AT, decode_json
+from jobmaster.handlers import Call, Handlers, call
 from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
 from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, pay, resize
+
+
+def undeclared(number: int) -> None:
+    """A function that is declared as no handler."""
 
 
 async def test_every_item_of_an_iterable_arrives_once(client: ClientFixture) -> None:
@@ -44,6 +48,23 @@ async def test_pairs_of_several_handlers_go_to_their_lanes(client: ClientFixture
         for bucket in buckets:
             lanes[key] += len((await client.agent.claim(bucket))[1])
     assert lanes == {("default", 3): 20, ("payroll", 4): 10}
+
+
+async def test_calls_of_several_handlers_go_to_their_lanes(client: ClientFixture) -> None:
+    await client.agent.open("payroll", 4)
+    calls = [call(resize, str(i)) if i % 3 else call(pay, i) for i in range(30)]
+    calls.append(call("images.resize", path="by name", width=5))
+    summary = await client.cluster.submit_many(calls, metadata={"bulk": "yes"})
+    assert (summary.submitted, summary.by_level) == (31, {Durability.STORE: 31})
+    waiting = await client.waiting()
+    assert waiting.keys() == set(summary.ids)
+    sent = sorted((entry.handler, str(decode_json(entry.args))) for entry in waiting.values())
+    assert sent == sorted(
+        [("pay", str({"employee": i})) for i in range(0, 30, 3)]
+        + [("images.resize", str({"path": str(i)})) for i in range(30) if i % 3]
+        + [("images.resize", str({"path": "by name", "width": 5}))]
+    )
+    assert {entry.headers for entry in waiting.values()} == {b'{"metadata":{"bulk":"yes"}}'}
 
 
 async def test_held_and_durable_bulk_is_rows(client: ClientFixture) -> None:
@@ -91,8 +112,24 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: Clie
     ("items", "handler", "cause", "words", "unsent"),
     [
         ([{"path": "a"}, {"path": 3}], "images.resize", InvalidArguments, "item 1: .*argument 'path': expected str", 1),
-        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no call and no .* pair", 1),
-        ([("nobody", {})], None, UnknownHandler, "no handler 'nobody'", 0),
+        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no call and no \(handler, argu", 1),
+        ([("nobody", {})], None, UnknownHandler, "item 0: there is no handler 'nobody'", 0),
+        (
+            [call(pay, 7), Call(resize, {"path": 3})],
+            None,
+            InvalidArguments,
+            "item 1: .*argument 'path': expected str",
+            1,
+        ),
+        (
+            [call(resize, "a"), call(undeclared, 3)],
+            None,
+            InputError,
+            "item 1: 'undeclared' is not declared as a handler",
+            1,
+        ),
+        ([call(resize, "a"), call("nobody")], None, UnknownHandler, "item 1: there is no handler 'nobody'", 1),
+        ([call(resize, "a")], "images.resize", InputError, "item 0 is a call, and a handler is named for every", 0),
     ],
 )
 async def test_a_bad_item_is_named(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.client import result_waiter as waiting_module
+from jobmaster.client.jobs import result_waiter as waiting_module
 from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError, JobFailed, NotFound, Unavailable, WaitTimeout
 from jobmaster.model.job import Durability, ErrorInfo, JobState
@@ -209,7 +209,7 @@ async def test_get_finds_a_job_wherever_it_is(client: ClientFixture, open_cluste
     assert (view.handler, view.bucket_id) == ("images.resize", receipt.bucket_id)
     await client.agent.finish(bucket, claimed, result=SIZE)
     view = await receipt.get()
-    assert (view.state, view.result) == (JobState.SUCCEEDED, SIZE)
+    assert (view.state, view.result_json) == (JobState.SUCCEEDED, SIZE)
     held = await client.cluster.submit(resize, {"path": "a"}, after=3600)
     assert await client.cluster.state(held) is JobState.HELD
 

@@ -1,11 +1,14 @@
-"""``jobmaster job retry``: an ended job again, as a new one; asked twice, the same new one, while that has not failed too."""
+"""``Cluster.retry``: an ended job again, as a new one; asked twice, the same new one, while that has not failed too."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from jobmaster.cli.commands.job import _retry
-from jobmaster.model.job import ErrorInfo, JobState
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.errors import Conflict, InputError, InvalidArguments, NotFound
+from jobmaster.model.job import ErrorInfo, JobState, Priority
 from tests.integration.client.fixture import ClientFixture, resize
 
 
@@ -18,7 +21,9 @@ async def ended(client: ClientFixture, state: JobState) -> None:
 
 
 async def retried(client: ClientFixture, job: Any) -> dict[str, Any]:
-    return await _retry(client.cluster, await client.cluster.get(job))
+    receipt = await client.cluster.retry(job)
+    view = await receipt.get()
+    return {"id": receipt.id, "retry_of": view.metadata["retry_of"], "duplicate": receipt.duplicate}
 
 
 async def test_a_retry_that_failed_is_what_is_run_again(client: ClientFixture) -> None:
@@ -29,9 +34,63 @@ async def test_a_retry_that_failed_is_what_is_run_again(client: ClientFixture) -
     assert await retried(client, first) == {**second, "duplicate": True}
     await ended(client, JobState.FAILED)
     third = await retried(client, first)
-    assert (third["retry_of"], third["duplicate"]) == (second["id"], False)
+    assert (third["retry_of"], third["duplicate"]) == (str(second["id"]), False)
     await ended(client, JobState.FAILED)
     fourth = await retried(client, second["id"])
-    assert (fourth["retry_of"], fourth["duplicate"]) == (third["id"], False)
+    assert (fourth["retry_of"], fourth["duplicate"]) == (str(third["id"]), False)
     await ended(client, JobState.SUCCEEDED)
     assert await retried(client, first) == {**fourth, "duplicate": True}
+
+
+async def test_a_retry_has_the_options_of_the_job_and_those_that_are_given(client: ClientFixture) -> None:
+    await client.agent.open("default", 5)
+    first = await client.cluster.submit(
+        resize, {"path": "a"}, tags=["x", "y"], metadata={"who": "me"}, timeout=7, max_attempts=4, priority="critical"
+    )
+    await ended(client, JobState.FAILED)
+    view = await (await client.cluster.retry(first)).get()
+    assert (view.arguments, view.tags, view.priority) == ({"path": "a"}, ("x", "y"), Priority.CRITICAL)
+    assert view.metadata == {"who": "me", "retry_of": str(first)}
+    assert (view.headers.timeout_seconds, view.headers.max_attempts) == (7.0, 4)
+
+    other = await client.cluster.submit(resize, {"path": "a"}, tags=["x"], metadata={"who": "me"})
+    await ended(client, JobState.FAILED)
+    receipt = await client.cluster.retry(
+        other, {"path": "b", "width": 2}, tags=["z"], metadata={"who": "you"}, after=3600, lane="payroll"
+    )
+    view = await receipt.get()
+    assert (view.arguments, view.tags, view.lane) == ({"path": "b", "width": 2}, ("z",), "payroll")
+    assert (view.state, view.metadata) == (JobState.HELD, {"who": "you", "retry_of": str(other)})
+
+
+async def test_only_what_ended_without_success_is_retried(client: ClientFixture) -> None:
+    waiting = await client.cluster.submit(resize, {"path": "a"}, after=3600)
+    with pytest.raises(Conflict, match=r"is HELD .*only what FAILED"):
+        await client.cluster.retry(waiting)
+    await waiting.cancel()
+    assert not (await client.cluster.retry(waiting)).duplicate
+    succeeded = await client.cluster.submit(resize, {"path": "a"})
+    await ended(client, JobState.SUCCEEDED)
+    with pytest.raises(Conflict, match="is SUCCEEDED"):
+        await client.cluster.retry(succeeded)
+    with pytest.raises(NotFound, match="there is no job"):
+        await client.cluster.retry(new_id())
+
+
+async def test_a_retry_that_cannot_be_stores_nothing(client: ClientFixture) -> None:
+    first = await client.cluster.submit(resize, {"path": "a"})
+    await ended(client, JobState.FAILED)
+    before = await client.rows()
+    for options in ({"idempotency_key": "k"}, {"job_id": new_id()}, {"connection": object()}):
+        given: Any = options
+        with pytest.raises(InputError, match="a retry takes no"):
+            await client.cluster.retry(first, **given)
+    with pytest.raises(InvalidArguments, match="missing argument 'path'"):
+        await client.cluster.retry(first, {"width": 3})
+    with pytest.raises(InputError, match="'metadata' must be a mapping"):
+        await client.cluster.retry(first, metadata="no")  # type: ignore[arg-type]
+    assert await client.rows() == before
+    second = await client.cluster.retry(first)
+    with pytest.raises(Conflict, match=f"retried with other arguments: .*{second}"):
+        await client.cluster.retry(first, {"path": "other"})
+    assert (await client.rows()).keys() == before.keys() | {second.id_bytes}

@@ -179,7 +179,7 @@ async def test_nul_inside_an_argument_is_allowed_and_arrives(client: ClientFixtu
     assert decode_json((await client.waiting())[quick.id_bytes].args) == {"path": "a\0b"}
     view = await client.master.queries.get(durable.id_bytes)
     assert view is not None
-    assert decode_json(view.args) == {"path": "a\0b"}
+    assert view.arguments == {"path": "a\0b"}
 
 
 # ---------------------------------------------------------------- names without code

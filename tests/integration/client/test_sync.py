@@ -16,9 +16,10 @@ import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.sync import SyncCluster, SyncJobRef
+from jobmaster.client.sync import SyncCluster, SyncJobRef, SyncReceipt
+from jobmaster.clock import new_id
 from jobmaster.master.master import Master
-from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
+from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, NotFound, Unavailable
 from jobmaster.model.job import Durability, JobState
 from tests.integration.client.fixture import ClientFixture, Size, handlers, resize
 from tests.support.patience import PATIENCE_SECONDS
@@ -49,6 +50,34 @@ def plain(client: ClientFixture) -> Iterator[SyncCluster]:
     cluster = SyncCluster(opener, handlers=handlers)
     yield cluster
     cluster.close()
+
+
+async def test_many_results_lists_and_retries(client: ClientFixture, plain: SyncCluster) -> None:
+    def submit() -> list[SyncReceipt[Size]]:
+        return [plain.submit(resize, {"path": str(number)}) for number in range(3)]
+
+    def read(receipts: list[SyncReceipt[Size]]) -> None:
+        first: Size = plain.results(receipts, timeout=PATIENCE_SECONDS)[0]
+        assert first == Size(4, 2)
+        ended = plain.as_ended([*receipts, receipts[0]], timeout=PATIENCE_SECONDS)
+        assert sorted(ended, key=lambda pair: pair[0].id) == [
+            (receipt, JobState.SUCCEEDED) for receipt in sorted([*receipts, receipts[0]], key=lambda one: one.id)
+        ]
+        assert [view.id for view in plain.jobs(state="SUCCEEDED")] == [receipt.id for receipt in receipts[::-1]]
+        assert [line.concluding for line in plain.attempts(receipts[0])] == [True]
+        held = plain.submit(resize, {"path": "a"}, after=3600)
+        held.cancel()
+        again = plain.retry(held, {"path": "b"})
+        assert (again.get().arguments, plain.retry(held.id, {"path": "b"}).duplicate) == ({"path": "b"}, True)
+        with pytest.raises(NotFound):
+            plain.wait(new_id())
+        for receipt, state in plain.as_ended([again, receipts[0]]):
+            assert (receipt, state) == (receipts[0], JobState.SUCCEEDED)
+            break
+
+    receipts = await asyncio.to_thread(submit)
+    await client.agent.work_off(result=b'{"width":4,"height":2}')
+    await asyncio.to_thread(read, receipts)
 
 
 async def test_submit_wait_and_result(client: ClientFixture, plain: SyncCluster) -> None:

@@ -17,7 +17,8 @@ from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, JobView, NewJob
+from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
+from jobmaster.model.job_view import JobView
 from tests.support.patience import PATIENCE_SECONDS
 
 SCHEMA = "jobmaster_test"

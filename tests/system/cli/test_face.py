@@ -304,11 +304,11 @@ def test_output_that_cannot_be_written_is_told(redirection: str, said: str) -> N
 @pytest.mark.parametrize("given", ["2030-01-01", "2030-01-01+01:00", "2030-01-01T10:00"])
 def test_the_times_that_a_hint_names_are_taken(given: str) -> None:
     with pytest.raises(errors.InvalidDueTime) as caught:
-        _moment(given)
+        _moment(given, "--at")
     offered = re.findall(r"\d{4}-\d\d-\d\d\S*", caught.value.hint or "")
     assert len(offered) == 2
     for text in offered:
-        assert _moment(text).tzinfo is not None
+        assert _moment(text, "--at").tzinfo is not None
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:

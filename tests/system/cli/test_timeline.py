@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from jobmaster.cli.commands.job_rows import timeline
 from jobmaster.clock import new_id
-from jobmaster.codec import encode_error
-from jobmaster.model.ids import created_ms
-from jobmaster.model.job import ErrorInfo, JobState, JobView, Priority
+from jobmaster.model.ids import created_ms, text
+from jobmaster.model.job import ErrorInfo, JobState, Priority
+from jobmaster.model.job_view import Attempt, JobView
 
 JOB, BUCKET, OTHER = new_id(), new_id(), new_id()
 BEGAN = created_ms(JOB) * 1000
@@ -23,12 +22,12 @@ def view(state: JobState, after_us: int, **parts: Any) -> JobView:
     )  # fmt: skip
 
 
-def attempt(token: int, outcome: str, after_us: int, *, refused_us: int | None = None, **parts: Any) -> dict[str, Any]:
-    return {
-        "token": token, "bucket_id": UUID(bytes=OTHER), "bucket_epoch": 7, "outcome": outcome, "at_us": BEGAN + after_us,
-        "ran_us": 5, "error": parts.get("error"), "refused_us": refused_us and BEGAN + refused_us,
-        "refused_count": 1 if refused_us else 0,
-    }  # fmt: skip
+def attempt(token: int, outcome: str, after_us: int, *, refused_us: int | None = None, **parts: Any) -> Attempt:
+    return Attempt(
+        token=token, bucket_id=OTHER, bucket_epoch=7, concluding=parts.pop("concluding", False), outcome=outcome,
+        at_us=BEGAN + after_us, ran_us=5, refused_us=BEGAN + refused_us if refused_us else None,
+        refused_count=1 if refused_us else 0, **parts,
+    )  # fmt: skip
 
 
 def events(lines: list[dict[str, Any]]) -> list[str]:
@@ -36,14 +35,18 @@ def events(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def test_attempts_rescues_and_refused_writes_stand_in_order_with_their_identities() -> None:
-    late = encode_error(ErrorInfo(type="Timeout", message="too long", reason="timeout"))
+    late = ErrorInfo(type="Timeout", message="too long", reason="timeout")
     lines = timeline(
         view(JobState.SUCCEEDED, 900, ran_us=100, waited_us=3, rescues=1, attempt=2),
-        [attempt(1, "timed_out", 100, error=late), attempt(2, "lost", 400, refused_us=1200)],
+        [
+            attempt(1, "timed_out", 100, error=late),
+            attempt(2, "lost", 400, refused_us=1200),
+            attempt(3, "SUCCEEDED", 900, concluding=True),
+        ],
     )
     assert events(lines) == ["submitted", "timed_out", "lost", "started", "SUCCEEDED", "REFUSED"]
     assert [line["token"] for line in lines] == [None, 1, 2, 3, 3, 2]
-    assert {(line["bucket_id"], line["bucket_epoch"]) for line in lines[1:3]} == {(str(UUID(bytes=OTHER)), 7)}
+    assert {(line["bucket_id"], line["bucket_epoch"]) for line in lines[1:3]} == {(text(OTHER), 7)}
     assert "[timeout]" in lines[1]["detail"]
     assert "rescued 1 time(s)" in lines[4]["detail"]
 

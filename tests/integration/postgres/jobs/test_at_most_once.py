@@ -120,7 +120,7 @@ async def test_the_start_marks_the_row_and_an_older_write_takes_the_mark_away_no
     late = start._replace(state="ASSIGNED")  # sent before the start, and executed after it
     assert (await db.master.outcomes.persist(db.fence, [late])).accepted == {job_id}
     view = await db.view(job_id)
-    assert (view.state, view.headers) == ("PROCESSING", ONCE)
+    assert (view.state, view.headers_json) == ("PROCESSING", ONCE)
     await db.master.rescue.sweep(await taken(db, rescuer), 10, max_rescues=3)
     assert await db.state(job_id) == "FAILED"
 

@@ -35,7 +35,7 @@ async def test_it_is_confirmed_once_and_the_same_again_changes_nothing(db: Maste
         answer = await db.master.requests.confirm(job_id, identity(db.fence), result, "test")
         assert answer == (True, JobState.SUCCEEDED)
     view = await db.view(job_id)
-    assert (view.state, view.result, view.attempt, view.error) == ("SUCCEEDED", b'"done"', 1, None)
+    assert (view.state, view.result_json, view.attempt, view.error) == ("SUCCEEDED", b'"done"', 1, None)
     # What the handler still writes about itself finds it done.
     assert await db.master.outcomes.await_confirmation(final_row(job_id, db.fence), 60.0, 0.0, None)
     assert (await db.master.outcomes.record_final([final_row(job_id, db.fence, state="FAILED")])).refused == {job_id}

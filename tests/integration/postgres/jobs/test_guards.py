@@ -216,8 +216,24 @@ async def test_copy_keeps_every_field(db: MasterFixture) -> None:
     other = new_id()
     await db.master.outcomes.record_final([row._replace(id=other)])
     upserted = await db.view(other)
-    assert (copied.due_us, copied.attempt, copied.rescues, copied.args) == (1_700_000_000_123_456, 2, 1, b'{"a":1}')
-    for name in ("due_us", "attempt", "rescues", "args", "headers", "result", "error", "waited_us", "ran_us", "token"):
+    assert (copied.due_us, copied.attempt, copied.rescues, copied.arguments_json) == (
+        1_700_000_000_123_456,
+        2,
+        1,
+        b'{"a":1}',
+    )
+    for name in (
+        "due_us",
+        "attempt",
+        "rescues",
+        "arguments_json",
+        "headers_json",
+        "result_json",
+        "error",
+        "waited_us",
+        "ran_us",
+        "token",
+    ):
         assert getattr(copied, name) == getattr(upserted, name), name
 
 

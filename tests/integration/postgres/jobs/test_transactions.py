@@ -51,7 +51,7 @@ async def test_effect_and_outcome_appear_together_whether_or_not_there_was_a_row
         assert await effects(db) == ([rowless.hex()] if job_id == known else [])
         assert await conclude(transaction, final_row(job_id, db.fence), always) is Conclusion.COMMITTED
         view = await db.view(job_id)
-        assert (view.state, view.result, view.bucket_id) == ("SUCCEEDED", b"1", db.fence.bucket_id)
+        assert (view.state, view.result_json, view.bucket_id) == ("SUCCEEDED", b"1", db.fence.bucket_id)
         assert await db.master.outcomes.is_recorded(final_row(job_id, db.fence))
     assert len(await effects(db)) == 2
 
@@ -277,7 +277,7 @@ async def test_codecs_of_a_handler_change_neither_its_outcome_nor_the_next_attem
     assert await first.connection.fetchval(f"SELECT null_of::{name} FROM (SELECT NULL AS null_of) AS t") is None
     job_id = new_id()
     assert await conclude(first, final_row(job_id, db.fence), always) is Conclusion.COMMITTED
-    assert (await db.view(job_id)).result == b"1"
+    assert (await db.view(job_id)).result_json == b"1"
     second = await source.begin("attempt")
     assert second.connection is first.connection
     assert await second.connection.fetchval("SELECT 'a'::text") == "a"

@@ -13,13 +13,15 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
+from itertools import islice
 from typing import cast
 
 from jobmaster.client.coalescer import Coalescer, PendingLimit
+from jobmaster.client.jobs.existence import Existence, ExistenceCheck, NoSuchJobs
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
-from jobmaster.ports import FinishedStore, Queries
+from jobmaster.ports import FIND_IDS_MAX, FinishedStore, Queries
 from jobmaster.rules.backoff import backoff_delays
 
 REREAD_SECONDS = 3.0
@@ -34,6 +36,8 @@ CAUSES_MAX = 3
 """Reasons that the error of a wait names."""
 READ_SECONDS = 1.0
 """How much longer than the wait itself its last reading may take; a frozen server would hold it for ever."""
+EXISTENCE_SECONDS, EXISTENCE_AGAIN_SECONDS = 0.5, 10.0
+"""How long a wait goes on before it looks for a job that has shown no sign of itself, and before it looks again."""
 _BACKOFF_SECONDS = 0.1
 _BACKOFF_SECONDS_MAX = 5.0
 
@@ -50,13 +54,27 @@ class _Watch:
         self.touched: set[bytes] = set()
 
 
+class _Times:
+    """When a wait is over, and when the jobs that it has not seen are looked for."""
+
+    __slots__ = ("check_at", "ends", "timeout")
+
+    def __init__(self, ends: float | None, timeout: float | None, check_at: float) -> None:
+        self.ends = ends
+        self.timeout = timeout
+        self.check_at = check_at
+
+
 class ResultWaiter:
     """Shared subscriptions and the waiters on them. Belongs to one event loop."""
 
-    def __init__(self, queries: Queries, stores: Mapping[str, FinishedStore], clock: Clock) -> None:
+    def __init__(
+        self, queries: Queries, stores: Mapping[str, FinishedStore], clock: Clock, existence: ExistenceCheck
+    ) -> None:
         self._queries = queries
         self._stores = stores
         self._clock = clock
+        self._existence = existence
         self._waiters: dict[bytes, list[_Watch]] = {}
         self._listeners: dict[str, asyncio.Task[None]] = {}
         self._standing: dict[str, asyncio.Event] = {}
@@ -69,39 +87,66 @@ class ResultWaiter:
         )
 
     async def until(
-        self, job_ids: Iterable[bytes], reached: Callable[[JobState | None], bool], timeout: float | None
+        self,
+        job_ids: Iterable[bytes],
+        reached: Callable[[JobState | None], bool],
+        timeout: float | None,
+        doubtful: Iterable[bytes] = (),
     ) -> dict[bytes, JobState | None]:
         """Wait until every job's state satisfies ``reached``; the states.
 
+        Args:
+            doubtful: those of the jobs that may not exist.
+
         Raises:
             WaitTimeout: the time is over; the jobs go on.
+            NoSuchJobs: a doubtful job exists nowhere.
         """
-        pending = set(job_ids)
-        ends = None if timeout is None else self._clock.boottime() + timeout
         found: dict[bytes, JobState | None] = {}
+        async with aclosing(self.each(job_ids, reached, timeout, doubtful)) as batches:
+            async for batch in batches:
+                found |= batch
+        return found
+
+    async def each(
+        self,
+        job_ids: Iterable[bytes],
+        reached: Callable[[JobState | None], bool],
+        timeout: float | None,
+        doubtful: Iterable[bytes] = (),
+    ) -> AsyncGenerator[dict[bytes, JobState | None], None]:
+        """``until`` as it goes on: the states of jobs that satisfy ``reached``, each job once, some together. Close it with
+        ``aclose``."""
+        watched = frozenset(job_ids)
+        pending = set(watched)
+        now = self._clock.boottime()
+        times = _Times(None if timeout is None else now + timeout, timeout, now + EXISTENCE_SECONDS)
+        unseen = pending & set(doubtful)
         waiter = _Watch()
-        for job_id in pending:
+        for job_id in watched:
             self._waiters.setdefault(job_id, []).append(waiter)
         try:
             await self._listen(timeout)
             read = set(pending)
-            while True:
+            while pending:
                 waiter.event.clear()
                 waiter.touched -= read
-                for job_id, state in (await self._look(read, ends)).items():
-                    if reached(state):
-                        found[job_id] = state
-                        pending.discard(job_id)
+                states = await self._look(read, times.ends)
+                unseen -= {job_id for job_id, state in states.items() if state is not None}
+                found = {job_id: state for job_id, state in states.items() if reached(state)}
+                pending.difference_update(found)
+                if found:
+                    yield found
                 if not pending:
-                    return found
+                    return
                 if self._closed:
                     raise Unavailable(
                         "the cluster was closed during the wait", hint="the jobs go on; wait with a new one"
                     )
-                read = await self._next_read(waiter, pending, ends, timeout)
+                read = await self._next_read(waiter, pending, unseen, times)
         finally:
             self._needed_at = self._clock.boottime()
-            for job_id in [*pending, *found]:
+            for job_id in watched:
                 self._forget(job_id, waiter)
 
     async def close(self) -> None:
@@ -113,23 +158,49 @@ class ResultWaiter:
         await asyncio.gather(*self._listeners.values(), return_exceptions=True)
         self._listeners.clear()
         await self._states.close()
+        await self._existence.close()
 
-    async def _next_read(
-        self, waiter: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
-    ) -> set[bytes]:
-        """Ids to read next: those published, or all of them when none was published for a while."""
+    async def _next_read(self, waiter: _Watch, pending: set[bytes], unseen: set[bytes], times: _Times) -> set[bytes]:
+        """Ids to read next: those published, or all of them when none was published for a while.
+
+        Args:
+            unseen: those of which neither a row nor a copy has been seen, and which may not exist.
+        """
         wait_seconds = max(REREAD_SECONDS, len(pending) / REREAD_JOBS_PER_SECOND)
-        if ends is not None:
-            left = ends - self._clock.boottime()
-            if left <= 0:
-                raise await self._too_late(pending, timeout)
-            wait_seconds = min(wait_seconds, left)
+        now = self._clock.boottime()
+        too_late = times.ends is not None and now >= times.ends
+        if unseen and (too_late or now >= times.check_at):
+            await self._refuse_missing(unseen, times)
+        if times.ends is not None:
+            if too_late:
+                raise await self._too_late(pending, times.timeout)
+            wait_seconds = min(wait_seconds, max(times.ends - now, 0.0))
+        if unseen:
+            wait_seconds = min(wait_seconds, max(times.check_at - now, 0.0))
         try:
             async with asyncio.timeout(wait_seconds):
                 await waiter.event.wait()
         except TimeoutError:
             return set(pending)
         return (waiter.touched & pending) or set(pending)
+
+    async def _refuse_missing(self, unseen: set[bytes], times: _Times) -> None:
+        """Look for some of the jobs everywhere. Those that are found are no longer unseen.
+
+        Raises:
+            NoSuchJobs: some exist nowhere.
+        """
+        looked_for = list(islice(unseen, FIND_IDS_MAX))
+        try:
+            async with asyncio.timeout(None if times.ends is None else READ_SECONDS):
+                shown = await self._existence.of(looked_for)
+        except TimeoutError:
+            shown = {}
+        missing = [job_id for job_id, existence in shown.items() if existence is Existence.NOWHERE]
+        if missing:
+            raise NoSuchJobs(missing)
+        unseen.difference_update(job_id for job_id, existence in shown.items() if existence is Existence.FOUND)
+        times.check_at = self._clock.boottime() + EXISTENCE_AGAIN_SECONDS
 
     async def _too_late(self, pending: set[bytes], timeout: float | None) -> WaitTimeout:
         """The error, with the reason why the jobs wait, as far as the master shows it."""
