@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from types import TracebackType
 from typing import Any, Unpack
 
 from jobmaster.client.bulk import BulkSummary
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.existence import NoSuchJobs
+from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.client.result_waiter import ResultWaiter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import JobMasterError, WaitTimeout
@@ -183,19 +184,28 @@ class _MemoryWaiter(ResultWaiter):
     def __init__(self, jobs: MemoryJobs) -> None:
         self._jobs = jobs
 
-    async def until(
-        self, job_ids: Iterable[bytes], reached: Callable[[JobState | None], bool], timeout: float | None
-    ) -> dict[bytes, JobState | None]:
-        """See ``ResultWaiter.until``."""
-        wanted, rows = set(job_ids), self._jobs.rows
-        rows.save(wanted)
+    async def each(
+        self,
+        job_ids: Iterable[bytes],
+        reached: Callable[[JobState | None], bool],
+        timeout: float | None,
+        doubtful: Iterable[bytes] = (),
+    ) -> AsyncGenerator[dict[bytes, JobState | None], None]:
+        """See ``ResultWaiter.each``."""
+        pending, rows = set(job_ids), self._jobs.rows
+        rows.save(pending)
         patience = WAIT_SECONDS if timeout is None else min(timeout, WAIT_SECONDS)
         ends = rows.clock.boottime() + patience
-        while True:
-            found = {job_id: None if (job := rows.jobs.get(job_id)) is None else job.state for job_id in wanted}
-            pending = {job_id for job_id, state in found.items() if not reached(state)}
-            if not pending:
-                return found
+        while pending:
+            states = {job_id: None if (job := rows.jobs.get(job_id)) is None else job.state for job_id in pending}
+            found = {job_id: state for job_id, state in states.items() if reached(state)}
+            pending.difference_update(found)
+            if found:
+                yield found
+                continue
+            missing = [job_id for job_id in doubtful if job_id in pending and states[job_id] is None]
+            if missing:
+                raise NoSuchJobs(missing)
             if self._jobs.runs_what_is_awaited:
                 horizon = float("inf") if timeout is None else rows.clock.wall_us() + timeout * 1e6
                 if await self._jobs.run(int(min(horizon, 2**62)), pending):

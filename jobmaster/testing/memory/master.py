@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence, Identity
-from jobmaster.model.job import JobState, JobView, NewJob
-from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow, Written
+from jobmaster.model.job import JobState, NewJob
+from jobmaster.model.job_view import Attempt, JobFilter, JobView
+from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 
@@ -117,6 +120,37 @@ class MemoryMaster:
         """States of rows."""
         return {job_id: job.state for job_id in job_ids if (job := self._row(job_id)) is not None}
 
+    async def jobs(
+        self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int, payload: bool
+    ) -> JobsStep:
+        """Rows that fit, newest first; all of them in one step."""
+        in_range = (one for one in self._rows.jobs if lowest <= one <= highest)
+        views = [job.view() for job_id in sorted(in_range, reverse=True) if (job := self._row(job_id)) is not None]
+        found = [view for view in views if _fits(view, chosen)][:limit]
+        if not payload:
+            found = [
+                msgspec.structs.replace(view, with_payload=False, arguments_json=b"{}", result_json=None)
+                for view in found
+            ]
+        return JobsStep(lowest, found)
+
+    async def attempts(self, job_id: bytes) -> list[Attempt]:
+        """What has been recorded of one job."""
+        job = self._row(job_id)
+        return [] if job is None else list(job.attempts)
+
+    async def ended(self, job_ids: Sequence[bytes]) -> dict[bytes, EndedRow]:
+        """Results and errors."""
+        views = {job_id: job.view() for job_id in job_ids if (job := self._row(job_id)) is not None}
+        return {
+            job_id: EndedRow(job_id, view.state, view.handler, view.result_json, view.error)
+            for job_id, view in views.items()
+        }
+
+    async def now_us(self) -> int:
+        """The clock of the rows."""
+        return self._rows.clock.wall_us()
+
     async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
         """Rows of jobs that are sent again."""
         rows = {job_id: job for job_id in job_ids if (job := self._row(job_id)) is not None}
@@ -151,3 +185,13 @@ class MemoryMaster:
     def _row(self, job_id: bytes) -> MemoryJob | None:
         job = self._rows.jobs.get(job_id)
         return None if job is None or job.state is JobState.SAVE_PENDING else job
+
+
+def _fits(view: JobView, chosen: JobFilter) -> bool:
+    return (
+        (not chosen.states or view.state in chosen.states)
+        and chosen.handler in (None, view.handler)
+        and chosen.lane in (None, view.lane)
+        and chosen.priority in (None, view.priority)
+        and (chosen.tag is None or chosen.tag in view.tags)
+    )

@@ -13,11 +13,14 @@ from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_error
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState, JobView, NewJob, Priority
+from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, JobState, NewJob, Priority
+from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.settings.model import ClusterSettings
 
 EPOCH = 1
 """Epoch of every bucket: no bucket changes its owner."""
+_OUTCOME_OF = {"timeout": AttemptOutcome.TIMED_OUT, "snoozed": AttemptOutcome.SNOOZED}
+"""Reason of an error -> outcome of its attempt."""
 _WAITS = frozenset({JobState.SAVE_PENDING, JobState.HELD, JobState.ASSIGNED})
 
 
@@ -57,11 +60,17 @@ class Unconfirmed(NamedTuple):
 class MemoryJob:
     """One job."""
 
-    def __init__(self, entry: Entry, priority: int, lane: str, state: JobState, bucket_id: bytes | None) -> None:
+    def __init__(
+        self, clock: MemoryClock, entry: Entry, priority: int, lane: str, state: JobState, bucket_id: bytes | None
+    ) -> None:
+        self._clock = clock
         self.entry = entry
         self.priority = priority
         self.lane = lane
-        self.state = state
+        self._state = state
+        self.changed_us = clock.wall_us()
+        self.attempts: list[Attempt] = []
+        """The lines of those that are over, the concluding one included."""
         self.bucket_id = bucket_id
         self.cancel_requested = False
         self.result: bytes | None = None
@@ -72,6 +81,17 @@ class MemoryJob:
         """What its handler raised last."""
         self.unconfirmed: Unconfirmed | None = None
         """WAITING: what follows when no confirmation comes."""
+
+    @property
+    def state(self) -> JobState:
+        """Where it stands."""
+        return self._state
+
+    @state.setter
+    def state(self, state: JobState) -> None:
+        self._state, self.changed_us = state, self._clock.wall_us()
+        if state.final:
+            self._note(state.value, self.error, concluding=True)
 
     @property
     def due_us(self) -> int:
@@ -87,17 +107,21 @@ class MemoryJob:
         """Its outcome; a job that has one, by a confirmation from outside, keeps it."""
         if self.state.final:
             return
-        self.state = JobState(row.state)
         self.result, self.error = row.result, row.error
         self.waited_us, self.ran_us = row.waited_us, row.ran_us
         self.entry = Entry(
             row.id, row.token, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues
         )  # fmt: skip
+        self.state = JobState(row.state)
 
     def held(self, row: HoldRow, *, here: bool) -> None:
         """It waits for another attempt, in its bucket or in the master."""
         if self.state.final:
             return
+        if row.error is not None:
+            self.ran_us = row.ran_us
+            reason = decode_error(row.error).reason
+            self._note(_OUTCOME_OF.get(reason, AttemptOutcome.FAILED), row.error, concluding=False)
         token = row.token + 1 if here else row.token
         self.entry = Entry(row.id, token, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
         self.state = JobState.ASSIGNED if here else JobState.HELD
@@ -115,6 +139,20 @@ class MemoryJob:
         self.state = JobState.FAILED if lapsed.error else JobState.HELD
         self.entry = msgspec.structs.replace(entry, attempt=entry.attempt + 1, due_us=due_us)
 
+    def _note(self, outcome: str, error: bytes | None, *, concluding: bool) -> None:
+        self.attempts.append(
+            Attempt(
+                token=self.entry.token,
+                bucket_id=self.bucket_id,
+                bucket_epoch=EPOCH if self.bucket_id else None,
+                concluding=concluding,
+                outcome=outcome,
+                at_us=self._clock.wall_us(),
+                ran_us=self.ran_us,
+                error=None if error is None else decode_error(error),
+            )
+        )
+
     def view(self) -> JobView:
         """The job as the master shows it."""
         entry = self.entry
@@ -131,11 +169,12 @@ class MemoryJob:
             bucket_epoch=EPOCH if self.bucket_id else None,
             cancel_requested=self.cancel_requested,
             due_us=entry.due_us or None,
+            changed_us=self.changed_us,
             waited_us=self.waited_us,
             ran_us=self.ran_us,
-            args=entry.args,
-            headers=entry.headers,
-            result=self.result,
+            arguments_json=entry.args,
+            headers_json=entry.headers,
+            result_json=self.result,
             error=None if self.error is None else decode_error(self.error),
         )
 
@@ -198,7 +237,9 @@ class MemoryRows:
         with self.lock:
             if entry.id in self.jobs:
                 return False
-            self.jobs[entry.id] = MemoryJob(entry, bucket.priority, bucket.lane, JobState.SAVE_PENDING, bucket_id)
+            self.jobs[entry.id] = MemoryJob(
+                self.clock, entry, bucket.priority, bucket.lane, JobState.SAVE_PENDING, bucket_id
+            )
         return True
 
     def insert(self, job: NewJob, bucket_id: bytes | None = None) -> bool:
@@ -208,7 +249,7 @@ class MemoryRows:
             if job.id in self.jobs:
                 return False
             state = JobState.HELD if bucket_id is None else JobState.ASSIGNED
-            self.jobs[job.id] = MemoryJob(entry, job.priority, job.lane, state, bucket_id)
+            self.jobs[job.id] = MemoryJob(self.clock, entry, job.priority, job.lane, state, bucket_id)
         return True
 
     def take(self, until_us: int, runnable: Callable[[MemoryJob], bool]) -> MemoryJob | None:

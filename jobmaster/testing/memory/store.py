@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from jobmaster.codec import decode_entry
+from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
 from jobmaster.testing.memory.rows import MemoryRows
@@ -57,6 +58,10 @@ class MemoryStore:
             {job_id: job.entry for job_id, job in found.items() if job.bucket_id == bucket_id}
             for bucket_id in bucket_ids
         ]
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
+        """Nothing is ever too deep to be found."""
+        return [BucketDepth(0, 0, 0, 0, 0) for _ in bucket_ids]
 
     async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
         """No job waits in an agent's memory."""

@@ -57,7 +57,7 @@ async def test_calls_of_several_handlers_go_to_their_lanes(client: ClientFixture
     summary = await client.cluster.submit_many(calls, metadata={"bulk": "yes"})
     assert (summary.submitted, summary.by_level) == (31, {Durability.STORE: 31})
     waiting = await client.waiting()
-    assert waiting.keys() == set(summary.ids)
+    assert waiting.keys() == set(summary.ids.as_bytes())
     sent = sorted((entry.handler, str(decode_json(entry.args))) for entry in waiting.values())
     assert sent == sorted(
         [("pay", str({"employee": i})) for i in range(0, 30, 3)]
