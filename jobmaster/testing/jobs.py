@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-import msgspec
-
 from jobmaster import wiring
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
@@ -18,23 +16,12 @@ from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.testing.drained import Drained, seconds_of
 from jobmaster.testing.memory.cluster import MemoryCluster, MemoryJobs
 from jobmaster.testing.submitted_jobs import SubmittedJob, Wanted, listed
-from jobmaster.units import parse_duration
 
 _FOREVER_US = 2**62
 _POLL_SECONDS = 0.005
-
-
-class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``drain`` has done: jobs that ended in it, by their state."""
-
-    succeeded: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    left: int = 0
-    """Jobs that have not ended: due later, waiting for a confirmation, or of a handler or lane that is not served."""
 
 
 class Jobs:
@@ -143,7 +130,7 @@ class Jobs:
             UnknownHandler, InvalidArguments: there is no such handler, or it takes no such argument.
         """
         wanted = Wanted(handler, args, self.memory.handlers)
-        patience = _seconds(within, "within")
+        patience = seconds_of(within, "within")
         ends = self.memory.rows.clock.boottime() + patience
         while True:
             jobs = self.all_submitted()
@@ -186,7 +173,7 @@ class Jobs:
         Raises:
             InputError: both ``due_within`` and ``held``, or no duration.
         """
-        ahead = _seconds(due_within, "due_within")
+        ahead = seconds_of(due_within, "due_within")
         if ahead and held:
             raise InputError("'held' means all jobs, and 'due_within' some", hint="give one of them")
         rows = self.memory.rows
@@ -215,18 +202,3 @@ class Jobs:
         except RuntimeError:
             return asyncio.run(self.drain(due_within=due_within, held=held, raise_errors=raise_errors))
         raise InputError("drain_sync() was called in a coroutine", hint="await jobs.drain() there")
-
-
-def _seconds(value: float | timedelta | str, what: str) -> float:
-    """A duration that is not negative."""
-    seconds: Any = value
-    if isinstance(value, str):
-        try:
-            seconds = parse_duration(value)
-        except ValueError as error:
-            raise InputError(f"{what!r}: {error}") from None
-    elif isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise InputError(f"{what!r} must be a duration of at least 0 seconds, not {value!r}")
-    return float(seconds)

@@ -1,0 +1,104 @@
+"""Handlers of the contract between jobs in memory and a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from jobmaster import Cancel, Fail, Handlers, JobContext, Retry, Snooze
+
+handlers = Handlers()
+
+
+@handlers.job(priority="high")
+async def add(first: int, second: int = 2) -> int:
+    """Two numbers."""
+    return first + second
+
+
+@handlers.job
+def in_thread(values: list[int]) -> dict[str, int]:
+    """Runs in a thread."""
+    return {"sum": sum(values)}
+
+
+@handlers.job(mode="process")
+def in_process(text: str) -> str:
+    """Runs in a worker process of an agent."""
+    return text.upper()
+
+
+@handlers.job
+async def context(ctx: JobContext) -> list[Any]:
+    """What a handler learns about its run."""
+    return [ctx.handler, ctx.lane, ctx.priority.label, ctx.attempt, ctx.max_attempts, list(ctx.tags), ctx.metadata]
+
+
+@handlers.job(max_attempts=3, backoff=0.01, backoff_jitter=0)
+async def until_attempt(ctx: JobContext, wanted: int) -> int:
+    """Fails before an attempt."""
+    if ctx.attempt < wanted:
+        raise LookupError(f"attempt {ctx.attempt}")
+    return ctx.attempt
+
+
+@handlers.job(max_attempts=2, backoff=0.01)
+def in_thread_until(ctx: JobContext, wanted: int) -> int:
+    """The same in a thread."""
+    if ctx.attempt < wanted:
+        raise LookupError(f"attempt {ctx.attempt}")
+    return ctx.attempt
+
+
+@handlers.job(max_attempts=5)
+async def decide(ctx: JobContext, decision: str) -> str:
+    """Decides its own outcome."""
+    if decision == "cancel":
+        raise Cancel("not needed")
+    if decision == "fail":
+        raise Fail("no use")
+    if decision == "retry" and ctx.attempt == 1:
+        raise Retry(after=0.01, reason="again")
+    if decision == "snooze" and not snoozed:
+        snoozed.append(ctx.job_id)
+        raise Snooze(0.01, "later")
+    return f"attempt {ctx.attempt}"
+
+
+snoozed: list[Any] = []
+"""Jobs that have put themselves off; every test empties it."""
+
+
+@handlers.job(timeout=0.1, max_attempts=1)
+async def slow() -> None:
+    """Takes longer than it may."""
+    await asyncio.sleep(60)
+
+
+@handlers.job(max_attempts=1)
+async def wrong_result() -> int:
+    """Returns what its annotation excludes."""
+    return "text"  # type: ignore[return-value]
+
+
+@handlers.job(transactional=True, max_attempts=1)
+async def pay(ctx: JobContext, amount: int) -> int:
+    """Uses its transaction."""
+    async with ctx.transaction() as connection:
+        await connection.execute("SELECT $1::int", amount)
+    if amount < 0:
+        raise ValueError("negative")
+    return amount
+
+
+@handlers.job(confirm="explicit", max_attempts=1)
+async def confirmed(ctx: JobContext, result: str | None = None) -> None:
+    """Is done when it says so."""
+    if result is not None:
+        await ctx.confirm(result)
+
+
+@handlers.job(delivery="at_most_once")
+async def once() -> None:
+    """Has one attempt."""
+    raise LookupError("the only attempt")
