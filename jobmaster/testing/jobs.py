@@ -17,6 +17,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.drained import Drained, seconds_of
+from jobmaster.testing.memory.agent import GivenByTest
 from jobmaster.testing.memory.cluster import MemoryCluster, MemoryJobs
 from jobmaster.testing.submitted_jobs import SubmittedJob, Wanted, listed
 
@@ -83,6 +84,15 @@ class Jobs:
             wiring.open_cluster = before
             if self._sync is not None:
                 self._sync.close()
+
+    def give(self, *, resources: Any = None, connection: Any = None) -> None:
+        """What handlers get from now on, in place of what an agent has.
+
+        Args:
+            resources: what ``ctx.resources`` is; ``None``: each ``drain`` enters the lifespans of what it runs, and leaves them.
+            connection: what ``ctx.transaction()`` gives, an asyncpg connection; ``None``: it is refused.
+        """
+        self.memory.given = GivenByTest(connection, resources)
 
     # ------------------------------------------------------------ modes
 

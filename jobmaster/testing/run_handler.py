@@ -13,7 +13,7 @@ from jobmaster.handlers.call import parts
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.testing.memory.agent import MemoryAgent
+from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent
 from jobmaster.testing.memory.cluster import MemoryJobs
 from jobmaster.testing.memory.rows import MemoryJob
 from jobmaster.testing.registries import handler_of
@@ -28,6 +28,7 @@ def run_handler(
     *,
     attempt: int = 1,
     handlers: Handlers | None = None,
+    resources: Any = None,
     connection: Any = None,
     **options: Unpack[BulkOptions],
 ) -> R:
@@ -44,6 +45,7 @@ def run_handler(
     Args:
         attempt: number of the attempt; 1 is the first.
         handlers: registry of the handler; default: the one that the function's module uses.
+        resources: what ``ctx.resources`` is; default: the lifespan of the handler's registry is entered and left.
         connection: what ``ctx.transaction()`` gives, an asyncpg connection; committed when the handler succeeds.
         options: see ``BulkOptions``: tags, metadata, max_attempts, timeout and others.
 
@@ -51,6 +53,7 @@ def run_handler(
 
     Raises:
         UnknownHandler, InvalidArguments, InputError: as ``submit`` raises them.
+        ConfigError: the lifespan failed.
         JobFailed: the attempt failed without an error of the handler: time-out, a result that cannot be recorded, expired,
             not confirmed; ``info`` has the recorded error.
         Exception: whatever the handler raised, ``Retry`` and ``Cancel`` included.
@@ -59,7 +62,9 @@ def run_handler(
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(
-            run_handler_async(call, attempt=attempt, handlers=handlers, connection=connection, **options)
+            run_handler_async(
+                call, attempt=attempt, handlers=handlers, resources=resources, connection=connection, **options
+            )
         )
     raise InputError("run_handler() was called in a coroutine", hint="await run_handler_async(...) there")
 
@@ -70,6 +75,7 @@ async def run_handler_async(
     *,
     attempt: int = 1,
     handlers: Handlers | None = None,
+    resources: Any = None,
     connection: Any = None,
     **options: Unpack[BulkOptions],
 ) -> R:
@@ -89,7 +95,7 @@ async def run_handler_async(
     receipt = await cluster.submit(name, arguments, **options)
     job = jobs.rows.jobs[receipt.id_bytes]
     job.entry = msgspec.structs.replace(job.entry, attempt=attempt - 1)
-    agent = MemoryAgent(jobs.rows, connection)
+    agent = await MemoryAgent.open(jobs.rows, [handler], GivenByTest(connection, resources))
     try:
         with jobs.rows.clock.at_least(job.due_us):
             await agent.run(job, handler)

@@ -15,6 +15,7 @@ from typing import Any
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.handlers import Handlers
+from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import text
 from jobmaster.settings.model import ClusterSettings
@@ -74,9 +75,14 @@ class AgentTask:
             await connector.connect(needed=agent.store)
             transactions = open_transactions(settings, application_name=text(config.agent_id))
             stack.push_async_callback(transactions.close)
-            runtime = AgentRuntime(
-                config, agent, master, connector, self._handlers, clock, Telemetry(), log, transactions
+            lifespans = OpenLifespans(self._handlers, agent.lifespan_timeout_seconds)
+            await lifespans.open()
+            stack.push_async_callback(lifespans.close, STOP_SECONDS)
+            # What a lifespan has set in context variables reaches the handlers.
+            runtime = lifespans.context.run(
+                AgentRuntime, config, agent, master, connector, self._handlers, clock, Telemetry(), log, transactions
             )  # fmt: skip
+            runtime.use_lifespans(lifespans)
             lifecycle = AgentLifecycle(clock)
             self._task = task = asyncio.create_task(run_until_exit(config, runtime, lifecycle, log))
             self._stack = stack.pop_all()

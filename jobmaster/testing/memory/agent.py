@@ -1,7 +1,7 @@
 """Runs the jobs of a cluster in memory with the parts of an agent: executor, dispatcher, threads and outcomes.
 
-Attempts run one after another. What an agent writes to the master becomes the job's row in memory. Handlers of mode
-``process`` run in this process: async ones on the loop, plain ones in a thread.
+What an agent writes to the master becomes the job's row in memory. Handlers of mode ``process`` run in this process: async
+ones on the loop, plain ones in a thread. The lifespans of the handlers are entered, unless the test gives the resources.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from jobmaster.handlers import Handler
+from jobmaster.handlers import Handler, JobContext
+from jobmaster.handlers.lifespan import Lifespan, OpenLifespans
+from jobmaster.handlers.middleware import Around
 from jobmaster.handlers.signature import read_signature
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Conclusion, FinalRow, HoldRow, JobState, RunMode
 from jobmaster.rules.lease import Term
@@ -40,18 +42,46 @@ from jobmaster_agents.state.progress import Progress
 _FOREVER = Term(float("inf"), float("inf"), float("inf"))
 _CLOSE_SECONDS = 0.5
 """For threads whose handlers do not return."""
+_LEAVE_SECONDS = 10.0
+"""For lifespans."""
+
+
+class GivenByTest(NamedTuple):
+    """What a test gives to the handlers in place of what an agent has.
+
+    Attributes:
+        connection: what ``ctx.transaction()`` gives; ``None``: it is refused.
+        resources: what ``ctx.resources`` is; ``None``: the lifespans are entered.
+    """
+
+    connection: Any = None
+    resources: Any = None
 
 
 class MemoryAgent:
-    """The one agent of a cluster in memory. Belongs to the running event loop; close it with ``aclose``.
+    """The one agent of a cluster in memory. Belongs to the running event loop; made by ``open``, ended by ``aclose``."""
 
-    Args:
-        connection: what ``ctx.transaction()`` gives to handlers; ``None``: it is refused.
-    """
+    @classmethod
+    async def open(cls, rows: MemoryRows, handlers: Iterable[Handler], given: GivenByTest) -> MemoryAgent:
+        """Enter the lifespans of the handlers that it will run, and start.
 
-    def __init__(self, rows: MemoryRows, connection: Any = None) -> None:
+        Raises:
+            ConfigError: a lifespan failed; it is named with its line.
+        """
+        keeps = given.resources is None
+        lifespans = OpenLifespans(
+            [in_process(handler, keeps_lifespan=keeps) for handler in handlers],
+            AgentSettings().lifespan_timeout_seconds,
+        )
+        await lifespans.open()
+        # What a lifespan has set in context variables reaches the handlers.
+        return lifespans.context.run(cls, rows, lifespans, given)
+
+    def __init__(self, rows: MemoryRows, lifespans: OpenLifespans, given: GivenByTest) -> None:
         settings, clock = rows.settings, rows.clock
         self._rows = rows
+        self._lifespans = lifespans
+        self._keeps_lifespans = given.resources is None
         self._clock = clock
         self._ended: dict[bytes, asyncio.Future[None]] = {}
         self._running: dict[bytes, MemoryJob] = {}
@@ -60,18 +90,20 @@ class MemoryAgent:
         ownership.trust(_FOREVER)
         outcomes = _Outcomes(
             self,
+            given,
             settings.jobs,
             settings.limits,
             settings.thresholds.transient_threshold_seconds,
             clock,
             random.Random(),
         )
+        outcomes.resources = lifespans.resources
         self.refused = 0
         self.until_answered = UntilAnswered(ownership, clock, EventLog({}), Progress(clock.boottime))
         telemetry = Telemetry()
         settlement = TransactionSettlement(self, self, outcomes, clock, telemetry)
         transactional = TransactionalRunner(
-            _CallerTransactions(connection), settlement, outcomes, ownership, clock, telemetry
+            _CallerTransactions(given.connection), settlement, outcomes, ownership, clock, telemetry
         )
         agent = AgentSettings()
         threads = ThreadPool(agent.threads, clock.boottime)
@@ -107,7 +139,8 @@ class MemoryAgent:
         """One attempt of a job in a served lane, to its outcome."""
         owned = self._owned(job)
         claimed_list = ClaimedList(owned, "memory", self._clock.boottime(), self._clock.wall_us())
-        claimed = ClaimedJob(job.entry, claimed_list, in_process(handler))
+        local = in_process(handler, keeps_lifespan=self._keeps_lifespans)
+        claimed = ClaimedJob(job.entry, claimed_list, local)
         claimed.cancelled = job.cancel_requested
         job_id = job.entry.id
         job.raised = None
@@ -120,9 +153,15 @@ class MemoryAgent:
             del self._ended[job_id], self._running[job_id]
 
     async def aclose(self) -> None:
-        """End slots and threads."""
+        """End slots and threads, and leave the lifespans.
+
+        Raises:
+            JobMasterError: a lifespan failed while it was left.
+        """
         await self._executor.aclose()
         await self._dispatcher.aclose(_CLOSE_SECONDS)
+        if (why := await self._lifespans.close(_LEAVE_SECONDS)) is not None:
+            raise JobMasterError(f"a lifespan of the handlers could not be left: {why}")
 
     def _owned(self, job: MemoryJob) -> OwnedBucket:
         """The bucket of the job's lane and priority."""
@@ -203,11 +242,18 @@ class MemoryAgent:
 
 
 class _Outcomes(OutcomeBuilder):
-    """Keeps the errors of handlers for the test."""
+    """Gives the resources of the test, and keeps the errors of handlers for it."""
 
-    def __init__(self, agent: MemoryAgent, *wiring: Any) -> None:
+    def __init__(self, agent: MemoryAgent, given: GivenByTest, *wiring: Any) -> None:
         super().__init__(agent, *wiring)
         self._agent = agent
+        self._given = given.resources
+
+    def context(self, job: ClaimedJob, deadline: float) -> JobContext:
+        context = super().context(job, deadline)
+        if self._given is not None:
+            context.resources = self._given
+        return context
 
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
         self._agent.raised(job.entry.id, error)
@@ -275,11 +321,18 @@ async def _authorise(job: ClaimedJob) -> bool:
     return True
 
 
-@lru_cache(4096)
-def in_process(handler: Handler) -> Handler:
-    """The same handler, for this process."""
-    if handler.options.mode is not RunMode.PROCESS:
+def in_process(handler: Handler, *, keeps_lifespan: bool = True) -> Handler:
+    """The same handler, for this process, and without its lifespan where the test gives the resources."""
+    lifespan = handler.lifespan if keeps_lifespan else None
+    if handler.options.mode is not RunMode.PROCESS and lifespan is handler.lifespan:
         return handler
-    mode = RunMode.ASYNC if handler.is_async else RunMode.THREAD
-    options = msgspec.structs.replace(handler.options, mode=mode)
-    return Handler(handler.name, handler.function, options, read_signature(handler.function, handler.name))
+    return _copied(handler, lifespan, handler.around)
+
+
+@lru_cache(4096)
+def _copied(handler: Handler, lifespan: Lifespan | None, around: tuple[Around, ...]) -> Handler:
+    options = handler.options
+    if options.mode is RunMode.PROCESS:
+        options = msgspec.structs.replace(options, mode=RunMode.ASYNC if handler.is_async else RunMode.THREAD)
+    signature = read_signature(handler.function, handler.name)
+    return Handler(handler.name, handler.function, options, signature, lifespan, around)

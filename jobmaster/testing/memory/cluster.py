@@ -14,11 +14,12 @@ from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.transactions import ClusterTransaction
-from jobmaster.handlers import Handlers
+from jobmaster.handlers import Handler, Handlers
+from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import JobMasterError, WaitTimeout
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.testing.memory.agent import MemoryAgent
+from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent
 from jobmaster.testing.memory.master import MemoryMaster
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.store import MemoryStore
@@ -35,7 +36,7 @@ class MemoryJobs:
 
     Attributes:
         inline: jobs that are due run before their submit returns.
-        connection: what ``ctx.transaction()`` gives to transactional handlers.
+        given: connection and resources for the handlers, where the test has them.
         handlers: those that the jobs run with.
     """
 
@@ -44,7 +45,7 @@ class MemoryJobs:
         self.handlers = handlers
         self.rows = MemoryRows(settings)
         self.inline = False
-        self.connection: Any = None
+        self.given = GivenByTest()
         self._under_way = 0
 
     def open(self, settings: ClusterSettings | None = None, handlers: Handlers | None = None) -> MemoryCluster:
@@ -81,7 +82,7 @@ class MemoryJobs:
             JobMasterError: a handler submits itself again without end.
         """
         rows, ran = self.rows, 0
-        agent: MemoryAgent | None = None
+        agents: dict[Lifespan | None, MemoryAgent] = {}
 
         def runnable(job: MemoryJob) -> bool:
             if wanted is not None and job.entry.id not in wanted:
@@ -97,19 +98,27 @@ class MemoryJobs:
                         f"{ATTEMPTS_MAX} attempts ran, and jobs of handler {job.entry.handler!r} are still due",
                         hint="does the handler submit itself again without a later due time?",
                     )
-                agent = agent or MemoryAgent(rows, self.connection)
                 handler = self.handlers.get(job.entry.handler)
                 assert handler is not None
                 self._under_way += 1
                 try:
+                    agent = agents.get(handler.lifespan)
+                    if agent is None:
+                        agent = agents[handler.lifespan] = await self._agent_of(handler)
                     with rows.clock.at_least(job.due_us):
                         await agent.run(job, handler)
                 finally:
                     self._under_way -= 1
         finally:
-            if agent is not None:
+            for agent in agents.values():
                 await agent.aclose()
         return ran
+
+    async def _agent_of(self, handler: Handler) -> MemoryAgent:
+        """An agent for the handlers that have the same lifespan."""
+        return await MemoryAgent.open(
+            self.rows, [one for one in self.handlers if one.lifespan is handler.lifespan], self.given
+        )
 
 
 class MemoryCluster(Cluster):

@@ -106,7 +106,7 @@ async def side(mode: str, real: RealCluster | None, jobs: Jobs) -> AsyncIterator
         yield Side(real, lambda: real.drain(due_within=1), opened)
         await opened.close()
         return
-    jobs.memory.connection = connection
+    jobs.give(connection=connection)
     if mode == "inline":
         with jobs.inline():
             yield Side(jobs.cluster, lambda: jobs.drain(due_within=1), connection)

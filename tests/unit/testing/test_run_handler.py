@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from jobmaster import Cancel, Handlers, InputError, InvalidArguments, JobContext, JobFailed, Retry, UnknownHandler, call
+from jobmaster import (
+    Cancel,
+    ConfigError,
+    Handlers,
+    InputError,
+    InvalidArguments,
+    JobContext,
+    JobFailed,
+    Retry,
+    UnknownHandler,
+    call,
+)
 from jobmaster.testing import job_context, run_handler, run_handler_async
 from tests.unit.testing import app
 from tests.unit.testing.connection import RecordedConnection
@@ -123,3 +136,45 @@ async def test_a_context_has_what_the_test_gives_it() -> None:
         job_context(atempt=3)
     with pytest.raises(Cancel):
         job_context(cancelled=True).check()
+
+
+def test_the_lifespan_of_the_registry_is_entered_and_left() -> None:
+    log: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[str]:
+        log.append("entered")
+        yield "pool"
+        log.append("left")
+
+    local = Handlers(lifespan=lifespan)
+
+    @local.around
+    async def noted(ctx: JobContext, run: Callable[[], Awaitable[object]]) -> object:
+        log.append(f"around {ctx.resources}")
+        return await run()
+
+    @local.job(mode="process")
+    def use(ctx: JobContext) -> str:
+        return f"{ctx.resources} used"
+
+    assert run_handler(call(use), handlers=local) == "pool used"
+    assert log == ["entered", "around pool", "left"]
+    log.clear()
+    assert run_handler(call(use), handlers=local, resources="fake") == "fake used"
+    assert log == ["around fake"]
+
+
+def test_a_lifespan_that_fails_is_named() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        raise OSError("no such host")
+        yield
+
+    local = Handlers(lifespan=broken)
+
+    @local.job
+    async def use(ctx: JobContext) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"broken failed: OSError: no such host"):
+        run_handler(call(use), handlers=local)
