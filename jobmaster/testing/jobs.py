@@ -89,7 +89,7 @@ class Jobs:
         """What handlers get from now on, in place of what an agent has.
 
         Args:
-            resources: what ``ctx.resources`` is; ``None``: each ``drain`` enters the lifespans of what it runs, and leaves them.
+            resources: what ``ctx.resources`` is; ``None``: each ``drain`` enters and leaves the lifespans.
             connection: what ``ctx.transaction()`` gives, an asyncpg connection; ``None``: it is refused.
         """
         self.memory.given = GivenByTest(connection, resources)
