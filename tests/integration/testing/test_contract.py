@@ -3,7 +3,6 @@ production shows."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -313,7 +312,7 @@ async def test_a_job_by_name_has_the_values_of_its_handler(side: Side) -> None:
     await receipt.wait_saved(timeout=5)
     await side.run()
     view = await side.cluster.get(receipt.id)
-    assert (view.priority.label, view.lane, json.loads(view.args)) == ("high", "default", {"first": 4})
+    assert (view.priority.label, view.lane, view.arguments) == ("high", "default", {"first": 4})
     assert await side.cluster.result(receipt.id, timeout=5) == 6
     with pytest.raises(NotFound):
         await side.cluster.get(new_id())
