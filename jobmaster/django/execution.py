@@ -31,7 +31,7 @@ from jobmaster.django.interface import (
     task_started,
 )
 from jobmaster.django.results import TaskNote, call_of, change, created_at, new_result, task_of
-from jobmaster.handlers import Cancel, Handlers, JobContext, JobOptions
+from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, JobOptions, Snooze
 from jobmaster.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -193,10 +193,9 @@ class TaskRun:
         task_started.send(self._sender, task_result=self.result)
         try:
             yield self
-        except Exception as error:
-            self._failed(error)
-            raise
-        except SystemExit as error:
+        except Snooze:
+            raise  # the attempt does not count
+        except (Exception, SystemExit) as error:
             self._failed(error)
             raise
         self._finished(TaskResultStatus.SUCCESSFUL)
@@ -212,7 +211,7 @@ class TaskRun:
         self.result.errors.append(
             TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
         )
-        if isinstance(error, Cancel) or self._job.last_attempt:
+        if isinstance(error, Cancel | Fail) or self._job.last_attempt:
             self._finished(TaskResultStatus.FAILED)
 
     def _finished(self, status: TaskResultStatus) -> None:

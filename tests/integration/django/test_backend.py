@@ -283,6 +283,15 @@ def test_an_agent_sends_the_signals_of_start_and_end(
     assert [state for job, state in lines if job == result.id] == states
 
 
+def test_a_task_that_ends_itself_and_one_that_is_put_off(
+    tasks: Any, agent: Path, project: Project, tmp_path: Path
+) -> None:
+    result = finished(tasks.given_up_after_a_pause.enqueue(str(tmp_path / "seen")))
+    assert (result.status, result.attempts) == ("FAILED", 1)
+    lines = [line.split() for line in project.signals.read_text().splitlines()]
+    assert [state for job, state in lines if job == result.id] == ["RUNNING", "RUNNING", "FAILED"]
+
+
 # ---------------------------------------------------------------- validation
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from jobmaster import Retry
+from jobmaster import Fail, Retry, Snooze
 from jobmaster.django import job_options
 from jobmaster.django.interface import TaskContext
 from tests.integration.django.project.settings import TASKS_PACKAGE
@@ -79,6 +80,16 @@ def third_time_lucky(context: TaskContext) -> int:
     if context.attempt < 3:
         raise Retry(after=0, reason=f"attempt {context.attempt} is not the third")
     return context.attempt
+
+
+@task(takes_context=True)
+@job_options(max_attempts=3)
+def given_up_after_a_pause(context: TaskContext, path: str) -> None:
+    """Its first run puts it off, the second ends it."""
+    if not os.path.exists(path):
+        open(path, "w").close()
+        raise Snooze(0)
+    raise Fail("not today")
 
 
 @task(priority=70, queue_name="mails")
