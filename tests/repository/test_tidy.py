@@ -73,6 +73,7 @@ CATCHES_EVERYTHING = {
 
 OPEN_KEYWORDS = {
     "jobmaster/handlers/call.py:call": "the arguments of the called function",
+    "jobmaster/django/admin.py:change_view": "the signature of Django's admin",
     "jobmaster/django/backend.py:check": "the signature of Django's backends",
     "jobmaster/django/checks.py:check_masters": "Django's checks may get further words",
     "jobmaster/django/execution.py:run": "the arguments of the task's function",
@@ -90,6 +91,7 @@ OPEN_KEYWORDS = {
 }
 
 FOREIGN_TEXT = {
+    "jobmaster/django/admin.py": "SET LOCAL around the queries of a page, which Django makes",
     "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
     "jobmaster/master/history/export.py": "the columns that are wanted, around a statement",
     "jobmaster/master/schema/migrate.py": "SET LOCAL inside the transaction of a migration",
