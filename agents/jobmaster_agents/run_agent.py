@@ -16,6 +16,7 @@ from typing import Any
 
 from jobmaster.clock import SystemClock
 from jobmaster.handlers import load_handlers
+from jobmaster.handlers.current import task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
@@ -67,6 +68,8 @@ async def run_agent(config: ChildConfig) -> int:
         show_child_counters(telemetry, config.deadline)
     lifecycle = AgentLifecycle(clock)
     loop = asyncio.get_running_loop()
+    if config.deadline is not None:  # the process, and so its loop, is ours
+        loop.set_task_factory(task_factory)
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, lifecycle.on_signal, signum)
     handlers = load_handlers(config.settings.handlers)

@@ -7,17 +7,25 @@ a job that does nothing: it names the slot, and the context is made when it is f
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from jobmaster.handlers.context import JobContext
+
+T = TypeVar("T")
 
 
 class JobPlace(Protocol):
     """A place that runs one job after another: a slot."""
 
     def current_context(self) -> JobContext[Any] | None:
-        """Context of the job that runs there; ``None`` between two jobs."""
+        """Context of the job that runs there; ``None`` between two jobs, and after the place was given up."""
+        ...
+
+    def note_task(self) -> None:
+        """A task was created there, which may go on after the job."""
         ...
 
 
@@ -36,7 +44,24 @@ def current_job() -> JobContext[Any] | None:
     return running.current_context()
 
 
+def task_factory(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], /, **options: Any
+) -> asyncio.Future[T]:
+    """Task factory of an agent's event loop. It notes that a job has created a task: if that task outlives its job, it must
+    not be taken for a part of the next job of the slot."""
+    if options.get("context") is None:
+        running = _running.get()
+        if running is not None and not isinstance(running, JobContext):
+            running.note_task()
+    return asyncio.Task(work, loop=loop, **options)
+
+
 def set_running(context: Context, running: JobContext[Any] | JobPlace) -> Context:
     """Have ``current_job`` return this run in everything that runs in ``context``; returns it."""
     context.run(_running.set, running)
     return context
+
+
+def set_here(running: JobPlace) -> None:
+    """The same in the present context."""
+    _running.set(running)

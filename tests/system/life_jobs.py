@@ -32,6 +32,13 @@ async def lifespan() -> AsyncIterator[Pool]:
 
 
 @contextlib.asynccontextmanager
+async def lingering_lifespan() -> AsyncIterator[None]:
+    yield
+    await asyncio.sleep(5.0)
+    log.info("lifespan ended at last")
+
+
+@contextlib.asynccontextmanager
 async def failing_lifespan() -> AsyncIterator[None]:
     raise OSError("no route to the database")
     yield
@@ -53,6 +60,7 @@ handlers = Handlers(lifespan=lifespan)
 failing = Handlers(lifespan=failing_lifespan)
 hanging = Handlers(lifespan=hanging_lifespan)
 blocking = Handlers(lifespan=blocking_lifespan)
+lingering = Handlers(lifespan=lingering_lifespan)
 
 
 @handlers.job(name="life.async")
@@ -93,5 +101,6 @@ async def breaks_the_lifespan(ctx: JobContext[Pool]) -> None:
 @failing.job(name="life.never")
 @hanging.job(name="life.never")
 @blocking.job(name="life.never")
+@lingering.job(name="life.never")
 async def never() -> None:
     log.info("it ran")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import NamedTuple, Protocol
 
 from jobmaster.handlers import JobContext
-from jobmaster.handlers.current import set_running
+from jobmaster.handlers.current import set_here, set_running
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
@@ -64,6 +64,30 @@ def should_detach(cause: StopCause, asked_seconds: float) -> bool:
     return asked_seconds >= (_GIVE_UP_RELEASED_SECONDS if cause is StopCause.RELEASE else _GIVE_UP_SECONDS)
 
 
+class SlotPlace:
+    """What the jobs of a slot find in their context (see ``current_job``). A slot gives it up after a job that has created
+    tasks, because they may outlive it."""
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot: Slot | None = slot
+
+    def current_context(self) -> JobContext | None:
+        """Context of the job that runs in the slot."""
+        return None if self._slot is None else self._slot.current_context()
+
+    def note_task(self) -> None:
+        """A task was created by the job, or in its name."""
+        if self._slot is not None and self._slot.job is not None:
+            self._slot.has_tasks = True
+            self._slot.variables = None
+
+    def give_up(self) -> None:
+        """The job has ended; what it has left behind is a part of no job."""
+        self._slot = None
+
+
 class Slot:
     """One task that runs jobs one after another."""
 
@@ -71,10 +95,13 @@ class Slot:
         "_context",
         "_context_job",
         "_make_context",
+        "_place",
+        "_variables",
         "cancelling",
         "cause",
         "deadline",
         "detached",
+        "has_tasks",
         "job",
         "overdue_at",
         "started",
@@ -89,8 +116,13 @@ class Slot:
         self._make_context = make_context
         self._context: JobContext | None = None
         self._context_job: ClaimedJob | None = None
-        self.variables = set_running(variables, self)
+        self._place = SlotPlace(self)
+        self._variables = set_running(variables, self._place)
         """Context variables at the start of every job."""
+        self.variables: Context | None = self._variables
+        """What they are to be at its end; ``None``: ``is_unchanged`` decides."""
+        self.has_tasks = False
+        """Its job has created tasks."""
         self.task: asyncio.Task[None] | None = None
         self.cancelling: Callable[[], int] = int
         """``task.cancelling``."""
@@ -114,6 +146,21 @@ class Slot:
         self._context = context = self._make_context(job, started)
         self._context_job = job
         return context
+
+    def copied_variables(self) -> Context:
+        """Context variables for its task."""
+        return self._variables.copy()
+
+    def is_unchanged(self) -> bool:
+        """In the slot's task, after a job that has not left ``variables`` as they were: true when it only created tasks."""
+        if not self.has_tasks or copy_context() != self._variables:
+            return False
+        self.has_tasks = False
+        self._place.give_up()
+        self._place = SlotPlace(self)
+        set_here(self._place)
+        self._variables = self.variables = copy_context()
+        return True
 
     def current_context(self) -> JobContext | None:
         """The context of the job that runs here (see ``current_job``); ``None`` between two jobs."""

@@ -68,6 +68,9 @@ class DispatchedJob:
     on_loop: bool = False
     """Its task runs code of the user: it is stopped by a cancellation."""
 
+    def note_task(self) -> None:
+        """A task was created by the job: its context names no other job, so nothing is to be noted."""
+
     def current_context(self) -> JobContext:
         """Its context, made when it is first needed (see ``current_job``)."""
         context = self.context

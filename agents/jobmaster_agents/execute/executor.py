@@ -259,7 +259,7 @@ class Executor:
         if len(self._slots) < self._settings.max_running and not self._closed:
             # A fresh context: the caller may be a job.
             slot = Slot(self._make_context, self._context.copy())
-            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=slot.variables.copy())
+            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=slot.copied_variables())
             slot.cancelling = slot.task.cancelling
             slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
             self._slots[slot] = None
@@ -393,7 +393,7 @@ class Executor:
             if cause is StopCause.SUPERSEDED:
                 return ended
         try:  # 30 ns: an unchanged context shares the very same mapping
-            if copy_context() != slot.variables:
+            if copy_context() != slot.variables and not slot.is_unchanged():
                 slot.tainted = True
         except Exception:  # the values are foreign code, and so is their comparison
             slot.tainted = True

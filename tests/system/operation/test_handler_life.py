@@ -74,6 +74,26 @@ async def test_the_lifespan_is_left_after_the_last_handler(served: AgentProcess,
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
 
 
+async def test_a_lifespan_may_take_longer_than_the_lease_to_be_left(deployment: Deployment) -> None:
+    """The agent has given everything back; neither the kernel's timer nor the supervisor ends it."""
+    deployment.document["handlers"] = ["tests.system.life_jobs:lingering"]
+    deployment.document["leases"]["lease"] = "2.5s"
+    agent = await deployment.start_agent()
+    assert await agent.terminate() == 0
+    assert lines(agent, "lifespan ended at last")
+    assert not await deployment.fetch("SELECT 1 FROM agent WHERE state <> 'RETIRED'")
+
+
+async def test_a_lifespan_that_is_not_left_within_the_grace_time_is_named(deployment: Deployment) -> None:
+    deployment.document["handlers"] = ["tests.system.life_jobs:lingering"]
+    deployment.document["leases"]["grace"] = "1s"
+    agent = await deployment.start_agent()
+    assert await agent.terminate() == 0
+    (failed,) = [line for line in agent.events if line.get("event") == "lifespan_failed"]
+    assert "it was not left within" in failed["reason"]
+    assert "in lingering_lifespan" in failed["reason"]
+
+
 async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no_attempt(
     deployment: Deployment, cluster: Cluster
 ) -> None:

@@ -4,7 +4,8 @@ mypy reads it with the whole tree (``make lint``): a line that it would accept i
 an error. pyright is run by ``test_call.py``.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 
 from jobmaster import Call, Cluster, ClusterTransaction, Handlers, JobContext, JobReceipt, SyncCluster, call
 
@@ -25,6 +26,35 @@ def shrink(ctx: JobContext, path: str) -> str:
 async def grow(ctx: JobContext[int], path: str, *, times: int) -> float:
     return ctx.attempt / times
 
+
+class Resources:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[Resources]:
+    yield Resources()
+
+
+living = Handlers(lifespan=lifespan)
+
+
+@living.around
+async def timed(ctx: JobContext, run: Callable[[], Awaitable[object]]) -> object:
+    return await run()
+
+
+@living.job
+async def use(ctx: JobContext[Resources]) -> list[str]:
+    number: int = ctx.resources.names  # type: ignore[assignment]  # refused
+    ctx.resources.missing()  # type: ignore[attr-defined]  # refused
+    assert number
+    return ctx.resources.names
+
+
+names: Call[list[str]] = call(use)
+Handlers(lifespan=use)  # type: ignore[arg-type]  # refused
 
 accepted: tuple[Call[int], Call[str], Call[float]] = (
     call(resize, "a.png", width=3),

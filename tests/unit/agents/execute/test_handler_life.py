@@ -19,6 +19,7 @@ from uncalled_for import Depends
 from jobmaster import Handlers, JobContext, current_job
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
+from jobmaster.handlers.current import task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.job import Entry, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
@@ -258,6 +259,56 @@ async def test_a_thread_in_middleware_is_stopped_at_its_deadline_and_its_late_re
         assert steps[-1] == "cancelled"
         await turns(3)
         assert (await results(harness, [entry("s.thread", value=1)]))[0][0] == 1
+
+
+leaving = Handlers()
+left: list[asyncio.Task[None]] = []
+told: list[str | None] = []
+
+
+async def tell(when: asyncio.Event) -> None:
+    await when.wait()
+    now = current_job()
+    told.append(None if now is None else now.handler)
+
+
+@leaving.job(name="leaves")
+async def leaves() -> None:
+    when = asyncio.Event()
+    when.set()
+    await asyncio.create_task(tell(when))
+    left.append(asyncio.create_task(tell(go)))
+
+
+@leaving.job(name="next")
+async def next_job() -> None:
+    go.set()
+    await left[0]
+    now = current_job()
+    told.append(now.handler if now is not None else None)
+
+
+go = asyncio.Event()
+
+
+async def test_a_task_that_a_handler_leaves_behind_is_no_part_of_the_next_job() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_factory)
+    told.clear()
+    left.clear()
+    go.clear()
+    try:
+        harness = WorkerHarness(leaving, AgentSettings(max_running=1))
+        async with harness:
+            owned = harness.bucket()
+            harness.submit(owned, [entry("leaves"), entry("next")])
+            await harness.settled()
+            slots = list(harness.bucket_worker.executor._slots)
+    finally:
+        loop.set_task_factory(None)
+    assert told == ["leaves", None, "next"]
+    assert len(slots) == 1
+    assert not slots[0].tainted, "a task is no reason for another slot"
 
 
 async def test_a_handler_without_anything_around_it_is_called_without_a_context() -> None:
