@@ -10,11 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextvars import Context, ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
 from jobmaster.handlers.context import JobContext
 
 T = TypeVar("T")
+
+
+class TaskOptions(TypedDict, total=False):
+    """Options with which event loops call a task factory."""
+
+    context: Context | None
+    name: str | None
+    eager_start: bool | None
+    """From Python 3.14 on."""
 
 
 class JobPlace(Protocol):
@@ -45,7 +54,10 @@ def current_job() -> JobContext[Any] | None:
 
 
 def task_factory(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T] | Generator[Any, None, T], /, **options: Any
+    loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, T] | Generator[Any, None, T],
+    /,
+    **options: Unpack[TaskOptions],
 ) -> asyncio.Future[T]:
     """Task factory of an agent's event loop. It notes that a job has created a task: if that task outlives its job, it must
     not be taken for a part of the next job of the slot."""
@@ -53,7 +65,7 @@ def task_factory(
         running = _running.get()
         if running is not None and not isinstance(running, JobContext):
             running.note_task()
-    return asyncio.Task(work, loop=loop, **options)
+    return asyncio.Task(work, loop=loop, **options)  # type: ignore[misc]  # the last one is new
 
 
 def set_running(context: Context, running: JobContext[Any] | JobPlace) -> Context:
