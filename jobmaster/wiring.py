@@ -26,7 +26,7 @@ from jobmaster.master.schema.migrate import drop, migrate
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, InputError, Unavailable
 from jobmaster.settings.loader import load_settings
-from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.model import ClusterSettings, Pooler
 from jobmaster.settings.submit_rules import submit_rules
 
 if TYPE_CHECKING:
@@ -106,26 +106,49 @@ def _embedded(status: ClusterStatus | None, name: str, settings: ClusterSettings
     )
 
 
-async def open_master(settings: ClusterSettings, *, application_name: str) -> Master:
+async def open_master(settings: ClusterSettings, *, application_name: str, producer: bool = False) -> Master:
     """The master, connected; close it when done.
 
     Args:
         application_name: what the database's administrator sees; of an agent its id, by which a rescuer finds and ends
             the connections of a dead one.
+        producer: the program only submits and follows jobs, so its connections may go through a pooler.
+
+    Raises:
+        ConfigError: ``master.pooler`` names a pooler, and the program is no producer.
     """
+    pooler = settings.master.pooler is Pooler.TRANSACTION
     return await Master.connect(
-        dsn=addresses(settings).dsn,
+        dsn=addresses(settings).dsn if producer else direct_dsn(settings),
         schema=settings.schema_name(),
         settings=settings.master,
         application_name=application_name,
+        pooler=pooler,
     )
+
+
+def direct_dsn(settings: ClusterSettings) -> str:
+    """DSN of the master for programs that need sessions of PostgreSQL itself: locks, long reads, a name by which a session
+    can be ended.
+
+    Raises:
+        ConfigError: ``master.pooler`` says that the DSN leads to a pooler.
+    """
+    if settings.master.pooler is not Pooler.NONE:
+        raise ConfigError(
+            f"master.pooler is {settings.master.pooler.value!r}: only producers can work through a pooler, agents and this "
+            "command need sessions of PostgreSQL itself",
+            hint="run them with master.pooler: none and a master.dsn of PostgreSQL itself, such as "
+            "JOBMASTER_MASTER__POOLER=none JOBMASTER_MASTER__DSN=postgresql://...",
+        )
+    return addresses(settings).dsn
 
 
 def open_transactions(settings: ClusterSettings, *, application_name: str) -> Transactions:
     """Connections for handlers' transactions on the master; each is opened when it is first needed. Close it when done."""
     return Transactions(
         MasterAccess(
-            dsn=addresses(settings).dsn,
+            dsn=direct_dsn(settings),
             schema=settings.schema_name(),
             application_name=application_name,
             settings=settings.master,
@@ -136,7 +159,7 @@ def open_transactions(settings: ClusterSettings, *, application_name: str) -> Tr
 async def migrate_master(settings: ClusterSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
     """Bring the master's schema up to this program and make the partitions of the next days; labels of what was new."""
     applied = await migrate(
-        dsn=addresses(settings).dsn,
+        dsn=direct_dsn(settings),
         schema=settings.schema_name(),
         cluster=settings.cluster,
         settings=settings.master,
@@ -154,7 +177,7 @@ async def migrate_master(settings: ClusterSettings, progress: Callable[[str], No
 async def drop_master(settings: ClusterSettings) -> None:
     """Drop the cluster's schema; for clusters to be thrown away."""
     await drop(
-        dsn=addresses(settings).dsn,
+        dsn=direct_dsn(settings),
         schema=settings.schema_name(),
         cluster=settings.cluster,
         settings=settings.master,
@@ -164,7 +187,7 @@ async def drop_master(settings: ClusterSettings) -> None:
 async def open_reader(settings: ClusterSettings) -> Reader:
     """A read-only connection to the master for reports and audits; close it when done."""
     return await Reader.connect(
-        dsn=addresses(settings).dsn,
+        dsn=direct_dsn(settings),
         schema=settings.schema_name(),
         connect_timeout_seconds=settings.master.connect_timeout_seconds,
     )
@@ -172,7 +195,7 @@ async def open_reader(settings: ClusterSettings) -> Reader:
 
 async def open_archive(settings: ClusterSettings) -> Archive:
     """What retires ranges of the master; close it when done."""
-    return await Archive.connect(dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master)
+    return await Archive.connect(dsn=direct_dsn(settings), schema=settings.schema_name(), settings=settings.master)
 
 
 async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | None = None) -> dict[str, AgentStore]:
@@ -320,7 +343,7 @@ async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = No
     Programs of users open it with ``connect``.
     """
     async with AsyncExitStack() as stack:
-        master = await open_master(settings, application_name="jobmaster-client")
+        master = await open_master(settings, application_name="jobmaster-client", producer=True)
         stack.push_async_callback(master.close)
         stores = await open_stores(settings, needed=())
         for store in stores.values():

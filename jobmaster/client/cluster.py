@@ -33,7 +33,7 @@ from jobmaster.model.job import Durability, JobState, Receipt
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
-from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.model import ClusterSettings, StoreDurability
 from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
@@ -72,7 +72,10 @@ class Cluster:
         """What this producer has handed in; ``telemetry.exposition()`` is what a scrape of its process should show."""
         self._clock = clock or SystemClock()
         self._on_close = on_close
-        self._store_handles = {name: StoreHandle(name, store, self._clock) for name, store in stores.items()}
+        self._store_handles = {
+            name: StoreHandle(name, store, self._clock, volatile_ok=_volatile_ok(settings, name))
+            for name, store in stores.items()
+        }
         self._buckets = BucketDirectory(
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
@@ -444,6 +447,11 @@ class Cluster:
 def job_id_of(job: object) -> bytes:
     """The 16 bytes of the id of a job."""
     return _ref(job)[0]
+
+
+def _volatile_ok(settings: ClusterSettings, store: str) -> bool:
+    known = settings.stores.get(store)
+    return known is not None and known.durability is StoreDurability.VOLATILE_OK
 
 
 def _ref(job: object) -> tuple[bytes, bytes | None]:

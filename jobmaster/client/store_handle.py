@@ -32,12 +32,18 @@ def reached(health: StoreHealth) -> Durability:
 
 
 class StoreHandle:
-    """One store and the durability of its acknowledgements."""
+    """One store and the durability of its acknowledgements.
 
-    def __init__(self, name: str, store: PlacementStore, clock: Clock) -> None:
+    Args:
+        volatile_ok: the operator accepts that this store keeps no append-only file: ``store`` is then satisfied by
+            ``volatile`` too. What is reached stays what is measured.
+    """
+
+    def __init__(self, name: str, store: PlacementStore, clock: Clock, *, volatile_ok: bool = False) -> None:
         self.name = name
         self.store = store
         self._clock = clock
+        self._volatile_ok = volatile_ok
         self._level: Durability | None = None
         self._health: StoreHealth | None = None
         self._recheck_at = 0.0
@@ -68,14 +74,18 @@ class StoreHandle:
         return self._level if self._clock.boottime() < self._recheck_at else None
 
     def satisfies(self, level: Durability, need: Durability) -> bool:
-        """True when ``level`` is at least ``need``."""
-        return _RANK[level] >= _RANK[need]
+        """True when ``level`` is at least ``need``, or accepted in place of it by the configuration of this store."""
+        return _RANK[level] >= _RANK[need] or (self._volatile_ok and need is Durability.STORE)
 
     def refusal(self, need: Durability) -> DurabilityRefused:
         """Why this store cannot give ``need``, and how to make it."""
         health = self._health
         if health is None or not health.append_only:
-            hint = "CONFIG SET appendonly yes on the store, or submit with allow_volatile=True or durability='master'"
+            hint = (
+                "CONFIG SET appendonly yes on the store; or accept the loss of its jobs with "
+                f"stores.{self.name}.durability: volatile_ok, in one submit with allow_volatile=True; or submit with "
+                "durability='master'"
+            )
             return DurabilityRefused(
                 f"store {self.name!r} has its append-only file off: it cannot promise {need.value!r}", hint=hint
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
+from jobmaster.master.driver.transaction_pool import TransactionPool
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
 from jobmaster.master.maintenance import Maintenance
@@ -56,7 +57,9 @@ class Master:
         self.stores = Stores(control)
 
     @classmethod
-    async def connect(cls, *, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> Master:
+    async def connect(
+        cls, *, dsn: str, schema: str, settings: MasterSettings, application_name: str, pooler: bool = False
+    ) -> Master:
         """Connect, and refuse a schema of another version.
 
         There are three sets of connections, so that neither a heartbeat nor a takeover waits behind data: ``data``
@@ -66,14 +69,21 @@ class Master:
             dsn: ``postgresql://`` URL.
             schema: PostgreSQL schema of the cluster.
             application_name: an agent gives its id as text: its rescuer ends the backends of that name.
+            pooler: the DSN leads to a pooler in transaction mode. For producers only.
 
         Raises:
             Unavailable: the server cannot be reached.
             Refused: it does not accept the user, or the database does not exist.
             SchemaMismatch: the schema is missing, too old or too new.
         """
-        connection_factory = ConnectionFactory(dsn, schema, settings, application_name)
-        probe = ConnectionPool(connection_factory, 1)
+        connection_factory = ConnectionFactory(dsn, schema, settings, application_name, pooler=pooler)
+
+        def pool(size: int, *, plan_once: bool = False) -> ConnectionPool:
+            if pooler:
+                return TransactionPool(connection_factory, size)
+            return ConnectionPool(connection_factory, size, plan_once=plan_once)
+
+        probe = pool(1)
         try:
             statements = StatementRunner(probe)
             await check_schema(statements, schema)
@@ -82,10 +92,7 @@ class Master:
             await probe.close()
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
-        pools = (
-            ConnectionPool(connection_factory, settings.pool_size),
-            *(ConnectionPool(connection_factory, 1, plan_once=True) for _ in range(2)),
-        )
+        pools = (pool(settings.pool_size), *(pool(1, plan_once=True) for _ in range(2)))
         master = cls(ClusterRow(rows[0]["name"], rows[0]["uid"]), schema, *map(StatementRunner, pools))
         master._pools = pools
         return master

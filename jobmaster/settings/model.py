@@ -81,6 +81,23 @@ class MasterDown(StrEnum):
     """It stops when its lease ends, and starts again when the master answers."""
 
 
+class Pooler(StrEnum):
+    """What stands between a producer and PostgreSQL."""
+
+    NONE = "none"
+    TRANSACTION = "transaction"
+    """A pooler that gives each transaction any of its connections, such as PgBouncer with ``pool_mode = transaction``."""
+
+
+class StoreDurability(StrEnum):
+    """What is required of a store's own log."""
+
+    MEASURED = "measured"
+    """The level is read from the store; a submit that requires more is refused."""
+    VOLATILE_OK = "volatile_ok"
+    """A store that keeps no append-only file is accepted."""
+
+
 class MasterSettings(Section, frozen=True, kw_only=True):
     """The master database (PostgreSQL >= 15)."""
 
@@ -88,6 +105,9 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     """URL of the database; null means the embedded server of ``data_dir``."""
     schema: SchemaName | None = None
     """PostgreSQL schema that holds this cluster; null means ``jobmaster_<cluster>``."""
+    pooler: Pooler = Pooler.NONE
+    """What ``dsn`` leads to. ``transaction``: a pooler such as PgBouncer in transaction mode; producers only: agents and
+    most commands need PostgreSQL itself. Each call of a producer is then a transaction of its own."""
     pool_size: PositiveCount = 4
     """Data connections of one process; the heartbeat and the leader have one more each."""
     connect_timeout_seconds: PositiveSeconds = 5.0
@@ -115,6 +135,9 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     """Time-out of opening one connection."""
     call_timeout_seconds: PositiveSeconds = 5.0
     """Time-out of one call; the wake-up connection has its own."""
+    durability: StoreDurability = StoreDurability.MEASURED
+    """``volatile_ok`` accepts submits also while the store keeps no append-only file, as managed stores do; their receipts
+    have the level ``volatile``. ``measured`` refuses them."""
     high_water_jobs: PositiveCount = 200_000
     """Waiting jobs of one bucket above which submits get FULL and the owner spills to the master."""
     high_water_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024

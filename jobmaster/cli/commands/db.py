@@ -157,6 +157,6 @@ async def _retire(
 async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:
     """State of every migration."""
     from jobmaster.master.schema.migrate import status
-    from jobmaster.wiring import addresses
+    from jobmaster.wiring import direct_dsn
 
-    return await status(dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master)
+    return await status(dsn=direct_dsn(settings), schema=settings.schema_name(), settings=settings.master)

@@ -17,6 +17,7 @@ from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agreement import differences
+from jobmaster.settings.model import StoreDurability
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses
 
@@ -371,7 +372,7 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
         except JobMasterError as error:
             findings.append(Finding(f"store.{name}", FAIL, error.message, error.hint or ""))
             continue
-        findings.append(_store(name, record))
+        findings.append(store_finding(name, record, settings.stores[name].durability))
     for name in sorted(set(known) - set(stores) - {finding.name[6:] for finding in findings}):
         detail = f"store {name} is registered in the master and not in the configuration"
         findings.append(
@@ -397,7 +398,8 @@ async def _elsewhere(name: str, store: AgentStore, buckets: Sequence[Mapping[str
     return [Finding(f"store.{name}.buckets", FAIL, detail, fix)]
 
 
-def _store(name: str, record: Mapping[str, Any]) -> Finding:
+def store_finding(name: str, record: Mapping[str, Any], durability: StoreDurability) -> Finding:
+    """What one store is and keeps. ``durability``: what the configuration requires of its log."""
     append_only = "on" if record["append_only"] else "off"
     detail = f"{record['server']}, eviction {record['eviction_policy']}, append-only {append_only}"
     if record["append_only"]:
@@ -406,6 +408,8 @@ def _store(name: str, record: Mapping[str, Any]) -> Finding:
         fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
         verdict = WARN if record["state"] == "not initialised" else FAIL
         return Finding(f"store.{name}", verdict, f"{detail}: {record['state']}", fix)
+    if not record["append_only"] and durability is StoreDurability.VOLATILE_OK:
+        return Finding(f"store.{name}", OK, f"{detail}, accepted by stores.{name}.durability")
     if not record["append_only"]:
         fix = "set appendonly yes: a restart of the store would lose jobs without a row in the master"
         return Finding(f"store.{name}", WARN, detail, fix)

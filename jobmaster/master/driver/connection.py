@@ -84,7 +84,12 @@ class DatabaseConnector:
         self._first = 0
 
     async def connect(
-        self, seconds: float, *, server_settings: Mapping[str, str], command_timeout: float | None = None
+        self,
+        seconds: float,
+        *,
+        server_settings: Mapping[str, str],
+        command_timeout: float | None = None,
+        prepared: bool = True,
     ) -> Connection:
         """A connection, or an error of the driver.
 
@@ -92,9 +97,12 @@ class DatabaseConnector:
             seconds: how long it may take, over all hosts.
             server_settings: of the session.
             command_timeout: how long the answer to a statement may take, in seconds.
+            prepared: whether statements get names on the server and are kept there.
         """
         self._look_at_files()
         options: dict[str, Any] = {"server_settings": server_settings, "command_timeout": command_timeout}
+        if not prepared:
+            options["statement_cache_size"] = 0
         if self._class is not None:
             options["connection_class"] = self._class
         hosts = self.url.hosts
@@ -130,15 +138,22 @@ class DatabaseConnector:
 
 
 class ConnectionFactory:
-    """Opens connections that are set up for the schema of one cluster."""
+    """Opens connections that are set up for the schema of one cluster.
 
-    def __init__(self, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> None:
+    Args:
+        pooler: the DSN leads to a pooler: sessions start without settings, and statements have no names.
+    """
+
+    def __init__(
+        self, dsn: str, schema: str, settings: MasterSettings, application_name: str, *, pooler: bool = False
+    ) -> None:
         self.dsn = dsn
         self.schema = schema
         self._connector = DatabaseConnector(dsn)
         self.place = self._connector.place
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds
+        self._pooler = pooler
         self._accepted = False
         """True once the server has accepted a connection of this program."""
         self._server_settings = {
@@ -156,6 +171,11 @@ class ConnectionFactory:
             "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS * 1000:.0f}",
         }
 
+    @property
+    def local_settings(self) -> dict[str, str]:
+        """The settings of our sessions, for one transaction each: a pooler has the sessions."""
+        return {**self._server_settings, "enable_bitmapscan": "off"}
+
     async def open(self, *, plan_once: bool, over: Mapping[str, str] | None = None) -> Connection:
         """A connection; raises ``Unavailable`` or ``Refused``.
 
@@ -168,12 +188,14 @@ class ConnectionFactory:
         # The others read in the order of an index up to a limit. With statistics that are behind, the planner would gather
         # all that is due in a bitmap and sort it, to take the first hundred.
         plans = {"plan_cache_mode": "force_generic_plan"} if plan_once else {"enable_bitmapscan": "off"}
+        session = {} if self._pooler else {**self._server_settings, **plans, **(over or {})}
         try:
             async with asyncio.timeout(self._connect_seconds):
                 connection = await self._connector.connect(
                     self._connect_seconds,
                     command_timeout=None if over else self.call_seconds,
-                    server_settings={**self._server_settings, **plans, **(over or {})},
+                    server_settings=session,
+                    prepared=not self._pooler,
                 )
                 # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more
                 # than the rest of a row.

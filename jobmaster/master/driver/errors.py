@@ -118,7 +118,8 @@ def _pooler(error: Exception) -> AccessRefused | None:
         return None
     return AccessRefused(
         f"a pooler such as PgBouncer stands between this program and the master: {said.splitlines()[0]}",
-        hint="connect directly: point master.dsn at PostgreSQL itself, which sees few connections (master.pool_size)",
+        hint="connect directly: point master.dsn at PostgreSQL itself, which sees few connections (master.pool_size); only a "
+        "producer may keep a pooler in transaction mode, with master.pooler: transaction",
     )
 
 

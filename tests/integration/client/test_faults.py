@@ -29,7 +29,7 @@ from jobmaster.model.errors import (
 )
 from jobmaster.model.job import Durability, NewJob
 from jobmaster.ports import Written
-from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreSettings
+from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreDurability, StoreSettings
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, DrivenAgent, handlers, resize, settings_for
 from tests.support.proxy.tcp_proxy import SILENT, SLOW, slow_store_proxy
@@ -130,6 +130,44 @@ async def test_durability_is_reached_or_refused_never_downgraded(
         with pytest.raises(DurabilityRefused, match=expected):
             await submit
         assert [entry for bucket in agent.buckets["default", 3] for entry in (await agent.claim(bucket))[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "accepted", "durability_asked", "expected"),
+    [
+        ({"appendonly": "no"}, StoreDurability.VOLATILE_OK, None, Durability.VOLATILE),
+        ({"appendonly": "no"}, StoreDurability.VOLATILE_OK, "store", Durability.VOLATILE),
+        ({"appendonly": "no"}, StoreDurability.MEASURED, None, r"stores\.other\.durability: volatile_ok"),
+        ({"appendonly": "no"}, StoreDurability.VOLATILE_OK, "store_fsync", "CONFIG SET appendonly yes"),
+        ({"appendonly": "no"}, StoreDurability.VOLATILE_OK, "master", Durability.MASTER),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, StoreDurability.VOLATILE_OK, None, Durability.STORE),
+        ({"appendonly": "yes", "appendfsync": "always"}, StoreDurability.VOLATILE_OK, None, Durability.STORE_FSYNC),
+    ],
+)
+async def test_a_store_without_a_log_is_accepted_by_the_configuration_and_named_in_the_receipt(
+    client: ClientFixture,
+    new_valkey: NewValkey,
+    opened: AsyncExitStack,
+    open_cluster: OpenCluster,
+    config: dict[str, str],
+    accepted: StoreDurability,
+    durability_asked: Any,
+    expected: Durability | str,
+) -> None:
+    agent, settings = await second_store(client, new_valkey(**config), opened)
+    other = msgspec.structs.replace(settings.stores["other"], durability=accepted)
+    settings = msgspec.structs.replace(settings, stores={**settings.stores, "other": other})
+    cluster = await open_cluster(settings=settings, stores={"other": agent.store})
+    options: Any = {} if durability_asked is None else {"durability": durability_asked}
+    if isinstance(expected, Durability):
+        assert (await cluster.submit(resize, {"path": "a"}, **options)).level is expected
+        many = await cluster.submit_many([{"path": "a"}] * 3, resize, **options)
+        assert many.by_level == {expected: 3}
+        return
+    with pytest.raises(DurabilityRefused, match=expected):
+        await cluster.submit(resize, {"path": "a"}, **options)
+    with pytest.raises(BulkFailed, match=expected):
+        await cluster.submit_many([{"path": "a"}], resize, **options)
 
 
 async def test_a_log_turned_off_later_is_noticed(

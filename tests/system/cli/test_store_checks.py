@@ -7,12 +7,13 @@ from typing import Any, cast
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor_checks import _elsewhere
+from jobmaster.cli.commands.doctor_checks import _elsewhere, store_finding
 from jobmaster.cli.commands.doctor_findings import Verdict
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.ports import StoreHealth
+from jobmaster.settings.model import StoreDurability
 
 UID, GENERATION = new_id(), new_id()
 
@@ -31,6 +32,18 @@ def test_an_emptied_store_is_named_with_its_remedy() -> None:
 def test_a_policy_that_evicts_is_named_with_its_remedy() -> None:
     state = store_record("default", health(eviction_policy="allkeys-lru"), UID, GENERATION)["state"]
     assert "CONFIG SET maxmemory-policy noeviction" in state
+
+
+def test_a_store_without_a_log_is_a_warning_until_the_configuration_accepts_it() -> None:
+    record = store_record("default", health(append_only=False), UID, GENERATION)
+    found = store_finding("default", record, StoreDurability.MEASURED)
+    assert (found.verdict, found.fix) == (
+        Verdict.WARN,
+        "set appendonly yes: a restart of the store would lose jobs without a row in the master",
+    )
+    accepted = store_finding("default", record, StoreDurability.VOLATILE_OK)
+    assert accepted.verdict is Verdict.OK
+    assert "append-only off, accepted by stores.default.durability" in accepted.detail
 
 
 class Store:
