@@ -88,6 +88,13 @@ class Cancel(Decision):
         return self.reason or "the handler cancelled its own job"
 
 
+def decision_in(error: BaseException) -> Decision | None:
+    """The decision that was raised, alone or as the only error of a task group; ``None``: it is an error."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, Decision) else None
+
+
 def _pause(decision: str, after: object) -> float:
     seconds = pause_seconds(after)
     if seconds is None:

@@ -140,7 +140,7 @@ class Dispatcher:
     def sweep(self, now: float) -> None:
         """Stop jobs past their deadline; admit jobs that waited for the lease."""
         for dispatched in list(self._dispatched.values()):
-            if dispatched.started and now >= dispatched.overdue_at and not dispatched.is_ending:
+            if dispatched.started and now >= dispatched.overdue_at:
                 dispatched.overdue_at = inf
                 self._on_overdue(dispatched.job, now - dispatched.started)
             if dispatched.started and dispatched.cause is None and now >= dispatched.deadline:

@@ -18,7 +18,7 @@ from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
 from jobmaster.handlers.context import NO_RESOURCES
-from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
+from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, decision_in
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
@@ -221,8 +221,8 @@ class OutcomeBuilder:
 
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
         """The handler raised."""
-        if isinstance(error, Decision):
-            self._decided(job, error, started, ended)
+        if (decision := decision_in(error)) is not None:
+            self._decided(job, decision, started, ended)
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit
             self.arguments_rejected(job, self._info(error, "arguments"), started, ended)
         else:

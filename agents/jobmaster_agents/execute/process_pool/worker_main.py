@@ -35,9 +35,10 @@ import msgspec
 
 from jobmaster.clock import SystemClock
 from jobmaster.codec import error_of
-from jobmaster.handlers import Cancel, Fail, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
+from jobmaster.handlers import Cancel, Decision, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
 from jobmaster.handlers.context import NO_RESOURCES
 from jobmaster.handlers.current import set_running
+from jobmaster.handlers.decisions import decision_in
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.handlers.middleware import Innermost
 from jobmaster.model.errors import InvalidArguments
@@ -306,21 +307,25 @@ class Worker:
     def _raised(self, error: BaseException, number: int, handler: Handler, context: JobContext) -> AttemptResult:
         if isinstance(error, Interrupted | asyncio.CancelledError) and self._stop_number == number:
             return _failed(ResultKind.CANCELLED, self._describe(error, "cancelled"))
-        if isinstance(error, Retry):
-            info = self._describe(error, "retry")
-            return AttemptResult(kind=ResultKind.RETRY, error=info, after_seconds=error.after_seconds)
-        if isinstance(error, Snooze):
-            info = self._describe(error, "snoozed")
-            return AttemptResult(kind=ResultKind.SNOOZE, error=info, after_seconds=error.after_seconds)
-        if isinstance(error, Fail):
-            return _failed(ResultKind.FAIL, self._describe(error, "failed"))
-        if isinstance(error, Cancel):
-            return _failed(ResultKind.CANCEL, self._describe(error, "cancelled"))
+        if (decision := decision_in(error)) is not None:
+            return self._decided(decision)
         if isinstance(error, SystemExit):
             text = f"the handler called sys.exit({error.code!r})"
             info = self._describe(error, "crashed")
             return _failed(ResultKind.CRASHED, ErrorInfo(info.type, text, info.reason, info.traceback, info.truncated))
         return self._judged(error, handler, context)
+
+    def _decided(self, decision: Decision) -> AttemptResult:
+        """The handler has decided itself how its run ends."""
+        if isinstance(decision, Retry):
+            info = self._describe(decision, "retry")
+            return AttemptResult(kind=ResultKind.RETRY, error=info, after_seconds=_number(decision.after_seconds))
+        if isinstance(decision, Snooze):
+            info = self._describe(decision, "snoozed")
+            return AttemptResult(kind=ResultKind.SNOOZE, error=info, after_seconds=_number(decision.after_seconds))
+        if isinstance(decision, Cancel):
+            return _failed(ResultKind.CANCEL, self._describe(decision, "cancelled"))
+        return _failed(ResultKind.FAIL, self._describe(decision, "failed"))
 
     def _judged(self, error: BaseException, handler: Handler, context: JobContext) -> AttemptResult:
         """By the rules of the handler, here and not in the agent: exceptions do not travel."""
@@ -386,6 +391,11 @@ class Worker:
     @staticmethod
     def _is_ours(thread: threading.Thread) -> bool:
         return thread.name.startswith(CountingExecutor.PREFIX)
+
+
+def _number(asked: object) -> float | None:
+    """``None`` for what a handler has put in the place of seconds: the message would not be readable."""
+    return float(asked) if isinstance(asked, int | float) else None
 
 
 def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:

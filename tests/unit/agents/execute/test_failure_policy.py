@@ -13,10 +13,11 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error, decode_headers, encode_headers
 from jobmaster.handlers import Fail, Handlers, JobContext, Retry, Snooze
+from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, HoldRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from tests.support.bucket_worker_fixture import Row, WorkerHarness
 from tests.support.waiting import until
 from tests.unit.agents.execute.executor_fixture import CLOCK, ExecutorHarness
@@ -88,13 +89,32 @@ async def fails() -> None:
 
 
 class Careless(Snooze):
-    def __init__(self) -> None:
-        """Without the time."""
+    def __init__(self, after: Any) -> None:
+        """Past the check."""
+        if after is not None:
+            self.after_seconds = after
 
 
 @handlers.job(name="careless")
-async def careless() -> None:
-    raise Careless
+async def careless(after: Any) -> None:
+    raise Careless(float(after) if after in ("nan", "inf") else after)
+
+
+@handlers.job(name="in_group")
+async def in_group(members: int) -> None:
+    async def put_off() -> None:
+        raise Snooze(900)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(members):
+            group.create_task(put_off())
+
+
+@handlers.job(name="superseded")
+async def superseded() -> None:
+    while not go.is_set():  # noqa: ASYNC110 - set by the test
+        await asyncio.sleep(0.01)
+    raise Snooze(1)
 
 
 @handlers.job(name="echo")
@@ -269,11 +289,36 @@ async def test_the_bound_of_snoozes_ends_the_job_and_is_named(harness: ExecutorH
     assert why.message.startswith("the handler has put the job off 3 times, and jobs.max_snoozes is 3: snooze 3")
 
 
-async def test_a_decision_without_its_time_harms_no_other_job(harness: ExecutorHarness) -> None:
-    row, why, pause = await end_of(harness, "careless")
-    assert (isinstance(row, HoldRow), why.reason, pause) == (True, "snoozed", near(0))
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [("null", 0), ('"nan"', 0), ('"inf"', 0), ('"soon"', 0), ("[]", 0), ("-7", 0), ("1e300", PAUSE_SECONDS_MAX)],
+)
+async def test_a_decision_past_its_check_harms_no_other_job(
+    harness: ExecutorHarness, after: str, seconds: float
+) -> None:
+    row, why, pause = await end_of(harness, "careless", b'{"after":%s}' % after.encode())
+    assert (isinstance(row, HoldRow), why.reason, pause) == (True, "snoozed", near(seconds))
     row, _, _ = await end_of(harness, "echo")
     assert row.state == "SUCCEEDED" if isinstance(row, FinalRow) else False
+
+
+async def test_a_decision_counts_as_the_only_error_of_a_task_group(harness: ExecutorHarness) -> None:
+    _, why, pause = await end_of(harness, "in_group", b'{"members":1}')
+    assert (why.reason, pause) == ("snoozed", near(900))
+    _, why, _ = await end_of(harness, "in_group", b'{"members":2}')
+    assert (why.reason, why.type) == ("error", "ExceptionGroup"), "two decisions are none"
+
+
+async def test_a_superseded_run_puts_nothing_off(harness: ExecutorHarness) -> None:
+    owned = harness.bucket()
+    [job] = harness.put(owned, [("superseded", b"{}")])
+    await until(lambda: harness.executor.running)
+    job.phase = JobPhase.GONE
+    go.set()
+    harness.put(owned, [("echo", b"{}")])
+    rows = await harness.sink.wait_rows(1)
+    await until(lambda: not harness.executor.running)
+    assert [row.handler for row in rows] == ["echo"]
 
 
 # ---------------------------------------------------------------- longer than expected
