@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.codec import decode_headers
 from jobmaster.model.errors import JobFailed
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
@@ -52,7 +51,7 @@ async def test_a_snoozed_job_runs_again_without_losing_an_attempt(
         receipt = await cluster.submit(name, {"after": 0.2})
         assert await receipt.result(timeout=PATIENCE_SECONDS) == [TIMES, 1], name
         view = await receipt.get()
-        assert (view.state, view.attempt, decode_headers(view.headers).snoozes) == (JobState.SUCCEEDED, 1, TIMES)
+        assert (view.state, view.attempt, view.headers.snoozes) == (JobState.SUCCEEDED, 1, TIMES)
         assert await lines(deployment, receipt) == ["snoozed"] * TIMES, name
     assert (await deployment.fetch("SELECT n FROM public.counter"))[0]["n"] == 1, "two runs were rolled back"
 
