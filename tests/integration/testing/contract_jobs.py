@@ -59,14 +59,9 @@ async def decide(ctx: JobContext, decision: str) -> str:
         raise Fail("no use")
     if decision == "retry" and ctx.attempt == 1:
         raise Retry(after=0.01, reason="again")
-    if decision == "snooze" and not snoozed:
-        snoozed.append(ctx.job_id)
+    if decision == "snooze" and ctx.snoozes < 2:
         raise Snooze(0.01, "later")
     return f"attempt {ctx.attempt}"
-
-
-snoozed: list[Any] = []
-"""Jobs that have put themselves off; every test empties it."""
 
 
 @handlers.job(timeout=0.1, max_attempts=1)

@@ -97,7 +97,6 @@ def real(request: pytest.FixtureRequest, mode: str) -> RealCluster | None:
 @pytest.fixture
 async def side(mode: str, real: RealCluster | None, jobs: Jobs) -> AsyncIterator[Side]:
     """One side."""
-    contract_jobs.snoozed.clear()
     connection = RecordedConnection()
     if real is not None:
         dsn = real.settings.master.dsn
