@@ -16,11 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.receipts import JobReceipt, response_of
+from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.sync import SyncReceipt
 from jobmaster.distribution import install_command
 from jobmaster.handlers import Handlers
@@ -39,6 +40,7 @@ from jobmaster.model.errors import (
     Unserved,
     WaitTimeout,
 )
+from jobmaster.model.job_view import JobView
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import connect
 
@@ -51,11 +53,13 @@ except ModuleNotFoundError as error:
 
 try:
     from fastapi.encoders import ENCODERS_BY_TYPE
+    from pydantic import TypeAdapter
 except ModuleNotFoundError:
     pass  # an application of Starlette alone
 else:
     # For routes without a response type, whose values FastAPI looks up here.
-    ENCODERS_BY_TYPE.update({JobReceipt: response_of, SyncReceipt: response_of})
+    for kind in (JobReceipt, SyncReceipt, JobView):
+        ENCODERS_BY_TYPE[kind] = partial(TypeAdapter(kind).dump_python, mode="json")
 
 __all__ = ["get_cluster", "handle_errors", "jobmaster_lifespan"]
 

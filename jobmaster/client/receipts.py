@@ -10,6 +10,7 @@ import msgspec
 from jobmaster.model import ids
 from jobmaster.model.job import Durability, JobState
 from jobmaster.model.job_view import JobView
+from jobmaster.model.response import response_schema
 
 R = TypeVar("R")
 
@@ -39,30 +40,8 @@ class Follows(Protocol):
         ...
 
 
-def response_schema(kind: type) -> Any:
-    """The schema with which pydantic writes a receipt: id, level, duplicate, unserved. None is read."""
-    from pydantic_core import core_schema
-
-    fields = {
-        "id": core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "uuid"}}),
-        "level": core_schema.literal_schema([level.value for level in Durability]),
-        "duplicate": core_schema.bool_schema(),
-        "unserved": core_schema.bool_schema(),
-    }
-    written = core_schema.typed_dict_schema({name: core_schema.typed_dict_field(one) for name, one in fields.items()})
-    return core_schema.is_instance_schema(
-        kind, serialization=core_schema.plain_serializer_function_ser_schema(response_of, return_schema=written)
-    )
-
-
-def response_of(receipt: Any) -> dict[str, object]:
-    """A receipt as a response shows it."""
-    return {
-        "id": str(receipt),
-        "level": receipt.level.value,
-        "duplicate": receipt.duplicate,
-        "unserved": receipt.unserved,
-    }
+RECEIPT_RESPONSE = {"id": UUID, "level": Durability, "duplicate": bool, "unserved": bool}
+"""What a web response shows of a receipt."""
 
 
 class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
@@ -94,8 +73,8 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A receipt in a response of FastAPI; see ``response_schema``."""
-        return response_schema(cls)
+        """A receipt in a response of FastAPI."""
+        return response_schema(cls, RECEIPT_RESPONSE, handler)
 
     async def wait_saved(self, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` when that takes longer than ``timeout`` seconds."""

@@ -31,11 +31,12 @@ from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.cluster import Cluster, JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.options import BulkOptions, SubmitOptions
-from jobmaster.client.receipts import JobReceipt, response_schema
+from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.response import response_schema
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -86,7 +87,7 @@ class SyncReceipt(Generic[R]):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        return response_schema(cls)
+        return response_schema(cls, RECEIPT_RESPONSE, handler)
 
     def wait_saved(self, timeout: float | None = None) -> None:
         self._cluster.wait_saved(self._receipt, timeout=timeout)

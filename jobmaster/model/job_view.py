@@ -11,6 +11,7 @@ import msgspec
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
+from jobmaster.model.response import PRIORITY_LABEL, response_schema
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Decoder()
@@ -20,6 +21,13 @@ _HEADERS = msgspec.json.Decoder(Headers)
 def moment(us: int | None) -> datetime | None:
     """The time (aware, UTC) of microseconds since 1970; ``None`` for ``None`` and for 0."""
     return _EPOCH + timedelta(microseconds=us) if us else None
+
+
+VIEW_RESPONSE = {
+    "id": UUID, "state": JobState, "handler": str, "lane": str, "priority": PRIORITY_LABEL, "attempt": int,
+    "created_at": datetime, "due_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None,
+}  # fmt: skip
+"""What a web response shows of a job. Arguments, results and error texts may be confidential: a route names them itself."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +81,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         reason = f": {self.failed_because}" if self.failed_because else ""
         return f"<JobView {self.id} {self.handler} {self.state.value}{reason}>"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """A job in a response of FastAPI."""
+        return response_schema(cls, VIEW_RESPONSE, handler)
 
     # ------------------------------------------------------------ what went in and came out
 

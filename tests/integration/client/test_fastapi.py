@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 import jobmaster
-from jobmaster import Cluster, ConfigError, Handlers, JobMasterError, JobReceipt, SyncReceipt, call
+from jobmaster import Cluster, ConfigError, Handlers, JobMasterError, JobReceipt, JobView, SyncReceipt, call
 from jobmaster.fastapi import get_cluster, handle_errors, jobmaster_lifespan
 from jobmaster.model import errors
 from jobmaster.settings.model import ClusterSettings
@@ -53,13 +54,17 @@ def test_a_route_submits_and_its_receipt_is_the_response(app: FastAPI, web: Test
         return await jobs.submit(call(resize, path))
 
     @app.get("/thumbnails/{job}")
-    async def state(job: UUID, jobs: Jobs) -> dict[str, Any]:
-        return {"state": (await jobs.get(job)).state, "id": job}
+    async def state(job: UUID, jobs: Jobs) -> JobView:
+        return await jobs.get(job)
 
     @app.post("/untyped")
     async def untyped(jobs: Jobs):  # type: ignore[no-untyped-def]  # FastAPI then has no schema of the response
         receipt = await jobs.submit(call(resize, "b.png"))
         return {"job": receipt, "id": receipt.id}
+
+    @app.get("/untyped/{job}")
+    async def untyped_state(job: UUID, jobs: Jobs):  # type: ignore[no-untyped-def]
+        return await jobs.get(job)
 
     loose = web.post("/untyped").json()
     assert loose["job"] == {"id": loose["id"], "level": "store", "duplicate": False, "unserved": False}
@@ -67,7 +72,13 @@ def test_a_route_submits_and_its_receipt_is_the_response(app: FastAPI, web: Test
     assert answer.status_code == 202
     receipt = answer.json()
     assert receipt == {"id": str(UUID(receipt["id"])), "level": "store", "duplicate": False, "unserved": False}
-    assert web.get(f"/thumbnails/{receipt['id']}").json() == {"state": "SAVE_PENDING", "id": receipt["id"]}
+    view = web.get(f"/thumbnails/{receipt['id']}").json()
+    assert datetime.fromisoformat(view.pop("created_at")).tzinfo is not None
+    assert view == {
+        "id": receipt["id"], "state": "SAVE_PENDING", "handler": "images.resize", "lane": "default", "priority": "medium",
+        "attempt": 0, "due_at": None, "started_at": None, "ended_at": None,
+    }  # fmt: skip
+    assert web.get(f"/untyped/{receipt['id']}").json()["priority"] == "medium"
     assert web.get(f"/thumbnails/{UUID(int=7)}").status_code == 404
     described = web.get("/openapi.json").json()["paths"]["/thumbnails"]["post"]["responses"]["202"]
     schema = described["content"]["application/json"]["schema"]
