@@ -20,9 +20,10 @@ from jobmaster.client.jobs.retrying import retry_job
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
-from jobmaster.client.submitter import Submitter
+from jobmaster.client.submitter import PreparedSubmit, Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Call, Handlers
@@ -180,6 +181,76 @@ class Cluster:
         submitter = self._submitter or self._open_submitter()
         receipt, request = await submitter.submit_within(connection, handler, args, options)
         return self._receipt(receipt), request
+
+    @overload
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: Literal["format", "numeric"] = "format",
+        **options: Unpack[SubmitOptions],
+    ) -> tuple[str, tuple[str, str, str]]: ...
+
+    @overload
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: Literal["named"],
+        **options: Unpack[SubmitOptions],
+    ) -> tuple[str, dict[str, str]]: ...
+
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: ParamStyle = "format",
+        **options: Unpack[SubmitOptions],
+    ) -> tuple[str, tuple[str, str, str] | dict[str, str]]:
+        """A submit as SQL and its parameters, to be run in a transaction on the master's database; its one column is the
+        job's id (a UUID).
+
+        ::
+
+            cursor.execute(*cluster.statement(call(resize, "a.png"), priority="high"))
+
+        Calls no server. A handler that is declared here is checked here; any other is checked by the database.
+
+        Args:
+            handler: the call to be made; or the declared function or its name, and ``args``.
+            paramstyle: ``format`` for ``%s`` (psycopg, Django), ``numeric`` for ``$1`` (asyncpg), ``named`` for ``:handler``
+                (SQLAlchemy).
+            options: as of ``submit``, without those about stores and connections.
+
+        Raises:
+            InputError: it could never work.
+        """
+        if isinstance(handler, Call):
+            handler, args = parts(handler, args)
+        submitter = self._submitter or self._open_submitter()
+        values = submitter.statement(handler, args, options)
+        text = styled(self.master.intake.submit_sql, paramstyle)
+        return text, (values._asdict() if paramstyle == "named" else (values.handler, values.args, values.options))
+
+    async def prepare_within(
+        self, handler: Call[Any] | Callable[..., Any] | str, args: Any, options: SubmitOptions
+    ) -> tuple[str, PreparedSubmit]:
+        """One job for the transaction of a driver that blocks: the statement, and the submit with its values."""
+        if isinstance(handler, Call):
+            handler, args = parts(handler, args)
+        submitter = self._submitter or self._open_submitter()
+        return self.master.intake.submit_sql, await submitter.prepare_within(handler, args, options)
+
+    async def accept_within(self, prepared: PreparedSubmit, job_id: str) -> JobReceipt[Any]:
+        """The receipt of a prepared submit that the driver has run."""
+        submitter = self._submitter or self._open_submitter()
+        return self._receipt(submitter.accepted_within(prepared, ids.parse(job_id)))
 
     def _receipt(self, receipt: Receipt) -> JobReceipt[Any]:
         return JobReceipt(self, *receipt)

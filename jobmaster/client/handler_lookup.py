@@ -80,23 +80,28 @@ class HandlerLookup:
         resolved = self.local(handler)
         if resolved is not None:
             return resolved
+        undeclared = self.undeclared(handler)
+        name = undeclared.name
+        spec = await self._spec(name)
+        if spec is None:
+            if allow_unregistered:
+                return undeclared
+            raise unknown_handler(
+                name,
+                [*self._handlers.names(), *self._published],
+                UNKNOWN_HINT,
+            )
+        priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
+        return ResolvedHandler(name, None, spec.lane or self._lane, priority)
+
+    def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
+        """A name that is not declared here, with the cluster's defaults; ``InputError`` when it can be none."""
         if not isinstance(handler, str):
             raise UnknownHandler(
                 f"{getattr(handler, '__qualname__', handler)!r} is not declared as a handler of this cluster",
                 hint="mark it with @handlers.job on the registry given to the cluster, or submit by name",
             )
-        check_name(handler, "the handler's name")
-        spec = await self._spec(handler)
-        if spec is None:
-            if allow_unregistered:
-                return ResolvedHandler(handler, None, self._lane, self._priority)
-            raise unknown_handler(
-                handler,
-                [*self._handlers.names(), *self._published],
-                UNKNOWN_HINT,
-            )
-        priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
-        return ResolvedHandler(handler, None, spec.lane or self._lane, priority)
+        return ResolvedHandler(check_name(handler, "the handler's name"), None, self._lane, self._priority)
 
     async def check(self, resolved: ResolvedHandler, args: bytes, *, allow_unregistered: bool) -> None:
         """Check encoded arguments of a handler that is declared elsewhere; ``InvalidArguments`` names what is wrong."""

@@ -60,7 +60,8 @@ class SubmitOptions(BulkOptions, total=False):
     """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
     says ``unserved``), ``raise`` stores nothing and raises ``Unserved``."""
     connection: Any
-    """An asyncpg connection with an open transaction on the master's database: the job's row joins it."""
+    """A connection with an open transaction on the master's database: the job's row joins it. Of asyncpg, async psycopg or
+    async SQLAlchemy for a ``Cluster``; of psycopg, psycopg2, SQLAlchemy or Django for a ``SyncCluster``."""
 
 
 class CheckedOptions(NamedTuple):

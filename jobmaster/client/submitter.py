@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jobmaster.client.bucket_choice import Placement
+from jobmaster.client.caller_connections import CallerConnection, Driver, caller_connection, run_awaited
 from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
 from jobmaster.client.options import BulkOptions, CheckedOptions, SubmitOptions, check_submit_options
+from jobmaster.client.sql_submit import SubmitCall, submit_call
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, encode_args, encode_entry
-from jobmaster.model.errors import InvalidArguments
+from jobmaster.model import ids
+from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
 
@@ -28,6 +31,16 @@ class Started(NamedTuple):
     entry: bytes
     batcher: SubmitBatcher
     future: asyncio.Future[Placement]
+
+
+class PreparedSubmit(NamedTuple):
+    """A checked submit that a driver of the caller's has to run."""
+
+    job_id: bytes
+    call: SubmitCall
+    known: bool
+    """The caller's own id has a row."""
+    unserved: bool
 
 
 class Submitter:
@@ -71,6 +84,9 @@ class Submitter:
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
         """One job, with every check. See ``Cluster.submit``."""
+        caller = None if (given := options.get("connection")) is None else caller_connection(given)
+        if caller is not None and caller.driver is not Driver.ASYNCPG:
+            return await self._through(caller, handler, args, options)
         request, connection = await self._request(handler, args, options)
         if connection is not None:
             return await self._within(connection, request)
@@ -148,6 +164,54 @@ class Submitter:
         resolved = self.handler_lookup.local(handler)
         if resolved is not None and (batcher := self.router.known_batcher(request)) is not None:
             self._batchers[resolved.name] = batcher
+
+    def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
+        """A call of the SQL function. What this program does not declare itself is checked by the database."""
+        if options.get("connection") is not None:
+            raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
+        resolved = self.handler_lookup.local(handler)
+        if resolved is None:
+            data = self.encode(self.handler_lookup.undeclared(handler), args)
+            self.checked(options)
+            return submit_call(str(handler), data, options)
+        data, checked = self.encode(resolved, args), self.checked(options)
+        level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
+        return submit_call(resolved.name, data, options, priority=int(level), lane=lane, checked=True)
+
+    async def prepare_within(
+        self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
+    ) -> PreparedSubmit:
+        """One job with every check, as a call of the SQL function that the caller's driver has to run."""
+        request, _ = await self._request(handler, args, options)
+        job = request.job
+        await self.router.check_served(job.lane)
+        await self.router.refuse_unserved(request)
+        call = submit_call(
+            job.handler, job.args, options, priority=job.priority, lane=job.lane, job_id=ids.text(job.id), checked=True
+        )
+        known = request.own_id and job.id in await self.router.master.queries.states([job.id])
+        unserved = await self.router.seems_unserved(job.lane, job.priority, job.handler)
+        return PreparedSubmit(job.id, call, known, unserved)
+
+    async def _through(
+        self, caller: CallerConnection, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
+    ) -> Receipt:
+        """The caller's driver runs the SQL function in its transaction."""
+        if not caller.awaits:
+            raise InputError(
+                f"the connection of {caller.driver.value} given with connection= blocks the event loop",
+                hint="give an async one, or submit with a SyncCluster: jobmaster.connect_sync()",
+            )
+        prepared = await self.prepare_within(handler, args, options)
+        job_id = await run_awaited(caller, self.router.master.intake.submit_sql, prepared.call)
+        return self.accepted_within(prepared, ids.parse(job_id))
+
+    def accepted_within(self, prepared: PreparedSubmit, job_id: bytes) -> Receipt:
+        """The receipt of a prepared submit that the driver has run."""
+        duplicate = prepared.known or job_id != prepared.job_id
+        if not duplicate:
+            self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
+        return Receipt(job_id, Durability.TRANSACTION, None, duplicate, prepared.unserved and not duplicate)
 
     async def _within(self, connection: Any, request: SubmitRequest) -> Receipt:
         """The row joins the caller's transaction: it exists when, and only if, the caller commits."""

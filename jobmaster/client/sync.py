@@ -28,6 +28,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 from jobmaster.client.bulk import BulkSummary, IdList
+from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster, JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.options import BulkOptions, SubmitOptions
@@ -160,11 +161,62 @@ class SyncCluster:
         /,
         **options: Unpack[SubmitOptions],
     ) -> SyncReceipt[Any]:
-        """See ``Cluster.submit``. ``connection=`` is not possible here: the transaction belongs to another loop."""
-        if options.get("connection") is not None:
-            raise InputError("connection= needs the async Cluster", hint="submit after the commit instead")
+        """See ``Cluster.submit``. With ``connection=`` (psycopg, psycopg2, SQLAlchemy, Django) the job joins the caller's
+        open transaction, and the statement runs in the calling thread."""
         plain: Any = handler
+        if options.get("connection") is not None:
+            return self._submit_within(plain, args, options)
         return SyncReceipt(self, self._call(lambda cluster: cluster.submit(plain, args, **options)))
+
+    def _submit_within(self, handler: Any, args: Any, options: SubmitOptions) -> SyncReceipt[Any]:
+        """Checked in the background, run in the caller's transaction by the caller's thread."""
+        caller = caller_connection(options["connection"])
+        if caller.awaits:
+            raise InputError(
+                f"the connection of {caller.driver.value} given with connection= is async",
+                hint="give one that blocks, or submit with the async Cluster: jobmaster.connect()",
+            )
+        text, prepared = self._call(lambda cluster: cluster.prepare_within(handler, args, options))
+        job_id = run(caller, text, prepared.call)
+        return SyncReceipt(self, self._call(lambda cluster: cluster.accept_within(prepared, job_id)))
+
+    @overload
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: Literal["format", "numeric"] = "format",
+        **options: Unpack[SubmitOptions],
+    ) -> tuple[str, tuple[str, str, str]]: ...
+
+    @overload
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: Literal["named"],
+        **options: Unpack[SubmitOptions],
+    ) -> tuple[str, dict[str, str]]: ...
+
+    def statement(
+        self,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        *,
+        paramstyle: Any = "format",
+        **options: Unpack[SubmitOptions],
+    ) -> Any:
+        """See ``Cluster.statement``."""
+
+        async def made(cluster: Cluster) -> Any:
+            return cluster.statement(handler, args, paramstyle=paramstyle, **options)
+
+        return self._call(made)
 
     def submit_many(
         self, items: Iterable[Any], /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]

@@ -26,10 +26,11 @@ class ClusterTransaction:
     commit the agents that serve the jobs are notified, so they start at once instead of at the next onboarding scan."""
 
     def __init__(self, cluster: Cluster, connection: Any) -> None:
-        if not hasattr(connection, "transaction"):
+        # A connection of psycopg has a method of this name, too, with another meaning.
+        if not hasattr(connection, "transaction") or hasattr(connection, "pgconn"):
             raise InputError(
                 f"transaction() needs an asyncpg connection, not {type(connection).__name__}",
-                hint="with another driver, submit after the commit",
+                hint="with another driver, submit(..., connection=) joins the transaction and notifies the agents itself",
             )
         self._cluster = cluster
         self._connection = connection

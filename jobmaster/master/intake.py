@@ -70,6 +70,11 @@ class Intake:
         accepted = frozenset(id_.bytes for id_ in row["accepted"])
         return Written(True, accepted, refused=frozenset(ids) - accepted)
 
+    @property
+    def submit_sql(self) -> str:
+        """A call of the function ``submit``, for a connection of any driver; its search path does not matter."""
+        return statement("intake/submit").qualified(self._schema)
+
     async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
         """ASSIGNED rows with token 2, under the bucket lock (ACTIVE, this epoch)."""
 

@@ -32,6 +32,11 @@ class Intake(Protocol):
         """``insert_held`` inside the caller's own transaction on ``connection``."""
         ...
 
+    @property
+    def submit_sql(self) -> str:
+        """A call of the SQL function ``submit``, with the parameters ``$1`` handler, ``$2`` arguments and ``$3`` options."""
+        ...
+
     async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
         """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
         ...

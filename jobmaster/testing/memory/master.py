@@ -10,6 +10,7 @@ import msgspec
 from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import InputError
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import JobState, NewJob
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
@@ -60,6 +61,14 @@ class MemoryMaster:
         uncommitted += new
         accepted = frozenset(job.id for job in new)
         return Written(True, accepted, refused=frozenset(job.id for job in jobs) - accepted)
+
+    @property
+    def submit_sql(self) -> str:
+        """There is no database to run SQL in."""
+        raise InputError(
+            "a cluster in memory has no SQL: it takes no connection of psycopg, SQLAlchemy or Django, and gives no statement",
+            hint="use the fixture jobmaster_cluster, which has a real master",
+        )
 
     async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
         """ASSIGNED rows."""

@@ -126,7 +126,7 @@ async def test_bulk_cancel_and_errors_come_through(client: ClientFixture, plain:
         assert plain.wait_all([held], timeout=PATIENCE_SECONDS) == {held.id: JobState.CANCELLED}
         with pytest.raises(InvalidArguments):
             plain.submit(resize, {})
-        with pytest.raises(InputError, match="async Cluster"):
+        with pytest.raises(InputError, match="takes an open connection of"):
             plain.submit(resize, {"path": "a"}, connection=object())
 
     await asyncio.to_thread(work)

@@ -80,7 +80,7 @@ async def test_a_connection_without_transaction_or_of_another_kind_is_refused(cl
     with pytest.raises(InputError, match="not in a transaction"):
         await client.cluster.submit(resize, {"path": "a"}, connection=connection)
     await connection.close()
-    with pytest.raises(InputError, match="asyncpg connection, not object"):
+    with pytest.raises(InputError, match="takes an open connection of asyncpg"):
         await client.cluster.submit(resize, {"path": "a"}, connection=object())
     with pytest.raises(InputError, match="asyncpg connection, not object"):
         client.cluster.transaction(object())

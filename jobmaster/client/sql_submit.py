@@ -1,0 +1,91 @@
+"""A checked submit as a call of the SQL function ``submit``: for transactions of drivers other than asyncpg, and for
+programs that run the statement themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from jobmaster.client.options import SubmitOptions
+from jobmaster.model import ids
+from jobmaster.model.errors import InputError, InvalidArguments
+
+ParamStyle = Literal["format", "numeric", "named"]
+"""``%s`` (psycopg, Django), ``$1`` (asyncpg), ``:handler`` (``sqlalchemy.text``)."""
+
+MEANINGLESS = ("durability", "on_full", "allow_volatile", "connection")
+"""Options of a submit that say nothing about a statement in the caller's transaction."""
+
+_PARAMETERS: dict[str, tuple[str, str, str]] = {
+    "format": ("%s", "%s", "%s"),
+    "numeric": ("$1", "$2", "$3"),
+    "named": (":handler", ":args", ":options"),
+}
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class SubmitCall(NamedTuple):
+    """The values of one call of the function, as JSON texts."""
+
+    handler: str
+    args: str
+    options: str
+
+
+def styled(text: str, paramstyle: str) -> str:
+    """The statement with the parameters of a driver; ``InputError`` for a style that is none."""
+    marks = _PARAMETERS.get(paramstyle)
+    if marks is None:
+        raise InputError(
+            f"{paramstyle!r} is not a parameter style",
+            hint="'format' gives %s (psycopg, Django), 'numeric' gives $1 (asyncpg), 'named' gives :handler (SQLAlchemy)",
+        )
+    for number, mark in enumerate(marks, 1):
+        text = text.replace(f"${number}", mark)
+    return text
+
+
+def submit_call(handler: str, args: bytes, options: SubmitOptions, **known: object) -> SubmitCall:
+    """The values of the function for checked options.
+
+    Args:
+        args: encoded arguments.
+        known: options that were decided here, in the form of the function.
+
+    Raises:
+        InputError: an option that has no meaning inside a transaction.
+        InvalidArguments: text that ``jsonb`` cannot hold.
+    """
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name in MEANINGLESS[:-1]:
+        if name in given:
+            raise InputError(
+                f"{name!r} has no meaning inside a transaction: the job is as safe as its commit", hint="leave it out"
+            )
+    if _NUL.search(args):
+        raise InvalidArguments(
+            f"the arguments of handler {handler!r} contain the character U+0000, which a jsonb cannot hold",
+            hint="remove it, or submit without connection= after the commit",
+        )
+    plain = {name: _plain(name, value) for name, value in given.items() if name != "connection"}
+    return SubmitCall(handler, args.decode(), msgspec.json.encode({**plain, **known}).decode())
+
+
+def _plain(name: str, value: Any) -> object:
+    """A value in the form of the function."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if name == "job_id":
+        return ids.text(ids.parse(value))
+    if name == "metadata":
+        return dict(value) if isinstance(value, Mapping) else value
+    if name == "tags":
+        return list(value)
+    if name in ("allow_unregistered",):
+        return bool(value)
+    return value
