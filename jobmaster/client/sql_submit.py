@@ -50,7 +50,7 @@ def styled(text: str, paramstyle: str) -> str:
     return text
 
 
-def submit_call(handler: str, args: bytes, options: SubmitOptions, **known: object) -> SubmitCall:
+def submit_call(handler: str, args: bytes, options: SubmitOptions, known: Mapping[str, object]) -> SubmitCall:
     """The values of the function for checked options.
 
     Args:

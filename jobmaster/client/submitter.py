@@ -173,10 +173,10 @@ class Submitter:
         if resolved is None:
             data = self.encode(self.handler_lookup.undeclared(handler), args)
             self.checked(options)
-            return submit_call(str(handler), data, options)
+            return submit_call(str(handler), data, options, {})
         data, checked = self.encode(resolved, args), self.checked(options)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
-        return submit_call(resolved.name, data, options, priority=int(level), lane=lane, checked=True)
+        return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
 
     async def prepare_within(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
@@ -187,7 +187,10 @@ class Submitter:
         await self.router.check_served(job.lane)
         await self.router.refuse_unserved(request)
         call = submit_call(
-            job.handler, job.args, options, priority=job.priority, lane=job.lane, job_id=ids.text(job.id), checked=True
+            job.handler,
+            job.args,
+            options,
+            {"priority": job.priority, "lane": job.lane, "job_id": ids.text(job.id), "checked": True},
         )
         known = request.own_id and job.id in await self.router.master.queries.states([job.id])
         unserved = await self.router.seems_unserved(job.lane, job.priority, job.handler)
