@@ -86,6 +86,6 @@ def _plain(name: str, value: Any) -> object:
         return dict(value) if isinstance(value, Mapping) else value
     if name == "tags":
         return list(value)
-    if name in ("allow_unregistered",):
+    if name == "allow_unregistered":
         return bool(value)
     return value
