@@ -68,7 +68,7 @@ def test_every_statement_has_a_whole_header(name: str) -> None:
         assert key in keys, f"-- {key}: is missing"
     if name not in SCRIPTS:
         code = re.sub(r"\$\$.*\$\$", "", re.sub(r"--.*", "", found.body), flags=re.DOTALL)
-    assert ";" not in code, "one statement a file"
+        assert ";" not in code, "one statement a file"
 
 
 async def test_parameters_and_columns_are_those_of_the_server(db: MasterFixture) -> None:
