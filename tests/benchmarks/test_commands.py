@@ -10,13 +10,26 @@ from typing import Any
 
 import pytest
 
-from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit
+from benchmarks import (
+    drain,
+    fallback,
+    growth,
+    idle,
+    latency,
+    memory,
+    onboard,
+    payloads,
+    rescue,
+    retire,
+    submit,
+    testing,
+)
 from benchmarks.fleet import __main__ as fleet
 from benchmarks.fleet.measure_costs import measured as fleet_costs
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit)
+COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit, testing)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -38,6 +51,12 @@ def measured(*arguments: str) -> dict[str, Any]:
 def test_each_command_can_print_json_and_keep_its_report(command: Any) -> None:
     options = {name for parameter in command.main.params for name in parameter.opts}
     assert {"--json", "--save"} <= options
+
+
+def test_testing() -> None:
+    found = measured("benchmarks.testing", "--count", "5", "--runs", "1")
+    assert found["run_handler_ms"] > 0
+    assert found["run_handler_in_thread_ms"] > 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -93,6 +94,18 @@ def test_the_embedded_servers_start(installed: Path, server_root: Path) -> None:
     )
     answer = run([str(installed / "python"), "-c", code, str(server_root / "from-wheel")], installed)
     assert answer == "True\n"
+
+
+def test_a_project_outside_the_tree_tests_its_jobs(installed: Path, tmp_path: Path) -> None:
+    """The files of the page about tests: in memory, with a real cluster, with a killed agent, on two processes at once."""
+    page = (TREE / "docs" / "how-to" / "test.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"^```\w+\n(?:#) ([\w.]+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(text)
+    for options in ([], ["-n", "2"]):
+        answer = run([str(installed / "python"), "-m", "pytest", "-q", "-p", "no:valkey", *options], tmp_path)
+        assert "9 passed" in answer
+    code = "import jobmaster.testing.plugin as plugin; print(plugin.__file__)"
+    assert Path(run([str(installed / "python"), "-c", code], tmp_path).strip()).is_relative_to(installed.parent)
 
 
 def run(argv: list[str], folder: Path) -> str:

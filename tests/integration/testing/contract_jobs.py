@@ -97,3 +97,10 @@ async def confirmed(ctx: JobContext, result: str | None = None) -> None:
 async def once() -> None:
     """Has one attempt."""
     raise LookupError("the only attempt")
+
+
+@handlers.job
+async def steady(number: int) -> int:
+    """Takes a moment."""
+    await asyncio.sleep(0.1)
+    return number

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster import Handlers, InputError, call
+from jobmaster import ClusterSettings, Handlers, InputError, WaitTimeout, call
 from jobmaster.testing import Drained, RealCluster
+from tests.integration.testing import contract_jobs
 from tests.unit.testing import app
 
 
 @pytest.fixture
 def jobmaster_handlers() -> Handlers:
-    return app.handlers
+    handlers = Handlers()
+    handlers.merge(app.handlers)
+    handlers.merge(contract_jobs.handlers)
+    return handlers
 
 
 async def test_an_agent_runs_what_was_submitted(jobmaster_cluster: RealCluster) -> None:
@@ -29,5 +33,32 @@ async def test_the_next_test_has_an_empty_cluster_of_its_own(jobmaster_cluster: 
 async def test_killing_needs_a_process(jobmaster_cluster: RealCluster) -> None:
     with pytest.raises(InputError, match="use_agent_process"):
         await jobmaster_cluster.kill_agent()
-    with pytest.raises(InputError, match="jobmaster_handlers"):
-        await jobmaster_cluster.use_agent_process()
+
+
+async def test_jobs_that_do_not_end_in_time_are_named(jobmaster_cluster: RealCluster) -> None:
+    await jobmaster_cluster.submit(call(contract_jobs.steady, 1))
+    with pytest.raises(WaitTimeout, match="1 jobs that are due have not ended within 0 s"):
+        await jobmaster_cluster.drain(timeout=0)
+    await jobmaster_cluster.submit(call(contract_jobs.steady, 2), after=3600)
+    drained = await jobmaster_cluster.drain()
+    assert (drained.succeeded, drained.left) == (1, 1)
+
+
+@pytest.fixture
+def jobmaster_settings() -> ClusterSettings:
+    """Agent processes import the handlers by name."""
+    return ClusterSettings(handlers=["tests.integration.testing.contract_jobs"])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+async def test_jobs_of_a_killed_agent_are_rescued_and_end(
+    jobmaster_cluster: RealCluster, jobmaster_settings: ClusterSettings
+) -> None:
+    await jobmaster_cluster.use_agent_process()
+    receipts = [await jobmaster_cluster.submit(call(contract_jobs.steady, number)) for number in range(60)]
+    await receipts[0].wait(timeout=20)
+    await jobmaster_cluster.kill_agent()
+    drained = await jobmaster_cluster.drain(timeout=60)
+    assert (drained.succeeded, drained.left) == (60, 0)
+    assert [await receipt.result(timeout=5) for receipt in receipts] == list(range(60))

@@ -1,0 +1,65 @@
+"""The plugin in projects of its own: what it imports, and what it says when something is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = "[tool.pytest.ini_options]\n"
+
+
+def pytest_in(folder: Path, test: str, *options: str, settings: str = "") -> subprocess.CompletedProcess[str]:
+    """Run pytest on one test module."""
+    (folder / "pyproject.toml").write_text(f"{PROJECT}{settings}")
+    (folder / "test_it.py").write_text(test)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:valkey", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_nothing_is_imported_before_a_fixture_is_asked_for(tmp_path: Path) -> None:
+    test = """
+import sys
+
+def test_lean():
+    loaded = [name for name in sys.modules if name.startswith("jobmaster")]
+    assert sorted(loaded) == ["jobmaster", "jobmaster.testing", "jobmaster.testing.plugin"]
+    assert "asyncpg" not in sys.modules and "redis" not in sys.modules
+"""
+    ran = pytest_in(tmp_path, test)
+    assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_the_real_cluster_without_a_plugin_for_async_tests_is_explained(tmp_path: Path) -> None:
+    ran = pytest_in(tmp_path, "def test_it(jobmaster_cluster): ...\n", "-p", "no:asyncio", "-p", "no:anyio")
+    assert "pip install pytest-asyncio" in ran.stdout, ran.stdout
+    assert "1 error" in ran.stdout
+
+
+def test_jobs_need_no_plugin_for_async_tests(tmp_path: Path) -> None:
+    test = """
+from jobmaster import Handlers, call
+handlers = Handlers()
+
+@handlers.job
+async def add(first: int, second: int) -> int:
+    return first + second
+
+def test_it(jobs):
+    receipt = jobs.sync_cluster.submit(call(add, 1, 2))
+    jobs.assert_submitted(add, first=1)
+    assert jobs.drain_sync().succeeded == 1
+    assert receipt.result() == 3
+"""
+    ran = pytest_in(tmp_path, test, "-p", "no:asyncio", "-p", "no:anyio")
+    assert "1 passed" in ran.stdout, ran.stdout
+
+
+def test_a_module_of_handlers_that_is_not_there_is_named(tmp_path: Path) -> None:
+    ran = pytest_in(tmp_path, "def test_it(jobs): ...\n", settings='jobmaster_handlers = ["shop.jobs"]\n')
+    assert "handlers 'shop.jobs': there is no module 'shop'" in ran.stdout, ran.stdout
