@@ -74,11 +74,13 @@ def addresses(settings: ClusterSettings) -> Addresses:
 
 
 def master_address(settings: ClusterSettings) -> str:
-    """DSN of the master alone, for programs that never speak to a store.
+    """DSN of the master alone, for programs that never speak to a store and read it for long.
 
     Raises:
         Unavailable: the embedded server is meant and none is running.
+        ConfigError: ``master.pooler`` says that the DSN leads to a pooler.
     """
+    _refuse_pooler(settings)
     if settings.master.dsn is not None:
         return settings.master.dsn
     return _embedded(_embedded_status(settings), "PostgreSQL", settings, "master.dsn")
@@ -134,6 +136,11 @@ def direct_dsn(settings: ClusterSettings) -> str:
     Raises:
         ConfigError: ``master.pooler`` says that the DSN leads to a pooler.
     """
+    _refuse_pooler(settings)
+    return addresses(settings).dsn
+
+
+def _refuse_pooler(settings: ClusterSettings) -> None:
     if settings.master.pooler is not Pooler.NONE:
         raise ConfigError(
             f"master.pooler is {settings.master.pooler.value!r}: only producers can work through a pooler, agents and this "
@@ -141,7 +148,6 @@ def direct_dsn(settings: ClusterSettings) -> str:
             hint="run them with master.pooler: none and a master.dsn of PostgreSQL itself, such as "
             "JOBMASTER_MASTER__POOLER=none JOBMASTER_MASTER__DSN=postgresql://...",
         )
-    return addresses(settings).dsn
 
 
 def open_transactions(settings: ClusterSettings, *, application_name: str) -> Transactions:

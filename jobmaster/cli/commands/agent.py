@@ -134,13 +134,14 @@ def _plan_settings(
 
 def _check_before_start(settings: ClusterSettings, key: str) -> None:
     """Report once, before the start, errors that each child would meet: handlers that cannot be imported, missing embedded
-    servers, ports in use."""
+    servers, a pooler in the way, ports in use."""
     from jobmaster.handlers import load_handlers
-    from jobmaster.wiring import addresses
+    from jobmaster.wiring import addresses, direct_dsn
     from jobmaster_agents.http_server import check_ports
 
     load_handlers(settings.handlers)
     addresses(settings)
+    direct_dsn(settings)
     check_ports(settings, key, settings.agents[key].processes)
 
 

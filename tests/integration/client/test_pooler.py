@@ -106,6 +106,12 @@ async def test_a_producer_does_all_its_work_through_a_pooler(
         assert await held.cancel() is JobState.CANCELLED
         assert await held.wait(timeout=PATIENCE_SECONDS) is JobState.CANCELLED
         assert (await cluster.get(safe)).state is JobState.ASSIGNED
+        held_jobs = await cluster.jobs(state=JobState.HELD, limit=5)
+        assert {view.id for view in held_jobs} < set(many.ids)
+        assert len(held_jobs) == 5
+        assert await cluster.attempts(safe) == []
+        once_more = await cluster.retry(held)
+        assert (await cluster.get(once_more)).metadata["retry_of"] == str(held.id)
         waiting = asyncio.create_task(plain.result(timeout=PATIENCE_SECONDS))
         await agent.work_off(result=b'{"width":1,"height":1}')
         assert (await waiting).width == 1

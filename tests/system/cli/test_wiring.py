@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSetti
 from jobmaster.wiring import addresses, migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
-from tests.system.cli.conftest import Terminal
+from tests.system.cli.conftest import Result, Terminal
 
 
 def settings(master_dsn: str, stores: dict[str, str | None], cluster: str = "default") -> ClusterSettings:
@@ -48,6 +49,30 @@ def test_running_embedded_servers_are_found_from_the_directory(server_root: Path
         assert (found.dsn, found.urls) == (cluster.dsn, {"default": cluster.url})
     with pytest.raises(Unavailable, match="no PostgreSQL server is running"):
         addresses(ClusterSettings(data_dir=str(server_root / "wired")))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("agent", "run", "--handlers", "tests.system.jobs"),
+        ("db", "migrate"),
+        ("db", "status"),
+        ("status",),
+        ("bucket", "list"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_postgresql_itself_refuses_a_pooler(
+    inside: Callable[..., Result], command: tuple[str, ...]
+) -> None:
+    """Before a connection is made: nothing listens there, and a store has no address."""
+    there = ("master.dsn=postgresql://a@127.0.0.1:1/b", "stores.default.url=redis://127.0.0.1:1/0")
+    options = [word for each in (*there, "master.pooler=transaction") for word in ("--set", each)]
+    ended = inside(*command, *options)
+    assert ended.code == ConfigError.exit_code
+    (error, *hint) = ended.err.splitlines()
+    assert "master.pooler is 'transaction': only producers can work through a pooler" in error
+    assert any("JOBMASTER_MASTER__POOLER=none" in line for line in [error, *hint])
 
 
 async def test_nothing_stays_open_when_a_store_cannot_be_reached(
