@@ -43,7 +43,8 @@ async def note_acts(settings: ClusterSettings, action: str, acts: Mapping[str, M
 
     if not acts:
         return
-    master = await open_master(settings, application_name="jobmaster-cli")
+    # A single statement: it passes a pooler, as the commands about jobs do.
+    master = await open_master(settings, application_name="jobmaster-cli", producer=True)
     try:
         await master.statements.write(NOTE, *note_values(action, acts))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
+from jobmaster.cli.main import run
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import PostgresServer
 from jobmaster.handlers import call
@@ -232,6 +234,30 @@ async def test_a_pooler_that_ends_transactions_with_each_statement_is_refused(
     with pytest.raises(JobMasterError, match="statement pooling") as caught:
         await open_cluster(through(direct, new_pooler(mode="statement")))
     assert "\n" not in str(caught.value)
+
+
+async def test_the_commands_about_jobs_work_through_a_pooler(
+    direct: ClusterSettings, agent: DrivenAgent, new_pooler: Callable[..., PgBouncer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they write to the operator's log too, which comes after the act."""
+    settings = through(direct, new_pooler())
+    for name in [name for name in os.environ if name.startswith("JOBMASTER_")]:
+        monkeypatch.delenv(name)
+    async with await open_cluster(settings, handlers) as cluster:
+        held = await cluster.submit(call(resize, "a"), after=3600)
+    there = {
+        "cluster": settings.cluster,
+        "master.dsn": settings.master.dsn,
+        "master.pooler": "transaction",
+        "stores.default.url": settings.stores["default"].url,
+    }
+    options = [word for key, value in there.items() for word in ("--set", f"{key}={value}")]
+    for command in ("list", "show", "cancel", "retry"):
+        named = () if command == "list" else (str(held.id),)
+        assert await asyncio.to_thread(run, ["job", command, *named, *options]) == 0, command
+    async with await open_cluster(direct) as cluster:
+        (again,) = await cluster.jobs(state=JobState.ASSIGNED)
+        assert again.metadata == {"retry_of": str(held.id)}
 
 
 async def test_agents_and_commands_refuse_the_setting(
