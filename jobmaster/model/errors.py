@@ -60,9 +60,13 @@ class ClockSkew(InputError):
 
 
 class NotFound(JobMasterError):
-    """No such job, bucket or agent."""
+    """No such job, bucket or agent. ``id_bytes`` are the jobs of a wait that do not exist."""
 
     exit_code = 3
+
+    def __init__(self, message: str, *, id_bytes: Sequence[bytes] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.id_bytes = tuple(id_bytes)
 
 
 class Conflict(JobMasterError):

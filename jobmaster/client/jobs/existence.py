@@ -37,18 +37,16 @@ class Existence(Enum):
     """Not found, and not everything could be looked into."""
 
 
-class NoSuchJobs(NotFound):
-    """Jobs that exist nowhere."""
-
-    def __init__(self, job_ids: Sequence[bytes]) -> None:
-        named = ", ".join(map(ids.text, job_ids[:NAMED_MAX]))
-        if len(job_ids) > NAMED_MAX:
-            named += f" and {len(job_ids) - NAMED_MAX} more"
-        super().__init__(
-            f"there is no job {named}",
-            hint="neither the master nor a bucket has it; it may be older than the retention",
-        )
-        self.job_ids = tuple(job_ids)
+def not_found(job_ids: Sequence[bytes]) -> NotFound:
+    """The error for jobs that exist nowhere."""
+    named = ", ".join(map(ids.text, job_ids[:NAMED_MAX]))
+    if len(job_ids) > NAMED_MAX:
+        named += f" and {len(job_ids) - NAMED_MAX} more"
+    return NotFound(
+        f"there is no job {named}",
+        id_bytes=job_ids,
+        hint="neither the master nor a bucket has it; it may be older than the retention",
+    )
 
 
 class ExistenceCheck:

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import cast
 
 from jobmaster.client.coalescer import Coalescer, PendingLimit
-from jobmaster.client.jobs.existence import Existence, ExistenceCheck, NoSuchJobs
+from jobmaster.client.jobs.existence import Existence, ExistenceCheck, not_found
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
@@ -100,7 +100,7 @@ class ResultWaiter:
 
         Raises:
             WaitTimeout: the time is over; the jobs go on.
-            NoSuchJobs: a doubtful job exists nowhere.
+            NotFound: a doubtful job exists nowhere.
         """
         found: dict[bytes, JobState | None] = {}
         async with aclosing(self.each(job_ids, reached, timeout, doubtful)) as batches:
@@ -188,7 +188,7 @@ class ResultWaiter:
         """Look for some of the jobs everywhere. Those that are found are no longer unseen.
 
         Raises:
-            NoSuchJobs: some exist nowhere.
+            NotFound: some exist nowhere.
         """
         looked_for = list(islice(unseen, FIND_IDS_MAX))
         try:
@@ -198,7 +198,7 @@ class ResultWaiter:
             shown = {}
         missing = [job_id for job_id, existence in shown.items() if existence is Existence.NOWHERE]
         if missing:
-            raise NoSuchJobs(missing)
+            raise not_found(missing)
         unseen.difference_update(job_id for job_id, existence in shown.items() if existence is Existence.FOUND)
         times.check_at = self._clock.boottime() + EXISTENCE_AGAIN_SECONDS
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jobmaster.client.jobs.existence import NoSuchJobs
+from jobmaster.client.jobs.existence import not_found
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json
@@ -64,9 +64,9 @@ class Results:
                 async with aclosing(waiter.each(waited_for, is_final, left, doubtful)) as batches:
                     async for batch in batches:
                         waited_for = waited_for.difference(batch)
-            except NoSuchJobs as error:
-                without |= {job_id: NoSuchJobs([job_id]) for job_id in error.job_ids}
-                waited_for = waited_for.difference(error.job_ids)
+            except NotFound as error:
+                without |= {job_id: not_found([job_id]) for job_id in error.id_bytes}
+                waited_for = waited_for.difference(error.id_bytes)
             except WaitTimeout as error:
                 without |= dict.fromkeys(waited_for, error)
                 break

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from jobmaster.client.bulk import BulkSummary
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.jobs.existence import NoSuchJobs
+from jobmaster.client.jobs.existence import not_found
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
@@ -214,7 +214,7 @@ class _MemoryWaiter(ResultWaiter):
                 continue
             missing = [job_id for job_id in doubtful if job_id in pending and states[job_id] is None]
             if missing:
-                raise NoSuchJobs(missing)
+                raise not_found(missing)
             if self._jobs.runs_what_is_awaited:
                 horizon = float("inf") if timeout is None else rows.clock.wall_us() + timeout * 1e6
                 if await self._jobs.run(int(min(horizon, 2**62)), pending):

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from jobmaster.cli.operator_log import operator_name
+from jobmaster.clock import new_id
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import REPOSITORY, Terminal
 
@@ -157,6 +159,12 @@ def test_a_job_is_found_by_the_beginning_of_its_id(dev: Terminal) -> None:
         assert dev.call("job", "show", wrong).code == 2
 
 
+def test_a_wait_for_a_job_that_exists_nowhere_ends(dev: Terminal) -> None:
+    nowhere = str(UUID(bytes=new_id()))
+    result = dev.call("job", "wait", nowhere, "-o", "json")
+    assert (result.code, result.error["code"], nowhere in result.error["message"]) == (3, "not_found", True)
+
+
 def test_lists_filter_and_tables_have_titles(dev: Terminal) -> None:
     job = submitted(dev, "add", "one=1", "other=1", "--within", "20s", "--priority", "low")["id"]
     rows = dev.call(
@@ -168,6 +176,16 @@ def test_lists_filter_and_tables_have_titles(dev: Terminal) -> None:
     table = dev.call("job", "list").out
     assert table.startswith("ID ")
     assert job in table
+    created = dev.call("job", "show", job, "-o", "json").json["created"]
+    newest = dev.call("job", "list", "--since", created, "--until", "2100-01-01T00:00:00Z", "-o", "json").json
+    assert job in [row["id"] for row in newest]
+    older = dev.call("job", "list", "--after", job, "--limit", "1000", "-o", "json").json
+    assert job not in [row["id"] for row in older]
+    assert all(row["id"] < job for row in older)
+    assert job not in [row["id"] for row in dev.call("job", "list", "--until", "1h", "-o", "json").json]
+    for wrong in (("--since", "2030-01-01T00:00:00"), ("--until", "soon"), ("--after", "xyz")):
+        refused = dev.call("job", "list", *wrong)
+        assert (refused.code, wrong[1] in refused.err) == (2, True), refused.err
     empty = dev.call("job", "list", "--handler", "nobody")
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
 

@@ -14,13 +14,14 @@
 -- fence: none: a page is of one moment, the next page of a later one; ids do not change, so no job is shown twice
 -- index: the primary key backwards, partition by partition, first for the id at which the step ends, then for the jobs. However
 --        rare the jobs are that fit, a step reads $8 rows. put_off_pkey: a job that is put off shows its own due time
-SELECT step.read_to, f.id, f.state, f.priority, f.lane, f.handler, f.token, f.bucket_id, f.bucket_epoch, f.attempt, f.rescues,
-       f.cancel_requested, f.due_at, f.changed_at, f.waited_us, f.ran_us, f.args, f.headers, f.result, f.error
-FROM (
+WITH step AS MATERIALIZED (
     SELECT coalesce((
         SELECT id FROM job_kept WHERE id BETWEEN $6::uuid AND $7::uuid ORDER BY id DESC OFFSET $8::integer - 1 LIMIT 1
     ), $6::uuid) AS read_to
-) step
+)
+SELECT step.read_to, f.id, f.state, f.priority, f.lane, f.handler, f.token, f.bucket_id, f.bucket_epoch, f.attempt, f.rescues,
+       f.cancel_requested, f.due_at, f.changed_at, f.waited_us, f.ran_us, f.args, f.headers, f.result, f.error
+FROM step
 LEFT JOIN LATERAL (
     SELECT j.id, j.state::text AS state, j.priority, j.lane, j.handler, j.token, j.bucket_id, j.bucket_epoch, j.attempt,
            j.rescues, j.cancel_requested,

@@ -72,6 +72,7 @@ async def test_statements_by_id_touch_one_partition(filled: MasterFixture, gener
         "queries/sent_before": (ids, *bounds, [bucket]),
         "onboarding/release": (bucket, epoch, ids, [2] * 1000, *bounds),
         "queries/get": (ids[0],),
+        "queries/ended": (ids[:500], min(ids[:500]), max(ids[:500])),
         "requests/cancel": (ids[0], "test"),
     }
     for name, args in cases.items():
@@ -79,6 +80,29 @@ async def test_statements_by_id_touch_one_partition(filled: MasterFixture, gener
         assert {index for _, index in scans} == {"_pkey"}, (name, scans)
         assert len({table for table, _ in scans}) == 1, (name, scans)
     assert owner
+
+
+@pytest.mark.parametrize("generic", [False, True])
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize(
+    "filters",
+    [([], None, None, None, None), (["FAILED"], None, None, None, None), ([], "h", "no-lane", 3, "no-tag")],
+    ids=["none", "rare state", "all"],
+)
+async def test_a_step_of_a_list_reads_the_newest_rows_by_key(
+    filled: MasterFixture, filters: tuple[Any, ...], analysed: bool, generic: bool
+) -> None:
+    if analysed:
+        await filled.sql.execute("ANALYZE job")
+    nodes = await _plan(filled, "queries/list", *filters, bytes(16), b"\xff" * 16, 1000, 100, True, generic=generic)
+    assert {index for _, index in _scans(nodes)} == {"_pkey"}
+    read = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes
+        if "job_day" in str(node.get("Relation Name"))
+    )
+    jobs = 100 if filters[0] == [] and filters[1] is None else 1000
+    assert read <= 1000 + jobs + 50, "once for the end of the step, once for the jobs; a row more in each partition"
 
 
 async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: MasterFixture) -> None:
