@@ -40,7 +40,7 @@ def has_model(annotation: Any) -> bool:
     return "pydantic" in sys.modules and _has_model(annotation, set())
 
 
-def _has_model(annotation: Any, seen: set[type]) -> bool:
+def _has_model(annotation: Any, seen: set[Any]) -> bool:
     if typing.get_origin(annotation) is typing.Annotated:
         packages = {type(mark).__module__.partition(".")[0] for mark in annotation.__metadata__}
         if not packages.isdisjoint(_CONSTRAINTS):
@@ -58,6 +58,12 @@ def _has_model(annotation: Any, seen: set[type]) -> bool:
         except (NameError, TypeError):
             return False  # msgspec refuses it, with the reason
         return any(_has_model(one, seen) for one in fields.values())
+    alias = getattr(annotation, "__value__", None) or getattr(annotation, "__supertype__", None)
+    if alias is not None:  # `type Orders = list[Order]`, and NewType
+        if annotation in seen:
+            return False
+        seen.add(annotation)
+        return _has_model(alias, seen)
     inner = typing.get_args(annotation)
     return any(_has_model(one, seen) for one in inner if not isinstance(one, str | int | bytes))
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 from uuid import UUID, uuid4
 
 import msgspec
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, computed_field, field_serializer, field_validator
-from typing_extensions import TypedDict
+from typing_extensions import TypeAliasType, TypedDict
 
 from jobmaster.client.schema_check import problems
 from jobmaster.codec import encode_args, encode_value
@@ -94,6 +94,14 @@ class Strict(BaseModel):
         return self.side**2
 
 
+Orders = TypeAliasType("Orders", list[Order])
+
+
+class Node(TypedDict, total=False):
+    item: Item
+    next: Node
+
+
 ORDER = Order(
     id=uuid4(),
     items=[Item(sku="a", quantity=2, price=Decimal("1.50"))],
@@ -150,6 +158,9 @@ def handler_of(annotation: Any) -> Handler:
         (HttpUrl, HttpUrl("https://example.org/a")),
         (Annotated[int, Field(gt=3)], 4),
         (pydantic.RootModel[list[int]], pydantic.RootModel[list[int]]([1])),
+        (Orders, [ORDER]),
+        (NewType("First", Order), ORDER),
+        (Node, {"item": ORDER.items[0], "next": {"item": ORDER.items[0]}}),
     ],
     ids=str,
 )
@@ -189,6 +200,11 @@ def test_a_value_that_does_not_fit_is_named_with_its_field(order: object, words:
         PLACE.check(encode_args(PLACE.plain({"order": order})))
     assert caught.value.message.startswith(f"handler 'place': {words}")
     assert caught.value.hint == "it takes (order, note=...)"
+
+
+def test_constraints_of_pydantic_hold_outside_models_too() -> None:
+    with pytest.raises(InvalidArguments, match=r"argument 'value': input should be greater than 3"):
+        handler_of(Annotated[int, Field(gt=3)]).check(b'{"value": 3}')
 
 
 def test_names_are_judged_before_models_and_many_problems_are_cut() -> None:
