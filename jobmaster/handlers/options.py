@@ -67,7 +67,8 @@ class JobOptions(TypedDict, total=False):
     confirm_within: float | timedelta
     """With ``confirm="explicit"``: seconds after the return in which ``cluster.confirm_run`` may end the job."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
-    """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries)."""
+    """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
+    ``Snooze`` of the handler itself leads to another one."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

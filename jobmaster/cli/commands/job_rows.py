@@ -91,6 +91,7 @@ def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, A
         "traceback": error.traceback if error else None,
         "attempt": present_attempt(view.state, view.attempt),
         "rescues": view.rescues,
+        "snoozes": headers.snoozes,
         "token": view.token,
         "bucket_id": text(view.bucket_id) if view.bucket_id else None,
         "bucket_epoch": view.bucket_epoch,

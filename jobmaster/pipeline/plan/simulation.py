@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 GROUP = ("lane", "priority")
 _WARM_UP = "15 minutes"
 WAITS = "lane string, priority string, hour timestamp, buckets int, ready_us bigint, waited_us bigint"
+_RAN = [each.value for each in (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.SNOOZED)]
+"""Attempts that took a slot for a known time and were followed by another one."""
 
 
 def arrivals(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
@@ -40,9 +42,7 @@ def arrivals(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
         "id", *GROUP, (F.unix_micros("ended_at") - F.col("ran_us") - F.col("waited_us")).alias("ready_us"),
         F.col("ran_us").alias("service_us"), F.col("waited_us").alias("measured_us"), "bucket_id",
     )  # fmt: skip
-    tried = attempts.where(F.col("outcome").isin(AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value)).where(
-        "ran_us IS NOT NULL"
-    )
+    tried = attempts.where(F.col("outcome").isin(_RAN)).where("ran_us IS NOT NULL")
     again = tried.select(
         F.col("job_id").alias("id"), (F.unix_micros("at") - F.col("ran_us")).alias("ready_us"),
         F.col("ran_us").alias("service_us"), F.lit(None).cast("bigint").alias("measured_us"),

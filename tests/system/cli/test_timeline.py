@@ -51,6 +51,19 @@ def test_attempts_rescues_and_refused_writes_stand_in_order_with_their_identitie
     assert "rescued 1 time(s)" in lines[4]["detail"]
 
 
+def test_a_snooze_is_seen_and_is_no_attempt() -> None:
+    later = ErrorInfo(type="jobmaster.handlers.decisions.Snooze", message="not ready", reason="snoozed")
+    found = [
+        attempt(1, "snoozed", 100, error=later),
+        attempt(2, "failed", 200),
+        attempt(3, "snoozed", 300, error=later),
+    ]
+    lines = timeline(view(JobState.SUCCEEDED, 900, ran_us=100, waited_us=3, attempt=2, token=4), found)
+    assert events(lines) == ["submitted", "snoozed", "failed", "snoozed", "started", "SUCCEEDED"]
+    assert [line.get("attempt") for line in lines[1:5]] == [None, 1, None, 2]
+    assert "not ready [snoozed]" in lines[1]["detail"]
+
+
 def test_the_reason_of_an_abandoned_job_and_its_late_outcome_are_seen() -> None:
     lost = ErrorInfo(type="Abandoned", message="its agent was lost", reason="abandoned")
     lines = timeline(view(JobState.FAILED, 500, error=lost, token=1), [attempt(1, "refused", 800, refused_us=800)])

@@ -225,6 +225,28 @@ def test_a_policy_may_be_any_plain_callable() -> None:
     assert judged(KeyError(), retry=Policy().method) == Judgement(after_seconds=4.0)
 
 
+def typed_policy(ctx: JobContext[str], error: Exception) -> datetime.timedelta | bool | None:
+    return None if ctx.last_attempt else isinstance(error, OSError)
+
+
+def test_the_options_are_typed() -> None:
+    """The type checker reads this call, too."""
+    handlers = Handlers()
+
+    @handlers.job(
+        delays=[1, 2.5, datetime.timedelta(minutes=1)],
+        retry_on=(OSError, Lost),
+        give_up_on=KeyError,
+        retry=typed_policy,
+        warn_after=datetime.timedelta(seconds=5),
+    )
+    async def typed(number: int) -> int:
+        return number
+
+    options = next(iter(handlers)).options
+    assert (options.delays_seconds, options.warn_after_seconds) == ((1.0, 2.5, 60.0), 5.0)
+
+
 # ---------------------------------------------------------------- decisions of the handler itself
 
 

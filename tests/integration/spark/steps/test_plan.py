@@ -116,6 +116,22 @@ def test_an_objective_that_is_none_is_refused(text: str) -> None:
 
 
 @pytest.mark.slow
+def test_every_run_of_a_known_length_is_an_arrival(spark: SparkSession) -> None:
+    from jobmaster.pipeline.plan import simulation
+
+    jobs = spark.sql(
+        "SELECT 'j' AS id, 'default' AS lane, 'high' AS priority, timestamp_micros(9000) AS ended_at, 100L AS waited_us,"
+        " 500L AS ran_us, 'b' AS bucket_id"
+    )
+    lines = [("failed", 10), ("timed_out", 20), ("snoozed", 30), ("lost", None), ("released", None), ("refused", 40)]
+    attempts = spark.createDataFrame(lines, "outcome string, ran_us bigint").selectExpr(
+        "'j' AS job_id", "timestamp_micros(1000) AS at", "*"
+    )
+    found = simulation.arrivals(jobs, attempts).collect()
+    assert sorted(row["service_us"] for row in found) == [10, 20, 30, 500]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 3])
 def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> None:
     from jobmaster.pipeline.plan import simulation
