@@ -19,6 +19,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
 from jobmaster.handlers import Handlers
+from jobmaster.master.due_notices import DueNotices
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
@@ -153,6 +154,18 @@ def _refuse_pooler(settings: ClusterSettings) -> None:
 def open_transactions(settings: ClusterSettings, *, application_name: str) -> Transactions:
     """Connections for handlers' transactions on the master; each is opened when it is first needed. Close it when done."""
     return Transactions(
+        MasterAccess(
+            dsn=direct_dsn(settings),
+            schema=settings.schema_name(),
+            application_name=application_name,
+            settings=settings.master,
+        )
+    )
+
+
+def open_due_notices(settings: ClusterSettings, *, application_name: str) -> DueNotices:
+    """Notices of submits in SQL; the connection is opened when an agent listens. Close it when done."""
+    return DueNotices(
         MasterAccess(
             dsn=direct_dsn(settings),
             schema=settings.schema_name(),

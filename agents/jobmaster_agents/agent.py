@@ -21,7 +21,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.ports import Renewal
+from jobmaster.ports import DueNotices, Renewal
 from jobmaster.settings.agreement import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.submit_rules import submit_rules
@@ -35,6 +35,7 @@ from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import Event, EventLog, set_level
 from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
+from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
@@ -73,6 +74,7 @@ class AgentRuntime:
         telemetry: Telemetry,
         log: EventLog,
         transactions: Transactions | None = None,
+        due_notices: DueNotices | None = None,
     ) -> None:
         settings = config.settings
         self._config = config
@@ -220,6 +222,7 @@ class AgentRuntime:
             weight=agent.weight,
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
+        self.due_listener = DueListener(due_notices, self.due_notifier, self.leader.leads) if due_notices else None
 
     # ------------------------------------------------------------ start and end
 
@@ -242,6 +245,8 @@ class AgentRuntime:
             ]
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance]
+            if self.due_listener is not None:
+                periodic_tasks.append(self.due_listener)
         return periodic_tasks
 
     async def register(self) -> None:

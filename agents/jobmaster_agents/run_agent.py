@@ -23,7 +23,7 @@ from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster.wiring import open_master, open_stores, open_transactions
+from jobmaster.wiring import open_due_notices, open_master, open_stores, open_transactions
 from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
@@ -84,6 +84,8 @@ async def run_agent(config: ChildConfig) -> int:
         master, store_connector = servers
         transactions = open_transactions(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(transactions.close)
+        due_notices = open_due_notices(config.settings, application_name=text(config.agent_id))
+        stack.push_async_callback(due_notices.stop)
         lifespans = OpenLifespans(handlers if agent.mode in WORKING_MODES else (), agent.lifespan_timeout_seconds)
         if not await open_lifespans(lifespans, config, lifecycle, log):
             return 0
@@ -91,7 +93,17 @@ async def run_agent(config: ChildConfig) -> int:
         try:
             # Every job gets a copy of the context variables that are captured here.
             runtime = lifespans.context.run(
-                AgentRuntime, config, agent, master, store_connector, handlers, clock, telemetry, log, transactions
+                AgentRuntime,
+                config,
+                agent,
+                master,
+                store_connector,
+                handlers,
+                clock,
+                telemetry,
+                log,
+                transactions,
+                due_notices,
             )
             runtime.use_lifespans(lifespans)
             code = await _run_with_watchdog(config, runtime, lifecycle, log)

@@ -9,7 +9,7 @@ Every method is one statement, or a bounded number of them, and is bounded in ti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
@@ -251,6 +251,18 @@ class Leadership(Protocol):
     async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
         """Renew the lease, list what is due, and look for overdue agents, in one statement: the leader calls every second
         and has a budget of two statements."""
+        ...
+
+
+class DueNotices(Protocol):
+    """Notices of submits in SQL."""
+
+    async def listen(self, heard: Callable[[str, int], None]) -> None:
+        """Call ``heard`` with the lane and priority of each notice; when it listens already, look at the connection."""
+        ...
+
+    async def stop(self) -> None:
+        """Listen no more."""
         ...
 
 

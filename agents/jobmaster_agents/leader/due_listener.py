@@ -1,0 +1,52 @@
+"""While this agent leads: notices of submits in SQL become hints at once, and need not wait for the leader's next tick."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jobmaster.ports import DueNotices
+from jobmaster_agents.leader.due_notifier import DueNotifier, Group
+
+PROBE_SECONDS = 30.0
+"""How often the connection is looked at."""
+FOLLOW_SECONDS = 1.0
+"""How often an agent that does not lead looks whether it does."""
+
+
+class DueListener:
+    """Periodic task that listens while this agent leads.
+
+    Args:
+        leads: returns True while this agent leads.
+    """
+
+    name = "due-listener"
+
+    def __init__(self, notices: DueNotices, due_notifier: DueNotifier, leads: Callable[[], bool]) -> None:
+        self._notices = notices
+        self._due_notifier = due_notifier
+        self._leads = leads
+        self._listens = False
+        self._due: set[Group] = set()
+        self.kicked = asyncio.Event()
+
+    async def tick(self) -> float:
+        """Pass on what was heard, or follow the leadership."""
+        if not self._leads():
+            self._due.clear()
+            if self._listens:
+                self._listens = False
+                await self._notices.stop()
+            return FOLLOW_SECONDS
+        due, self._due = self._due, set()
+        if due:
+            await self._due_notifier.notify(due)
+            return PROBE_SECONDS
+        self._listens = True
+        await self._notices.listen(self._on_notice)
+        return PROBE_SECONDS
+
+    def _on_notice(self, lane: str, priority: int) -> None:
+        self._due.add((lane, priority))
+        self.kicked.set()
