@@ -103,6 +103,8 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
         database = connections[self.job_options.database]
         if not database.in_atomic_block:
             submit()
+        elif cluster.joins:
+            submit(connection=database)
         else:
             transaction.on_commit(submit, using=self.job_options.database)
         return result
@@ -127,8 +129,11 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
         result: TaskResult,
         arguments: Mapping[str, Any],
         options: dict[str, Any],
+        connection: Any = None,
     ) -> None:
-        if self.job_options.durability is not None:
+        if connection is not None:
+            options = {**options, "connection": connection}
+        elif self.job_options.durability is not None:
             options = {**options, "durability": self.job_options.durability}
         cluster.client.submit(result.task.module_path, arguments, **options)
         change(result, {"enqueued_at": timezone.now()})
@@ -152,7 +157,10 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
             view = client.get(job)
         except NotFound:
             view = self._once_saved(job)
-        return result_of(view, self.alias)
+        history = client.attempts(job)
+        if not view.state.final and any(line.concluding for line in history):
+            view = client.get(job)  # it has ended between the two reads
+        return result_of(view, history, self.alias)
 
     def _once_saved(self, job: UUID) -> Any:
         """A young job that was just taken by an agent has neither an entry nor a row for ``persist_within``."""

@@ -14,8 +14,8 @@ from django.utils.module_loading import import_string
 from jobmaster.django.arguments import parameters_of, unbind
 from jobmaster.django.interface import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from jobmaster.model.ids import created_ms
-from jobmaster.model.job import ErrorInfo, JobState, Priority
-from jobmaster.model.job_view import JobView
+from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState, Priority
+from jobmaster.model.job_view import Attempt, JobView
 
 METADATA_KEY = "django"
 """Key of a job's metadata under which ``TaskNote`` stands."""
@@ -23,6 +23,10 @@ _LEVEL_WIDTH = 40
 _BUILTIN_ERRORS = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
+_COUNTED = frozenset({
+    AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.UNCONFIRMED, JobState.SUCCEEDED, JobState.FAILED,
+})  # fmt: skip
+"""Outcomes of a run that used up an attempt."""
 _STATUS = {
     JobState.PROCESSING: TaskResultStatus.RUNNING,
     JobState.WAITING: TaskResultStatus.RUNNING,
@@ -114,8 +118,8 @@ def change(result: TaskResult, values: Mapping[str, Any]) -> None:
         object.__setattr__(result, name, value)
 
 
-def result_of(view: JobView, backend: str) -> TaskResult:
-    """A job as the result of a task.
+def result_of(view: JobView, history: Sequence[Attempt], backend: str) -> TaskResult:
+    """A job and its history as the result of a task.
 
     Args:
         backend: alias of the backend that was asked; it stands in the result when the job names none.
@@ -126,32 +130,29 @@ def result_of(view: JobView, backend: str) -> TaskResult:
     note = TaskNote.read(view.metadata, backend)
     task = task_of(view.handler, note, view.lane)
     result = new_result(task, view.id_bytes, *call_of(task, view.arguments, note))
-    ended = view.changed_us if view.state.final else None
-    started = view.changed_us if view.state is JobState.PROCESSING else None
-    if ended is not None and view.ran_us is not None:
-        started = ended - view.ran_us
-    running = view.state is JobState.PROCESSING
+    runs = [line for line in history if line.outcome in _COUNTED or (line.concluding and line.ran_us)]
+    starts = [line.started_at for line in runs if line.started_at is not None]
+    workers = [_worker(line) for line in runs]
+    if view.state is JobState.PROCESSING and view.started_at is not None:
+        starts.append(view.started_at)
+        workers.append(_worker(view))
     seen = {
         "status": _STATUS.get(view.state, TaskResultStatus.READY),
-        "enqueued_at": created_at(view.id_bytes),
-        "started_at": _moment(started),
-        "last_attempted_at": _moment(started),
-        "finished_at": _moment(ended),
-        "errors": [] if view.error is None else [task_error(view.error)],
-        "worker_ids": [_worker(view)] * (view.attempt + running),
+        "enqueued_at": view.created_at,
+        "started_at": starts[0] if starts else None,
+        "last_attempted_at": starts[-1] if starts else None,
+        "finished_at": view.ended_at,
+        "errors": [task_error(line.error) for line in history if line.error is not None],
+        "worker_ids": workers,
         "_return_value": view.result_value,
     }
     change(result, seen)
     return result
 
 
-def _moment(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else datetime.fromtimestamp(microseconds / 1e6, UTC)
-
-
-def _worker(view: JobView) -> str:
+def _worker(run: Attempt | JobView) -> str:
     """The bucket and its epoch name one agent: `jobmaster bucket show` prints it."""
-    return f"{UUID(bytes=view.bucket_id)}/{view.bucket_epoch}" if view.bucket_id is not None else "unknown"
+    return f"{UUID(bytes=run.bucket_id)}/{run.bucket_epoch}" if run.bucket_id is not None else "unknown"
 
 
 def task_error(info: ErrorInfo) -> TaskError:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 
+from jobmaster import Retry
 from jobmaster.clock import new_id
 from tests.integration.django.conftest import Project
 from tests.support.waiting import wait_until
@@ -254,6 +255,9 @@ def test_a_task_has_its_context(tasks: Any, agent: Path) -> None:
 def test_a_task_is_tried_again_as_its_options_say(tasks: Any, agent: Path) -> None:
     result = finished(tasks.third_time_lucky.enqueue())
     assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 3)
+    assert [error.exception_class for error in result.errors] == [Retry, Retry]
+    assert "attempt 1 is not the third" in result.errors[0].traceback
+    assert result.started_at < result.last_attempted_at < result.finished_at
 
 
 def test_the_signal_of_an_enqueued_task(tasks: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -23,6 +25,83 @@ def jobs_of(project: Project, title: str) -> int:
         ).fetchone()
     assert found is not None
     return int(found[0])
+
+
+def test_in_the_masters_database_the_job_is_a_row_of_the_transaction(tasks: Any, agent: Path, project: Project) -> None:
+    from django.db import connection, transaction
+
+    with transaction.atomic():
+        result = tasks.add_book.enqueue("Dune")
+        assert result.enqueued_at is not None
+        assert connection.run_on_commit == [], "nothing is left to be done after the commit"
+        assert jobs_of(project, "Dune") == 0
+    assert jobs_of(project, "Dune") == 1
+    assert finished(result).return_value > 0
+    assert (result.args, result.kwargs, result.attempts) == (["Dune"], {}, 1)
+
+
+def test_a_rollback_takes_the_row_along(tasks: Any, project: Project) -> None:
+    from django.db import transaction
+
+    with transaction.atomic():
+        kept = tasks.add_book.enqueue("kept")
+        with transaction.atomic():
+            tasks.add_book.enqueue("of the savepoint")
+            transaction.set_rollback(True)
+    with transaction.atomic():
+        tasks.add_book.enqueue("of the transaction")
+        transaction.set_rollback(True)
+    assert [jobs_of(project, title) for title in ("kept", "of the savepoint", "of the transaction")] == [1, 0, 0]
+    assert tasks.add_book.get_result(kept.id).id == kept.id
+
+
+def test_the_row_has_the_options_of_the_task(tasks: Any, project: Project) -> None:
+    from django.db import transaction
+    from django.utils import timezone
+
+    due = timezone.now() + timedelta(hours=3)
+    with transaction.atomic():
+        result = tasks.urgent_mail.using(run_after=due).enqueue("eve")
+    again = tasks.urgent_mail.get_result(result.id)
+    assert again.task == result.task
+    job = tasks.urgent_mail.get_backend().cluster().client.get(result.id)
+    assert (job.lane, job.priority.label, job.due_at, job.state.value) == ("mails", "critical", due, "HELD")
+
+
+async def test_a_coroutine_enqueues_outside_the_transaction_of_its_threads(tasks: Any, agent: Path) -> None:
+    from asgiref.sync import sync_to_async
+    from django.db import transaction
+
+    def within() -> Any:
+        with transaction.atomic():
+            return tasks.add_book.enqueue("in a thread")
+
+    result = await sync_to_async(within)()
+    assert (await sync_to_async(finished)(result)).status == "SUCCESSFUL"
+
+
+def test_whether_a_database_is_the_masters(project: Project) -> None:
+    from django.test import override_settings
+
+    from jobmaster.django.options import BackendOptions, is_master
+
+    settings = BackendOptions(str(project.config)).load()
+    assert is_master("default", settings)
+    place = {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "HOST": "db.example", "PORT": 5433}
+    for dsn, changes, same in [
+        ("postgresql://u:p@db.example:5433/shop", {}, True),
+        ("postgresql://other@DB.example:5433/shop?sslmode=require", {}, True),
+        ("postgresql://u@db.example:5433/shop2", {}, False),
+        ("postgresql://u@db.example/shop", {}, False),
+        ("postgresql://u@db.example/shop", {"PORT": ""}, True),
+        ("postgresql://u@other.example:5433/shop", {}, False),
+        ("postgresql://u@127.0.0.1/shop", {"HOST": "localhost", "PORT": "5432"}, True),
+        ("postgresql:///shop?host=/run/pg", {"HOST": "/run/pg/", "PORT": ""}, True),
+        ("postgresql://u:p@db.example:5433/shop", {"ENGINE": "django.db.backends.sqlite3"}, False),
+    ]:
+        master = msgspec.structs.replace(settings.master, dsn=dsn)
+        with override_settings(DATABASES={"default": {**place, **changes}}):
+            assert is_master("default", msgspec.structs.replace(settings, master=master)) is same, (dsn, changes)
 
 
 def test_elsewhere_than_in_the_master_a_task_waits_for_the_commit(tasks: Any, agent: Path) -> None:
