@@ -13,6 +13,3 @@ class Order(models.Model):
     quantity = models.PositiveIntegerField()
     task = models.CharField(max_length=64)
     parcel = models.CharField(max_length=100, default="")
-
-    class Meta:
-        default_auto_field = "django.db.models.BigAutoField"

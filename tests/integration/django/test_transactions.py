@@ -70,7 +70,7 @@ def test_the_row_has_the_options_of_the_task(tasks: Any, project: Project) -> No
 
 async def test_a_coroutine_enqueues_outside_the_transaction_of_its_threads(tasks: Any, agent: Path) -> None:
     from asgiref.sync import sync_to_async
-    from django.db import transaction
+    from django.db import connections, transaction
 
     def within() -> Any:
         with transaction.atomic():
@@ -78,11 +78,10 @@ async def test_a_coroutine_enqueues_outside_the_transaction_of_its_threads(tasks
 
     result = await sync_to_async(within)()
     assert (await sync_to_async(finished)(result)).status == "SUCCESSFUL"
+    await sync_to_async(connections.close_all)()
 
 
-def test_whether_a_database_is_the_masters(project: Project) -> None:
-    from django.test import override_settings
-
+def test_whether_a_database_is_the_masters(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobmaster.django.options import BackendOptions, is_master
 
     settings = BackendOptions(str(project.config)).load()
@@ -100,8 +99,8 @@ def test_whether_a_database_is_the_masters(project: Project) -> None:
         ("postgresql://u:p@db.example:5433/shop", {"ENGINE": "django.db.backends.sqlite3"}, False),
     ]:
         master = msgspec.structs.replace(settings.master, dsn=dsn)
-        with override_settings(DATABASES={"default": {**place, **changes}}):
-            assert is_master("default", msgspec.structs.replace(settings, master=master)) is same, (dsn, changes)
+        monkeypatch.setattr("django.conf.settings.DATABASES", {"default": {**place, **changes}})
+        assert is_master("default", msgspec.structs.replace(settings, master=master)) is same, (dsn, changes)
 
 
 def test_elsewhere_than_in_the_master_a_task_waits_for_the_commit(tasks: Any, agent: Path) -> None:

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Order",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("item", models.ForeignKey("orders.Item", on_delete=django.db.models.deletion.PROTECT)),
                 ("quantity", models.PositiveIntegerField()),
                 ("task", models.CharField(max_length=64)),
