@@ -64,6 +64,12 @@ class Shop:
         return listed
 
 
+def close(process: subprocess.Popen[bytes]) -> None:
+    """Our end of its standard input."""
+    assert process.stdin is not None
+    process.stdin.close()
+
+
 @pytest.fixture(scope="module")
 def shop(
     postgres_server: PostgresServer, valkey_server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
@@ -83,6 +89,7 @@ def shop(
     finally:
         agent.send_signal(signal.SIGTERM)
         assert agent.wait(PATIENCE_SECONDS) == 0, log.read_text()
+        close(agent)
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,7 @@ def web(shop: Shop) -> Iterator[httpx2.Client]:
         finally:
             server.terminate()
             server.wait(PATIENCE_SECONDS)
+            close(server)
             assert "Traceback" not in log.read_text(), log.read_text()
 
 

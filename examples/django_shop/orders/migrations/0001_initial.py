@@ -13,7 +13,10 @@ class Migration(migrations.Migration):
     operations = (
         migrations.CreateModel(
             "Item",
-            [("name", models.CharField(max_length=50, primary_key=True)), ("stock", models.PositiveIntegerField())],
+            [
+                ("name", models.CharField(max_length=50, primary_key=True, serialize=False)),
+                ("stock", models.PositiveIntegerField()),
+            ],
         ),
         migrations.CreateModel(
             "Order",
