@@ -48,8 +48,8 @@ try:
     from starlette.applications import Starlette
     from starlette.requests import HTTPConnection, Request
     from starlette.responses import JSONResponse, Response
-except ModuleNotFoundError as error:
-    raise ConfigError(f"jobmaster.fastapi needs {error.name}", hint=install_command("fastapi")) from error
+except ModuleNotFoundError:
+    raise ConfigError("jobmaster.fastapi needs Starlette", hint=install_command("fastapi")) from None
 
 try:
     from fastapi.encoders import ENCODERS_BY_TYPE

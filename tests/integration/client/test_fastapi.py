@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -219,6 +221,19 @@ def test_an_application_whose_master_is_away_does_not_start(caplog: pytest.LogCa
     app = FastAPI(lifespan=jobmaster_lifespan(handlers=Handlers(), env=env))
     with pytest.raises(errors.Unavailable), TestClient(app):
         pass
+
+
+@pytest.mark.parametrize(
+    ("absent", "ends"),
+    [
+        ("starlette", 'jobmaster.fastapi needs Starlette (pip install "jobmaster-cluster[fastapi]")'),
+        ("fastapi", "imported"),  # an application of Starlette alone
+    ],
+)
+def test_what_is_not_installed_is_one_sentence_with_the_command(absent: str, ends: str) -> None:
+    code = f"import sys; sys.modules[{absent!r}] = None; import jobmaster.fastapi; print('imported', file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr.strip().endswith(ends), ran.stderr
 
 
 def test_a_synchronous_route_returns_its_receipt(settings: ClusterSettings) -> None:
