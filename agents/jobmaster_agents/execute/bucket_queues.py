@@ -92,13 +92,13 @@ class Slot:
     """One task that runs jobs one after another."""
 
     __slots__ = (
-        "_context",
-        "_context_job",
         "_make_context",
         "_place",
         "_variables",
         "cancelling",
         "cause",
+        "context",
+        "context_job",
         "deadline",
         "detached",
         "has_tasks",
@@ -114,8 +114,9 @@ class Slot:
 
     def __init__(self, make_context: MakeContext, variables: Context) -> None:
         self._make_context = make_context
-        self._context: JobContext | None = None
-        self._context_job: ClaimedJob | None = None
+        self.context: JobContext | None = None
+        self.context_job: ClaimedJob | None = None
+        """Whose context that is: the job that runs, or an earlier one."""
         self._place = SlotPlace(self)
         self._variables = set_running(variables, self._place)
         """Context variables at the start of every job."""
@@ -141,12 +142,6 @@ class Slot:
         self.detached = False
         """Its job has its outcome, and the handler still runs."""
 
-    def context_of(self, job: ClaimedJob, started: float) -> JobContext:
-        """The context of the job that starts now."""
-        self._context = context = self._make_context(job, started)
-        self._context_job = job
-        return context
-
     def copied_variables(self) -> Context:
         """Context variables for its task."""
         return self._variables.copy()
@@ -166,8 +161,10 @@ class Slot:
         """The context of the job that runs here (see ``current_job``); ``None`` between two jobs."""
         job = self.job
         if job is None:
-            return self._context if self.detached else None
-        return self._context if self._context_job is job else self.context_of(job, self.started)
+            return self.context if self.detached else None
+        if self.context_job is not job:
+            self.context, self.context_job = self._make_context(job, self.started), job
+        return self.context
 
 
 class BucketQueue:

@@ -405,10 +405,16 @@ class Executor:
         handler = job.handler
         assert handler is not None
         arguments = handler.decode(job.entry.args)
-        return handler.run(slot.context_of(job, started), arguments)
+        slot.context = context = self._make_context(job, started)
+        slot.context_job = job
+        if handler.is_surrounded:
+            return handler.run(context, arguments)
+        result: Awaitable[object] = handler.function(context, **arguments)
+        return result
 
     def _make_context(self, job: ClaimedJob, started: float) -> JobContext:
-        return self._outcome_builder.context(job, started + self._outcome_builder.timeout_seconds(job))
+        builder = self._outcome_builder
+        return builder.context(job, started + builder.timeout_seconds(job))
 
     def _raised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
         """The outcome of a job whose handler raised; raises the error again when the process ends."""

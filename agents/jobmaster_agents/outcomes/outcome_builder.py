@@ -17,7 +17,6 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
-from jobmaster.handlers.context import NO_RESOURCES
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, decision_in
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
@@ -104,7 +103,6 @@ class OutcomeBuilder:
         """The ``ctx`` of the handler."""
         entry = job.entry
         owned = job.claimed_list.owned
-        lifespan = None if job.handler is None else job.handler.lifespan
         context: JobContext = JobContext(
             job_id_bytes=entry.id,
             token=entry.token,
@@ -117,9 +115,13 @@ class OutcomeBuilder:
             headers=self.headers(job),
             deadline_boottime=deadline,
             clock=self._clock,
-            resources=NO_RESOURCES if lifespan is None else self.resources[lifespan],
         )
-        if job.handler is not None and (warn_after := job.handler.options.warn_after_seconds) is not None:
+        handler = job.handler
+        if handler is None:
+            return context
+        if handler.lifespan is not None:
+            context.resources = self.resources[handler.lifespan]
+        if (warn_after := handler.options.warn_after_seconds) is not None:
             context.warn_after = warn_after
             context.overdue_boottime = deadline - self.timeout_seconds(job) + warn_after
         return context

@@ -254,6 +254,7 @@ async def test_a_thread_in_middleware_is_stopped_at_its_deadline_and_its_late_re
         assert row.error is not None
         assert decode_error(row.error).reason == "timeout"
         assert steps == ["before s.stuck", "CancelledError in s.stuck"]
+        assert harness.bucket_worker._dispatcher._threads.quarantined == 1, "another thread takes the place"
         release.set()
         await until(lambda: len(steps) == 3)
         assert steps[-1] == "cancelled"
@@ -261,9 +262,72 @@ async def test_a_thread_in_middleware_is_stopped_at_its_deadline_and_its_late_re
         assert (await results(harness, [entry("s.thread", value=1)]))[0][0] == 1
 
 
+impatient, deaf = Handlers(), Handlers()
+ears = asyncio.Event()
+
+
+@impatient.around
+async def one_moment(ctx: JobContext, run: Callable[[], Awaitable[object]]) -> object:
+    try:
+        async with asyncio.timeout(0.01):
+            return await run()
+    except TimeoutError:
+        return "without it"
+
+
+@deaf.around
+async def never_stops(ctx: JobContext, run: Callable[[], Awaitable[object]]) -> object:
+    while not ears.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            began.set()
+            await ears.wait()
+    return await run()
+
+
+for registry in (impatient, deaf):
+
+    @registry.job(name="waits", max_attempts=1, timeout=30)
+    def waits(ctx: JobContext) -> str:
+        release.wait(PATIENCE_SECONDS)
+        steps.append("cancelled" if ctx.cancelled else "not cancelled")
+        return "late"
+
+
+async def test_middleware_may_give_up_a_thread_and_return_another_result() -> None:
+    async with working(impatient) as harness:
+        assert await results(harness, [entry("waits")]) == ["without it"]
+        assert harness.bucket_worker._dispatcher._threads.quarantined == 1
+        release.set()
+        await until(lambda: steps == ["cancelled"])
+
+
+async def test_middleware_of_a_thread_that_does_not_stop_is_given_up() -> None:
+    ears.clear()
+    async with working(deaf) as harness:
+        deaf_job = entry("waits")
+        harness.submit(harness.bucket(), [deaf_job])
+        await until(began.is_set)
+        for seconds in (31, 11):
+            harness.clock.now += seconds
+            harness.trust()
+            await turns(3)
+            harness.bucket_worker._dispatcher.sweep(harness.clock.now)
+        await harness.settled()
+        error = final(harness, deaf_job).error
+        assert error is not None
+        assert decode_error(error).reason == "timeout"
+        assert harness.bucket_worker._dispatcher.stuck == 1
+        ears.set()
+        release.set()
+        await until(lambda: harness.bucket_worker._dispatcher.stuck == 0)
+        assert [row.id for row in harness.master.finals].count(deaf_job.id) == 1
+
+
 leaving = Handlers()
 left: list[asyncio.Task[None]] = []
 told: list[str | None] = []
+workers: list[asyncio.Task[Any] | None] = []
+"""Tasks of the slots that ran the jobs."""
 
 
 async def tell(when: asyncio.Event) -> None:
@@ -277,12 +341,14 @@ async def leaves() -> None:
     when = asyncio.Event()
     when.set()
     await asyncio.create_task(tell(when))
+    workers.append(asyncio.current_task())
     left.append(asyncio.create_task(tell(go)))
 
 
 @leaving.job(name="next")
 async def next_job() -> None:
     go.set()
+    workers.append(asyncio.current_task())
     await left[0]
     now = current_job()
     told.append(now.handler if now is not None else None)
@@ -295,6 +361,7 @@ async def test_a_task_that_a_handler_leaves_behind_is_no_part_of_the_next_job() 
     loop = asyncio.get_running_loop()
     loop.set_task_factory(task_factory)
     told.clear()
+    workers.clear()
     left.clear()
     go.clear()
     try:
@@ -303,12 +370,10 @@ async def test_a_task_that_a_handler_leaves_behind_is_no_part_of_the_next_job() 
             owned = harness.bucket()
             harness.submit(owned, [entry("leaves"), entry("next")])
             await harness.settled()
-            slots = list(harness.bucket_worker.executor._slots)
     finally:
         loop.set_task_factory(None)
     assert told == ["leaves", None, "next"]
-    assert len(slots) == 1
-    assert not slots[0].tainted, "a task is no reason for another slot"
+    assert workers[0] is workers[1], "a task is no reason for another slot"
 
 
 async def test_a_handler_without_anything_around_it_is_called_without_a_context() -> None:
