@@ -138,7 +138,7 @@ class Cluster:
         """
         submitter = self._submitter or self._open_submitter()
         if isinstance(handler, Call):
-            handler, args = parts(handler, args)
+            handler, args = (handler.handler, handler.arguments) if args is None else parts(handler, args)
         if options or (started := submitter.start(handler, args)) is None:
             receipt = await submitter.submit(handler, args, options)
             return self._receipt(receipt)
