@@ -5,12 +5,13 @@ the plain driver: one item per command, and 1,000 items per command. ``own_id_10
 their own, which are searched first, in every bucket and in the master; it begins with empty buckets, because the search
 reads all waiting jobs. The agent that owns the buckets is stopped, so that it neither takes the jobs out nor shares the
 processor. ``store_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is
-reported for each way.
+reported for each way. ``call_over_single`` is the rate of typed calls over that of mappings, in pairs of runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from benchmarks.drain import TEXT
 from benchmarks.support.handlers import handlers, noop
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import median, output_options, progress, show, summary
+from jobmaster import call
 from jobmaster.agentstore.keys import Keys
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
@@ -51,6 +53,16 @@ async def callers(cluster: Cluster, count: int, jobs: int, *, own_ids: bool = Fa
                 await cluster.submit(noop, {"text": TEXT}, job_id=new_id())
             else:
                 await cluster.submit(noop, {"text": TEXT})
+
+    await asyncio.gather(*(caller() for _ in range(count)))
+
+
+async def calling_callers(cluster: Cluster, count: int, jobs: int) -> None:
+    """The same jobs as calls with an argument by position: ``cluster.submit(call(noop, ...))``."""
+
+    async def caller() -> None:
+        for _ in range(jobs // count):
+            await cluster.submit(call(noop, TEXT))
 
     await asyncio.gather(*(caller() for _ in range(count)))
 
@@ -152,8 +164,12 @@ def _ways(cluster: Cluster, driver: redis.asyncio.Redis, jobs: int) -> list[Way]
         return lambda share: callers(cluster, count, share)
 
     single = [Way(str(count), _share(jobs, count), calling(count)) for count in CALLERS]
+    calls = [
+        Way(f"call_{count}", _share(jobs, count), functools.partial(calling_callers, cluster, count))
+        for count in CALLERS
+    ]
     return [
-        *single,
+        *(way for pair in zip(single, calls, strict=True) for way in pair),
         Way("bulk", jobs, lambda n: bulk(cluster, n)),
         Way(
             f"own_id_{OWN_ID_CALLERS}",
@@ -185,6 +201,12 @@ async def measure(settings: ClusterSettings, measured: MeasuredCluster, jobs: in
     return {way.name: way for way in ways}
 
 
+def _paired(one: Way, other: Way) -> float:
+    """Median of the ratios of runs that followed each other."""
+    pairs = zip(one.rates, other.rates, strict=True)
+    return round(median([mine.jobs_per_second / its.jobs_per_second for mine, its in pairs]), 3)
+
+
 def of_durability(measured: MeasuredCluster, durability: Durability, jobs: int, runs: int) -> dict[str, Any]:
     """All ways at one durability."""
     settings = measured.settings
@@ -196,6 +218,7 @@ def of_durability(measured: MeasuredCluster, durability: Durability, jobs: int, 
         progress(f"{durability.value}, {way.name}: {way.median:,.0f}/s")
     return {
         "single": {str(count): ways[str(count)].median for count in CALLERS},
+        "call_over_single": {str(count): _paired(ways[f"call_{count}"], ways[str(count)]) for count in CALLERS},
         "single_own_id": {str(OWN_ID_CALLERS): ways[f"own_id_{OWN_ID_CALLERS}"].median},
         "bulk_jobs_per_second": ways["bulk"].median,
         "details": {way.name: way.report() for way in ways.values()},
@@ -215,6 +238,7 @@ def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = REQUESTABLE
             found[durability.value] = of_durability(measured, durability, jobs, runs)
     report: dict[str, Any] = {
         "single": {name: one["single"] for name, one in found.items()},
+        "call_over_single": {name: one["call_over_single"] for name, one in found.items()},
         "single_own_id": {name: one["single_own_id"] for name, one in found.items()},
         "bulk_jobs_per_second": {name: one["bulk_jobs_per_second"] for name, one in found.items()},
     }

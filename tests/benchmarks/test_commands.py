@@ -13,6 +13,7 @@ import pytest
 from benchmarks import (
     drain,
     fallback,
+    first_steps,
     growth,
     idle,
     latency,
@@ -29,7 +30,22 @@ from benchmarks.fleet.measure_costs import measured as fleet_costs
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit, testing)
+COMMANDS = (
+    drain,
+    fallback,
+    first_steps,
+    fleet,
+    growth,
+    idle,
+    latency,
+    memory,
+    onboard,
+    payloads,
+    rescue,
+    retire,
+    submit,
+    testing,
+)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -88,10 +104,17 @@ def test_submit() -> None:
         assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
         assert found["bulk_jobs_per_second"][durability] > 0
         assert found["single_own_id"][durability]["100"] > 0
+        assert found["call_over_single"][durability].keys() == found["single"][durability].keys()
         for way in found["details"][durability].values():
             assert way["cpu_us_per_job"].keys() == {"producer", "store", "postgres"}
             assert way["cpu_us_per_job"]["producer"] > 0
     assert found["servers"]["store_fsync"]["store"]["appendfsync"] == "always"
+
+
+def test_the_first_steps_are_few_lines() -> None:
+    """The measurement installs everything into a new environment: too long for here."""
+    assert set(first_steps.files()) == {"tasks.py", "producer.py"}
+    assert first_steps.typed_lines() < 15
 
 
 @pytest.mark.slow
