@@ -386,7 +386,14 @@ class SyncCluster:
                 raise JobMasterError("the cluster is closed", hint="open a new one")
             if self._loop is None or self._cluster is None:
                 self._loop, self._cluster = self._start()
+                _connected.add(self)
             return self._loop, self._cluster
+
+    def disconnect_from(self, kind: type[Cluster]) -> None:
+        """Leave a cluster of this class, if it is one, as it is; the next call opens another."""
+        with self._lock:
+            if isinstance(self._cluster, kind):
+                self._cluster = None
 
     def _start(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
         if self._loop is None:
@@ -397,6 +404,16 @@ class SyncCluster:
             atexit.register(_close_at_exit, weakref.ref(self))
         opening = asyncio.run_coroutine_threadsafe(_await(self._opener), self._loop)
         return self._loop, opening.result(_START_SECONDS)
+
+
+def disconnect_all(kind: type[Cluster]) -> None:
+    """``disconnect_from`` of every cluster of this process: at the end of a test, for those that live longer than it."""
+    for cluster in list(_connected):
+        cluster.disconnect_from(kind)
+
+
+_connected: weakref.WeakSet[SyncCluster] = weakref.WeakSet()
+"""Those that have opened their clusters."""
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

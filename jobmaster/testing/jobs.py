@@ -11,7 +11,7 @@ from typing import Any
 
 from jobmaster import wiring
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.sync import SyncCluster
+from jobmaster.client.sync import SyncCluster, disconnect_all
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import JobState
@@ -82,6 +82,9 @@ class Jobs:
             yield
         finally:
             wiring.open_cluster = before
+            # One that a module of the application holds opens its cluster anew in the next test.
+            disconnect_all(MemoryCluster)
+            self.memory.ended = True
             if self._sync is not None:
                 self._sync.close()
 

@@ -12,7 +12,7 @@ import msgspec
 from jobmaster.embedded import EmbeddedCluster
 from jobmaster.embedded.cluster import EmbeddedOptions
 from jobmaster.master.schema.renewal import keep_pristine, renew
-from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.model import ClusterSettings, Pooler
 from jobmaster.wiring import migrate_master
 
 _SCHEMA = "jobmaster_testing"
@@ -63,11 +63,15 @@ class TestServers:
         leases = replace(
             settings.leases, lease_seconds=_LEASE_SECONDS, renew_seconds=_RENEW_SECONDS, grace_seconds=10.0
         )  # fmt: skip
+        # Ports are for machines that other programs scrape; agents cannot work through a pooler.
+        agents = {kind: replace(agent, metrics_port=None) for kind, agent in settings.agents.items()}
         return replace(
             settings,
+            agents=agents,
+            observability=replace(settings.observability, metrics_port=None),
             cluster=cluster,
             data_dir=str(self.directory),
-            master=replace(settings.master, dsn=self._servers.dsn, schema=_SCHEMA),
+            master=replace(settings.master, dsn=self._servers.dsn, schema=_SCHEMA, pooler=Pooler.NONE),
             stores={name: replace(store, url=self._servers.url) for name, store in settings.stores.items()},
             leases=leases,
         )

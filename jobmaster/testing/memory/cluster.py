@@ -38,6 +38,7 @@ class MemoryJobs:
         inline: jobs that are due run before their submit returns.
         given: connection and resources for the handlers, where the test has them.
         handlers: those that the jobs run with.
+        ended: the test is over; further submits are refused.
     """
 
     def __init__(self, settings: ClusterSettings, handlers: Handlers) -> None:
@@ -45,6 +46,7 @@ class MemoryJobs:
         self.handlers = handlers
         self.rows = MemoryRows(settings)
         self.inline = False
+        self.ended = False
         self.given = GivenByTest()
         self._under_way = 0
 
@@ -60,6 +62,14 @@ class MemoryJobs:
         if handlers is not None and handlers is not self.handlers:
             self.handlers.merge(handlers)
         return MemoryCluster(self, settings or self.settings, handlers if handlers is not None else self.handlers)
+
+    def refuse_ended(self) -> None:
+        """``JobMasterError`` once the test is over: a cluster that outlives it has no jobs to add to."""
+        if self.ended:
+            raise JobMasterError(
+                "this cluster was opened in a test that has ended",
+                hint="open one in each test that uses the fixture jobs, or use connect_sync(), which opens its cluster anew",
+            )
 
     @property
     def runs_what_is_awaited(self) -> bool:
@@ -132,12 +142,14 @@ class MemoryCluster(Cluster):
 
     async def submit(self, handler: Any, args: Any = None, /, **options: Unpack[SubmitOptions]) -> JobReceipt[Any]:
         """As ``Cluster.submit``; in inline mode the job runs before this returns, if it is due."""
+        self._jobs.refuse_ended()
         receipt: JobReceipt[Any] = await super().submit(handler, args, **options)
         await self._jobs.run_submitted()
         return receipt
 
     async def submit_many(self, items: Any, /, handler: Any = None, **options: Unpack[BulkOptions]) -> BulkSummary:
         """As ``Cluster.submit_many``; in inline mode the jobs run before this returns."""
+        self._jobs.refuse_ended()
         summary = await super().submit_many(items, handler, **options)
         await self._jobs.run_submitted()
         return summary

@@ -16,6 +16,7 @@ from jobmaster import (
     InputError,
     InvalidArguments,
     JobState,
+    Unavailable,
     UnknownHandler,
     UnknownLane,
     WaitTimeout,
@@ -223,7 +224,27 @@ def test_a_submit_of_another_thread_is_waited_for(jobs: Jobs) -> None:
         jobs.assert_submitted(app.numbers, within="20ms")
 
 
+kept = imported_before(ClusterSettings(data_dir="/nowhere"), handlers=app.handlers)
+"""As a module of an application holds one; nothing serves it outside of the tests below."""
+
+
+@pytest.mark.parametrize("value", [1, 2])
+def test_a_cluster_of_a_module_serves_one_test_after_another(jobs: Jobs, value: int) -> None:
+    kept.submit(call(app.double, value))
+    assert [job.arguments for job in jobs.all_submitted()] == [{"value": value}]
+
+
 def test_after_the_fixture_clusters_are_opened_as_before() -> None:
     from jobmaster import wiring
 
     assert wiring.open_cluster.__module__ == "jobmaster.wiring"
+    with pytest.raises(Unavailable, match="no PostgreSQL server is running in /nowhere"):
+        kept.submit(call(app.double, 3))
+
+
+async def test_a_cluster_that_outlives_its_test_is_refused() -> None:
+    ended = Jobs(ClusterSettings(), app.handlers)
+    with ended.connected():
+        cluster = await jobmaster.connect(ClusterSettings(), handlers=app.handlers)
+    with pytest.raises(JobMasterError, match="a test that has ended"):
+        await cluster.submit(call(app.double, 3))
