@@ -315,3 +315,57 @@ async def test_a_job_by_name_has_the_values_of_its_handler(side: Side) -> None:
     assert await side.cluster.result(receipt.id, timeout=5) == 6
     with pytest.raises(NotFound):
         await side.cluster.get(new_id())
+
+
+# ---------------------------------------------------------------- reading and mending
+
+
+async def test_many_results_come_in_the_order_of_the_question(side: Side) -> None:
+    receipts: list[JobReceipt[Any]] = [await side.cluster.submit(call(add, number)) for number in range(5)]
+    receipts.append(await side.cluster.submit(call(decide, "fail")))
+    await side.run()
+    assert await side.cluster.results(receipts[:5], timeout=5) == [2, 3, 4, 5, 6]
+    *_, failed = await side.cluster.results(receipts, timeout=5, return_exceptions=True)
+    assert isinstance(failed, JobFailed)
+    states = {receipt.id: state async for receipt, state in side.cluster.as_ended(receipts, timeout=5)}
+    assert [states[receipt.id].value for receipt in receipts] == ["SUCCEEDED"] * 5 + ["FAILED"]
+
+
+async def test_attempts_are_recorded(side: Side) -> None:
+    receipt = await side.cluster.submit(call(until_attempt, 9))
+    await side.run()
+    lines = [
+        (one.outcome, one.concluding, one.error and (one.error.type, one.error.message))
+        for one in await side.cluster.attempts(receipt)
+    ]
+    assert lines == [
+        ("failed", False, ("LookupError", "attempt 1")),
+        ("failed", False, ("LookupError", "attempt 2")),
+        ("FAILED", True, ("LookupError", "attempt 3")),
+    ]
+
+
+async def test_a_failed_job_runs_again_as_a_new_one(side: Side) -> None:
+    receipt = await side.cluster.submit(call(decide, "fail"), tags=["a"])
+    await side.run()
+    again = await side.cluster.retry(receipt, {"decision": "none"})
+    assert again.id != receipt.id
+    assert await side.seen(again) == ("SUCCEEDED", 1, None, None)
+    view = await again.get()
+    assert (view.tags, view.metadata) == (("a",), {"retry_of": str(receipt.id)})
+    with pytest.raises(Conflict):
+        await side.cluster.retry(again)
+
+
+async def test_jobs_are_listed_by_what_they_are(side: Side) -> None:
+    first = await side.cluster.submit(call(add, 1), tags=["a"])
+    second = await side.cluster.submit(call(add, 2), tags=["b"])
+    failed = await side.cluster.submit(call(decide, "fail"), tags=["a"])
+    await side.run()
+    jobs = side.cluster.jobs
+    assert [view.id for view in await jobs()] == [failed.id, second.id, first.id]
+    assert [view.id for view in await jobs(tag="a")] == [failed.id, first.id]
+    assert [view.id for view in await jobs(state="FAILED")] == [failed.id]
+    assert [view.id for view in await jobs(handler="tests.integration.testing.contract_jobs.add", limit=1)] == [
+        second.id
+    ]
