@@ -365,7 +365,7 @@ async def test_times_may_be_texts_of_postgresql(sql: Sql) -> None:
 
 
 async def test_a_session_with_other_settings_writes_the_same_row(client: ClientFixture, sql: Sql) -> None:
-    args = {"a": 0.1, "b": [1e-7, 123456789.125]}
+    args = {"a": 0.1 + 0.2, "b": [1e-7, 123456789.125]}
     expected = await row(
         sql, await submit(sql, "no.such", args, allow_unregistered=True, timeout=0.1, at=DUE.isoformat())
     )

@@ -162,6 +162,11 @@ async def test_only_a_committed_transaction_submits(jobs: Jobs) -> None:
     assert await jobs.drain() == Drained(succeeded=1)
 
 
+async def test_a_cluster_in_memory_gives_no_sql(jobs: Jobs) -> None:
+    with pytest.raises(InputError, match=r"has no SQL.*jobmaster_cluster"):
+        jobs.cluster.statement(call(app.double, 1))
+
+
 async def test_checks_of_a_submit_are_those_of_a_cluster(jobs: Jobs) -> None:
     cluster = jobs.cluster
     with pytest.raises(InvalidArguments, match="expected int"):
