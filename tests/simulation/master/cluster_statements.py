@@ -40,6 +40,10 @@ class ClusterStatements(RescueStatements):
         self.tables.handlers.update(zip(names, specs, strict=True))
         return []
 
+    def members_publish_submit_rule(self, old: Snapshot, rules: str) -> list[Record]:
+        """Nothing in the simulation submits in SQL."""
+        return []
+
     def stores_generation(self, old: Snapshot, name: str, proposed: bytes) -> list[Record]:
         return [Record(generation=self.tables.stores.setdefault(name, proposed))]
 

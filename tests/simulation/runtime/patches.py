@@ -129,7 +129,7 @@ class PatchedProduct:
             *PERIODS,
             (provisioner, "new_id", new_id),
             (store_connector, "new_id", new_id),
-            (agent, "version", lambda _: "0"),
+            (agent, "__version__", "0"),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),
             *(more or []),
