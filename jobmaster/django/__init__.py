@@ -4,13 +4,20 @@ Install it with the extra ``django``. Nothing else in this library imports it.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from jobmaster.distribution import install_command
+from jobmaster.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobmaster.django.backend import JobMasterBackend
     from jobmaster.django.execution import job_options
 
 __all__ = ["JobMasterBackend", "job_options"]
+
+if find_spec("django") is None:
+    raise ConfigError("jobmaster.django needs Django, which is not installed", hint=install_command("django"))
 
 _MODULE_OF = {"JobMasterBackend": "jobmaster.django.backend", "job_options": "jobmaster.django.execution"}
 

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from jobmaster.distribution import install_command
 from jobmaster.model.errors import ConfigError
-
-if find_spec("django") is None:
-    raise ConfigError("jobmaster.django needs Django, which is not installed", hint=install_command("django"))
 
 if find_spec("django.tasks") is not None:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends

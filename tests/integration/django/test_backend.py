@@ -287,6 +287,11 @@ def test_an_agent_sends_the_signals_of_start_and_end(
     assert [state for job, state in lines if job == result.id] == states
 
 
+def test_a_receiver_that_fails_does_not_run_a_task_again_that_is_done(tasks: Any, agent: Path) -> None:
+    result = finished(tasks.noop_task.enqueue("the receiver fails"))
+    assert (result.status, result.attempts, result.errors) == ("SUCCESSFUL", 1, [])
+
+
 def test_a_task_that_ends_itself_and_one_that_is_put_off(
     tasks: Any, agent: Path, project: Project, tmp_path: Path
 ) -> None:

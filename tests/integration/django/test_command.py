@@ -83,6 +83,25 @@ def test_a_module_of_tasks_that_cannot_be_imported_is_named_with_its_line(projec
     assert len(ran.stderr.splitlines()) <= 2
 
 
+def test_a_process_that_was_forked_after_a_use_has_connections_of_its_own(project: Project) -> None:
+    ran = project.manage("shell", "-c", FORKED)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.split()[-2:] == ["READY", "READY"]
+
+
+FORKED = """
+import os
+from tests.integration.django.project.shelf.tasks import noop_task
+
+print(noop_task.enqueue().status, flush=True)
+if (child := os.fork()) == 0:
+    result = noop_task.enqueue()
+    print(result.status, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
 # ---------------------------------------------------------------- checks
 
 

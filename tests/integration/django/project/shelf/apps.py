@@ -22,3 +22,5 @@ class ShelfConfig(AppConfig):
 def note(sender: object, task_result: Any, **_: Any) -> None:
     with open(os.environ["TEST_SIGNALS"], "a") as file:
         file.write(f"{task_result.id} {task_result.status}\n")
+    if task_result.is_finished and task_result.args == ["the receiver fails"]:
+        raise RuntimeError("a receiver of the project fails")
