@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from jobmaster import Cancel, Fail, Handlers, JobContext, Retry, Snooze
+from jobmaster import Cancel, Fail, Handlers, JobContext, Retry, Snooze, current_job
 
 handlers = Handlers()
 
@@ -104,3 +107,49 @@ async def steady(number: int) -> int:
     """Takes a moment."""
     await asyncio.sleep(0.1)
     return number
+
+
+# ---------------------------------------------------------------- a registry with a lifespan
+
+set_by_lifespan: ContextVar[str] = ContextVar("set_by_lifespan", default="")
+
+
+@asynccontextmanager
+async def lifespan() -> AsyncIterator[str]:
+    """Resources, and a context variable."""
+    set_by_lifespan.set("variable")
+    yield "resources"
+
+
+with_lifespan = Handlers(lifespan=lifespan)
+
+
+@with_lifespan.around
+async def marked(ctx: JobContext, run: Callable[[], Awaitable[object]]) -> object:
+    """Middleware that changes the result."""
+    return [*_list(await run()), f"around {ctx.handler.rpartition('.')[2]}"]
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value)
+
+
+@with_lifespan.job
+async def surrounded(ctx: JobContext[str]) -> list[str]:
+    """On the loop."""
+    job = current_job()
+    return [ctx.resources, set_by_lifespan.get(), str(job is not None and job.job_id == ctx.job_id)]
+
+
+@with_lifespan.job
+def surrounded_thread(ctx: JobContext[str]) -> list[str]:
+    """In a thread."""
+    job = current_job()
+    return [ctx.resources, set_by_lifespan.get(), str(job is not None and job.job_id == ctx.job_id)]
+
+
+@with_lifespan.job(mode="process")
+def surrounded_process(ctx: JobContext[str]) -> list[str]:
+    """In a worker process of an agent."""
+    job = current_job()
+    return [ctx.resources, set_by_lifespan.get(), str(job is not None and job.job_id == ctx.job_id)]

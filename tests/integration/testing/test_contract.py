@@ -70,7 +70,10 @@ class Side(NamedTuple):
 
 @pytest.fixture
 def jobmaster_handlers() -> Handlers:
-    return contract_jobs.handlers
+    handlers = Handlers()
+    handlers.merge(contract_jobs.handlers)
+    handlers.merge(contract_jobs.with_lifespan)
+    return handlers
 
 
 @pytest.fixture
@@ -133,6 +136,14 @@ async def test_the_context_is_that_of_the_submit(side: Side) -> None:
     await side.run()
     name = "tests.integration.testing.contract_jobs.context"
     assert await receipt.result(timeout=5) == [name, "default", "low", 1, 7, ["a"], {"b": "c"}]
+
+
+async def test_resources_middleware_and_context_variables(side: Side) -> None:
+    for handler in (contract_jobs.surrounded, contract_jobs.surrounded_thread, contract_jobs.surrounded_process):
+        receipt = await side.cluster.submit(handler)
+        await side.run()
+        expected = ["resources", "variable", "True", f"around {handler.__name__}"]
+        assert await receipt.result(timeout=20) == expected
 
 
 async def test_many_jobs_of_one_call(side: Side) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = "[tool.pytest.ini_options]\n"
 
 
@@ -63,3 +65,33 @@ def test_it(jobs):
 def test_a_module_of_handlers_that_is_not_there_is_named(tmp_path: Path) -> None:
     ran = pytest_in(tmp_path, "def test_it(jobs): ...\n", settings='jobmaster_handlers = ["shop.jobs"]\n')
     assert "handlers 'shop.jobs': there is no module 'shop'" in ran.stdout, ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_the_real_cluster_runs_under_anyio(tmp_path: Path) -> None:
+    test = """
+import pytest
+from jobmaster import Handlers, call
+handlers = Handlers()
+
+@handlers.job
+async def add(first: int, second: int) -> int:
+    return first + second
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.fixture
+def jobmaster_handlers():
+    return handlers
+
+@pytest.mark.anyio
+async def test_it(jobmaster_cluster):
+    receipt = await jobmaster_cluster.submit(call(add, 1, 2))
+    assert (await jobmaster_cluster.drain()).succeeded == 1
+    assert await receipt.result(timeout=5) == 3
+"""
+    ran = pytest_in(tmp_path, test, "-p", "no:asyncio")
+    assert "1 passed" in ran.stdout, ran.stdout
