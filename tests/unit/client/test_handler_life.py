@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -13,6 +15,7 @@ from uncalled_for import CallArgument, Depends, Shared
 
 from jobmaster import Handlers, JobContext, current_job
 from jobmaster.clock import new_id
+from jobmaster.handlers import load_handlers
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.errors import ConfigError, InputError, InvalidArguments
 from jobmaster.model.job import Priority
@@ -378,3 +381,14 @@ def test_a_dependency_on_an_argument_that_the_handler_lacks_is_refused() -> None
 
 def test_there_is_no_current_job_outside_of_a_handler() -> None:
     assert current_job() is None
+
+
+def test_a_missing_library_for_dependencies_is_named_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers_with_dependencies.py").write_text("from uncalled_for import Depends\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "uncalled_for", None)
+    with pytest.raises(ConfigError) as raised:
+        load_handlers(["handlers_with_dependencies"])
+    assert raised.value.hint == 'pip install "jobmaster-cluster[depends]"'
