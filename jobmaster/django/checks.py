@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 from django.utils.module_loading import import_string
 
 from jobmaster.django.options import BackendOptions, our_backends, read_options
 from jobmaster.handlers import check_lane
 from jobmaster.model.errors import ConfigError, InputError, JobMasterError
+from jobmaster.wiring import open_master
 
 OPTIONS_ID = "jobmaster.E001"
 QUEUES_ID = "jobmaster.E002"
 CONFIGURATION_ID = "jobmaster.E003"
 MODULES_ID = "jobmaster.E004"
 MASTER_ID = "jobmaster.W005"
+TRANSACTION_ID = "jobmaster.W006"
 
 
 def backend_findings(alias: str, params: Mapping[str, Any], queues: Collection[str]) -> Iterator[checks.CheckMessage]:
@@ -66,15 +70,27 @@ def check_masters(databases: Sequence[str] | None = None, **_: Any) -> list[chec
 
 
 def _master_findings(alias: str, options: BackendOptions) -> Iterator[checks.CheckMessage]:
-    import asyncio
-
-    from jobmaster.wiring import open_master
+    settings = options.load()
 
     async def look() -> None:
-        master = await open_master(options.load(), application_name="jobmaster-check")
+        master = await open_master(settings, application_name="jobmaster-check")
         await master.close()
 
     try:
         asyncio.run(look())
     except JobMasterError as error:
         yield checks.Warning(f'TASKS["{alias}"]: {error.message}', hint=error.hint, id=MASTER_ID)
+        return
+    if options.joins(settings) and not _has_submit(options.database, settings.schema_name()):
+        yield checks.Warning(
+            f'TASKS["{alias}"]: the database {options.database!r} has no function {settings.schema_name()}.submit',
+            hint='if it is not the master, leave the option "transactional" out',
+            id=TRANSACTION_ID,
+        )
+
+
+def _has_submit(database: str, schema: str) -> bool:
+    """The function by which a job joins a transaction is in this database."""
+    with connections[database].cursor() as cursor:
+        cursor.callproc("to_regprocedure", [f'"{schema}".submit(text,jsonb,jsonb)'])
+        return cursor.fetchone()[0] is not None

@@ -6,9 +6,12 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 
+from jobmaster.embedded import PostgresServer
 from tests.integration.django.conftest import Project
 from tests.support.deployment import RUN_AGENT
 
@@ -155,6 +158,26 @@ def test_wrong_options_do_not_hinder_the_import_of_tasks_and_are_named_when_they
         task = tasks.task()(tasks.noop_task.func)
         with pytest.raises(ImproperlyConfigured, match="unknown option 'lanes'"):
             task.enqueue()
+
+
+def test_a_database_that_is_not_the_masters_cannot_have_the_jobs_in_its_transactions(
+    project: Project, postgres_server: PostgresServer
+) -> None:
+    from django.test import override_settings
+
+    from jobmaster.django.checks import check_masters
+
+    # A cluster of its own in another database of the same server.
+    with psycopg.connect(postgres_server.dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE django_elsewhere TEMPLATE template0")
+    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path="/django_elsewhere"))
+    overrides = [f"master.dsn={dsn}", f"cluster={project.cluster}-else"]
+    project.done("jobmaster", *(word for one in overrides for word in ("--set", one)), "db", "migrate")
+    for transactional, found in [(None, []), (False, []), (True, ["jobmaster.W006"])]:
+        options = {"config": str(project.config), "transactional": transactional, "overrides": overrides}
+        own = {"BACKEND": "jobmaster.django.JobMasterBackend", "OPTIONS": options}
+        with override_settings(TASKS={"default": own}):
+            assert [one.id for one in check_masters(["default"])] == found
 
 
 def test_the_master_is_asked_for_its_database_alone(project: Project) -> None:
