@@ -73,6 +73,16 @@ class PageRunner:
         finally:
             self._stop()
 
+    def run_with(self, prelude: Path) -> None:
+        """The snippets alone, as one program beside a development cluster with the handlers of the prelude."""
+        name = f"page_{prelude.stem}"
+        (self._project / f"{name}.py").write_text(prelude.read_text(encoding="utf-8"))
+        try:
+            self._start(f"jobmaster dev --handlers {name}")
+            self._finish([sys.executable, "-m", "tests.support.snippets", str(self._page), name], self._page.name, [])
+        finally:
+            self._stop()
+
     def _block(self, language: str, text: str) -> None:
         named = _FILE_NAME.match(text)
         if named:

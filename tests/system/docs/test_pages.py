@@ -10,6 +10,21 @@ from tests.support.page_runner import REPOSITORY, PageFailed, PageRunner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
+PRELUDES = Path(__file__).with_name("preludes")
+EXPLAINING = {
+    "docs/delivery.md": "delivery",
+    "docs/fastapi.md": "fastapi",
+    "docs/handlers.md": "handlers",
+    "docs/jobs.md": "jobs",
+    "docs/pydantic.md": "pydantic",
+    "docs/transactions.md": "transactions",
+}
+"""Pages that explain with fragments -> prelude with what the fragments need."""
+ELSEWHERE = {
+    "docs/django.md": "tests/system/examples/test_django_shop.py runs an application with these settings",
+    "docs/pipeline.md": "tests/integration/spark reads and writes with these options",
+}
+"""Pages whose Python blocks need more than a cluster, and where that is tested."""
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "docs/tutorial.md", *sorted((REPOSITORY / "docs/how-to").glob("*.md"))]
 
 
@@ -18,6 +33,17 @@ def test_the_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     runner = PageRunner(page, tmp_path)
     runner.run()
     assert runner.done
+
+
+@pytest.mark.parametrize("page", list(EXPLAINING))
+def test_the_snippets_of_the_page_run(page: str, tmp_path: Path) -> None:
+    PageRunner(REPOSITORY / page, tmp_path).run_with(PRELUDES / f"{EXPLAINING[page]}.py")
+
+
+def test_every_page_with_python_is_run() -> None:
+    found = {path for path in (REPOSITORY / "docs").rglob("*.md") if "```python" in path.read_text(encoding="utf-8")}
+    listed = {*PAGES, *(REPOSITORY / page for page in (*EXPLAINING, *ELSEWHERE))}
+    assert found - listed == set()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,180 @@
+"""The reference of the Python API, `docs/api.md`, from signatures and docstrings of the public names.
+
+``python -m tests.repository.api_reference`` writes it; ``test_api_reference`` compares what is kept with what would be made.
+The code is read by griffe, so nothing is imported but ``jobmaster`` itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import griffe
+
+import jobmaster
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "api.md"
+HEAD = """# Python API
+
+<!-- Made from the code: python -m tests.repository.api_reference -->
+
+Every public name. What is not on this page may change without notice.
+"""
+MODULES = {
+    "jobmaster": "For programs that submit jobs and modules that declare handlers. `import jobmaster` is all that they need.",
+    "jobmaster.testing": "For tests ([testing](how-to/testing.md)).",
+    "jobmaster.fastapi": "For FastAPI and Starlette ([FastAPI](how-to/fastapi.md)).",
+    "jobmaster.django": "For Django ([Django](how-to/django.md)).",
+}
+"""Module -> what it is for. The public names are those of its ``__all__``."""
+_SECTIONS = ("function", "class", "attribute")
+
+
+def reference() -> str:
+    """The whole page."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
+    package = loader.load("jobmaster")
+    assert isinstance(package, griffe.Module)
+    loader.resolve_aliases(implicit=True)
+    parts = [HEAD]
+    for module, purpose in MODULES.items():
+        parts.append(f"## {module}\n\n{purpose}\n")
+        for name in public_names(module):
+            parts.append(entry(name, target(package, module, name)))
+    return "\n".join(parts)
+
+
+def public_names(module: str) -> list[str]:
+    """Public names of a module: functions and classes first, errors last, each in alphabetical order."""
+    found = __import__(module, fromlist=["__all__"])
+    names = [name for name in found.__all__ if not name.startswith("__")]
+    return sorted(names, key=lambda name: (is_error(getattr(found, name)), name.lower()))
+
+
+def is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def target(package: griffe.Module | griffe.Alias, module: str, name: str) -> griffe.Object | griffe.Alias:
+    """The definition behind a public name, which may be imported when it is asked for."""
+    path = module.split(".")[1:]
+    origin = jobmaster._MODULE_OF.get(name, "") if module == "jobmaster" else ""
+    value = getattr(__import__(module, fromlist=[name]), name)
+    home = getattr(value, "__module__", None) or origin
+    if isinstance(home, str) and home.startswith("jobmaster"):
+        path = home.split(".")[1:]
+        name = getattr(value, "__name__", name)
+    found: griffe.Object | griffe.Alias = package
+    for part in (*path, name):
+        found = found[part]
+    return found.final_target if isinstance(found, griffe.Alias) else found
+
+
+def entry(name: str, found: griffe.Object | griffe.Alias, level: str = "###") -> str:
+    """Heading, signature and text of one name, with the public members of a class."""
+    lines = [f"{level} {name}", ""]
+    if isinstance(found, griffe.Function):
+        lines += ["```text", *signatures(found), "```", ""]
+    elif isinstance(found, griffe.Class) and found.bases:
+        lines += [f"Bases: {', '.join(f'`{base}`' for base in found.bases)}", ""]
+    lines += text(found)
+    if isinstance(found, griffe.Class):
+        lines += list(members(found))
+    return "\n".join(lines)
+
+
+def signatures(function: griffe.Function) -> list[str]:
+    """One line for each overload, or for the function itself."""
+    prefix = "async " if "async" in function.labels else ""
+    return [f"{prefix}{clean(one.signature())}" for one in (function.overloads or [function])]
+
+
+def clean(signature: str) -> str:
+    return re.sub(r"\(self(?:, /)?(?:, )?", "(", signature)
+
+
+def members(found: griffe.Class) -> Iterator[str]:
+    """Fields, properties and methods with a name of their own."""
+    fields = []
+    for name, member in found.members.items():
+        if name.startswith("_") or member.is_alias:
+            continue
+        if isinstance(member, griffe.Attribute) and (member.docstring or member.annotation or is_member_of_enum(found)):
+            shown = f": {member.annotation}" if member.annotation else ""
+            summary = " ".join(prose(member.docstring.value).split()) if member.docstring else ""
+            fields.append(f"* `{name}{shown}`{'  ' if summary else ''}{summary}".replace("`  ", "`: "))
+    if fields:
+        yield from (*fields, "")
+    for name, member in found.members.items():
+        if isinstance(member, griffe.Function) and not name.startswith("_"):
+            yield entry(f"{found.name}.{name}", member, "####")
+
+
+def is_member_of_enum(found: griffe.Class) -> bool:
+    return any("Enum" in str(base) for base in found.bases)
+
+
+def text(found: griffe.Object | griffe.Alias) -> list[str]:
+    """The docstring as Markdown."""
+    if found.docstring is None:
+        return []
+    lines: list[str] = []
+    for section in found.docstring.parsed:
+        match section.kind:
+            case griffe.DocstringSectionKind.text:
+                lines += [prose(section.value), ""]
+            case griffe.DocstringSectionKind.parameters | griffe.DocstringSectionKind.attributes:
+                lines += ["Arguments:", ""]
+                lines += [f"* `{item.name}`: {one_line(item.description)}" for item in section.value] + [""]
+            case griffe.DocstringSectionKind.raises:
+                lines += ["Raises:", ""]
+                lines += [f"* `{item.annotation}`: {one_line(item.description)}" for item in section.value] + [""]
+            case griffe.DocstringSectionKind.returns | griffe.DocstringSectionKind.yields:
+                lines += [f"{section.kind.value.capitalize()}:", ""]
+                lines += [f"* {one_line(item.description)}" for item in section.value] + [""]
+            case _:
+                value = section.value
+                lines += [
+                    prose(getattr(value, "contents", None) or getattr(value, "description", None) or str(value)),
+                    "",
+                ]
+    return lines
+
+
+def one_line(value: str) -> str:
+    return " ".join(prose(value).split())
+
+
+def prose(value: str) -> str:
+    """Docstring text as Markdown: code spans, and indented examples after ``::`` as blocks."""
+    lines = inspect.cleandoc(value).split("\n")
+    shown: list[str] = []
+    example = False
+    for line in lines:
+        if line.strip() == "::":
+            shown += ["", "```text"]
+            example = True
+        elif example and line and not line.startswith(" "):
+            shown += ["```", "", line]
+            example = False
+        else:
+            shown.append(line[4:] if example else line)
+    if example:
+        shown.append("```")
+    tidy = "\n".join(shown).replace("``", "`") if "```" not in "\n".join(shown) else code_spans("\n".join(shown))
+    return re.sub(r"```text\n\n", "```text\n", re.sub(r"\n+\n```", "\n```", tidy)).strip()
+
+
+def code_spans(value: str) -> str:
+    return re.sub(r"(?<!`)``(?!`)", "`", value)
+
+
+def main() -> None:
+    PAGE.write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
