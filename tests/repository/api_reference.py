@@ -25,9 +25,9 @@ Every public name. What is not on this page may change without notice.
 """
 MODULES = {
     "jobmaster": "For programs that submit jobs and modules that declare handlers. `import jobmaster` is all that they need.",
-    "jobmaster.testing": "For tests ([testing](how-to/testing.md)).",
-    "jobmaster.fastapi": "For FastAPI and Starlette ([FastAPI](how-to/fastapi.md)).",
-    "jobmaster.django": "For Django ([Django](how-to/django.md)).",
+    "jobmaster.testing": "For tests ([testing](how-to/test.md)).",
+    "jobmaster.fastapi": "For FastAPI and Starlette ([FastAPI](fastapi.md)).",
+    "jobmaster.django": "For Django ([Django](django.md)).",
 }
 """Module -> what it is for. The public names are those of its ``__all__``."""
 _SECTIONS = ("function", "class", "attribute")
