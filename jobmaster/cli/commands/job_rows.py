@@ -12,6 +12,13 @@ from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
+
+def short_error(error: Mapping[str, str]) -> str:
+    """``KeyError: 7``: the message alone is often only a key or a number."""
+    kind = error["type"].rpartition(".")[2]
+    return f"{kind}: {error['message']}" if kind and error["message"] else kind or error["message"]
+
+
 LIST_COLUMNS = (
     Column("ID", "id"),
     Column("STATE", "state"),
@@ -23,7 +30,7 @@ LIST_COLUMNS = (
     Column("DUE", "due"),
     Column("CHANGED", "changed"),
     Column("RAN", "ran_us", rounded_us, right=True),
-    Column("ERROR", "error.message"),
+    Column("ERROR", "error", short_error),
 )
 
 RETRY_COLUMNS = (
