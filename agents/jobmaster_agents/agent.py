@@ -33,7 +33,7 @@ from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import Event, EventLog, set_level
-from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group

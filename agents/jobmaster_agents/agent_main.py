@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster_agents.event_log import Event, EventLog, configure
 from jobmaster_agents.launch.control_pipe import ControlPipe
-from jobmaster_agents.launch.order import ChildConfig, read_order
+from jobmaster_agents.launch.launch_order import ChildConfig, read_order
 from jobmaster_agents.launch.shared_deadline import Deadline, disarm_kernel_timer
 
 RunAgent = Callable[[ChildConfig], Coroutine[object, object, int]]

@@ -16,7 +16,7 @@ from types import FrameType
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.errors import ConfigError
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import disarm_kernel_timer
 from jobmaster_agents.probes import AgentLifecycle
 

@@ -28,7 +28,7 @@ from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.http_server import HttpServer, port_of
-from jobmaster_agents.launch.order import ChildConfig, ControlMessage
+from jobmaster_agents.launch.launch_order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
 from jobmaster_agents.lifespan_start import leave_lifespans, open_lifespans
 from jobmaster_agents.loop_watchdog import LoopWatchdog

@@ -23,7 +23,8 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 
 from jobmaster.django.models import Job, LedgerLine
-from jobmaster.django.options import chosen_backend, is_master
+from jobmaster.django.options import chosen_backend
+from jobmaster.django.same_database import is_master
 from jobmaster.model.errors import ConfigError
 from jobmaster.units import rounded_us
 

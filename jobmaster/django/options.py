@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from django.conf import settings as project
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
+from jobmaster.django.same_database import is_master
 from jobmaster.model.job import REQUESTABLE
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.settings.loader import load_settings
@@ -29,9 +29,6 @@ from jobmaster.settings.model import ClusterSettings
 
 BACKEND_VARIABLE = "DJANGO_JOBMASTER_BACKEND"
 """Environment variable with the alias of the backend whose cluster an agent serves; `manage.py jobmaster` sets it."""
-LOCAL_HOSTS = frozenset({"", "localhost", "127.0.0.1", "::1"})
-"""Names of this machine in the address of a server."""
-DEFAULT_PORT = "5432"
 
 
 class ClusterBackend:
@@ -151,37 +148,3 @@ def chosen_backend(alias: str | None = None) -> tuple[str, BackendOptions]:
             )
         )
     return alias, read_options(alias, found[alias])
-
-
-# ---------------------------------------------------------------- is it the master's database?
-
-
-def is_master(alias: str, settings: ClusterSettings) -> bool:
-    """True when the project's database ``alias`` and the cluster's master are one: the same server by its name and port, and
-    the same database. A master that is found only when it runs (an embedded one) is none of the project's databases."""
-    configured = project.DATABASES.get(alias, {})
-    if not str(configured.get("ENGINE", "")).endswith(("postgresql", "postgis", "postgresql_psycopg2")):
-        return False
-    if settings.master.dsn is None:
-        return False
-    return _place_of_dsn(settings.master.dsn) == _place_of_database(configured)
-
-
-def _place_of_dsn(dsn: str) -> tuple[str, str, str]:
-    parts = urlsplit(dsn)
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    host = query.get("host") or unquote(parts.hostname or "")
-    port = query.get("port") or str(parts.port or DEFAULT_PORT)
-    return _server(host), port, unquote(parts.path.lstrip("/")) or query.get("dbname") or query.get("database", "")
-
-
-def _place_of_database(configured: Mapping[str, Any]) -> tuple[str, str, str]:
-    return (
-        _server(str(configured.get("HOST") or "")),
-        str(configured.get("PORT") or DEFAULT_PORT),
-        str(configured.get("NAME") or ""),
-    )
-
-
-def _server(host: str) -> str:
-    return "localhost" if host.lower() in LOCAL_HOSTS else host.rstrip("/").lower()

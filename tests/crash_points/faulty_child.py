@@ -18,7 +18,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents import agent_main, run_agent
 from jobmaster_agents.buckets import anti_entropy
-from jobmaster_agents.leader import leader, maintenance
+from jobmaster_agents.leader import maintenance, maintenance_schedule
 from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 
 CHORE_SECONDS = 0.5
@@ -59,8 +59,8 @@ def hasten() -> None:
     anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
 
-    def chore(name: str, every_seconds: float, run: Any) -> leader.MaintenanceTask:
-        return leader.MaintenanceTask(name, min(every_seconds, CHORE_SECONDS), run)
+    def chore(name: str, every_seconds: float, run: Any) -> maintenance_schedule.MaintenanceTask:
+        return maintenance_schedule.MaintenanceTask(name, min(every_seconds, CHORE_SECONDS), run)
 
     vars(maintenance)["MaintenanceTask"] = chore
 

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from jobmaster.cli.commands.config import config_group
-from jobmaster.settings.documents import made_texts
-from jobmaster.settings.loader import CONFIG_VARIABLE, SEARCHED_NAMES, load_settings
+from jobmaster.settings.config_file import CONFIG_VARIABLE, SEARCHED_NAMES
+from jobmaster.settings.generated_texts import made_texts
+from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import OTHER_VARIABLES, PREFIX, UnknownPath, resolve
 from jobmaster.settings.schema import Block, Series, Shape, Table, settings_shape
@@ -21,7 +22,9 @@ EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))
 
 @pytest.mark.parametrize("path", made_texts(ROOT), ids=lambda path: path.name)
 def test_what_is_made_from_the_settings_is_current(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == made_texts(ROOT)[path], "run: python -m jobmaster.settings.documents"
+    assert path.read_text(encoding="utf-8") == made_texts(ROOT)[path], (
+        "run: python -m jobmaster.settings.generated_texts"
+    )
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

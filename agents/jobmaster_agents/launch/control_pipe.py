@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.launch.order import ControlMessage
+from jobmaster_agents.launch.launch_order import ControlMessage
 
 ORPHAN_SECONDS = 0.7
 

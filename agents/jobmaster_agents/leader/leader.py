@@ -5,7 +5,7 @@ lease of some agent is over. Owners of matching buckets get a hint through their
 polls the master for due jobs.
 
 Only that statement and the read of the bucket map are on the path of the renewal. Hints are sent by a periodic task of their
-own (``due_notifier``). So are the maintenance tasks (``MaintenanceTasks``): one at a time and one a second at most, which
+own (``due_notifier``). So are the maintenance tasks (``maintenance_schedule``): one at a time and one a second at most, which
 bounds the load. A silent store or a long maintenance task never costs the leader its lease.
 
 The leader's lease has an epoch. Losing it is harmless: every maintenance task is safe when two agents run it. A leader hands
@@ -15,8 +15,7 @@ over at the end of a tick to an agent of greater weight that has been a member f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
@@ -26,59 +25,13 @@ from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
+from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MaintenanceTask, MaintenanceTasks
 from jobmaster_agents.state.ownership import Ownership
-
-IDLE_SECONDS = 60.0
-MORE = True
-"""Result of a maintenance task that has more to do: it runs again with the next tick."""
-
-
-@dataclass(slots=True)
-class MaintenanceTask:
-    """A task that the leader runs from time to time."""
-
-    name: str
-    every_seconds: float
-    run: Callable[[], Awaitable[bool | None]]
-    next_at: float = 0.0
 
 
 def may_lead(mode: AgentMode, weight: int) -> bool:
     """False for the modes ``execution`` and ``drain``, and for weight 0."""
     return weight > 0 and mode in (AgentMode.FULL, AgentMode.LEADER)
-
-
-class MaintenanceTasks:
-    """Periodic task that runs the maintenance tasks, one at a time, while this agent leads.
-
-    Args:
-        leads: returns True while this agent leads.
-        pace_seconds: least time between the starts of two tasks.
-    """
-
-    name = "maintenance"
-
-    def __init__(
-        self, tasks: Sequence[MaintenanceTask], leads: Callable[[], bool], clock: Clock, pace_seconds: float
-    ) -> None:
-        self.tasks = list(tasks)
-        self._leads = leads
-        self._now = clock.boottime
-        self._pace_seconds = pace_seconds
-        self.kicked = asyncio.Event()
-
-    async def tick(self) -> float:
-        """Run the task that is most overdue."""
-        if not self._leads() or not self.tasks:
-            return IDLE_SECONDS
-        now = self._now()
-        task = min(self.tasks, key=lambda each: each.next_at)
-        if task.next_at <= now:
-            task.next_at = now + task.every_seconds  # set first: a task that fails must not take every turn
-            if await task.run() is MORE:
-                task.next_at = now
-        soonest = min(each.next_at for each in self.tasks)
-        return max(soonest - self._now(), now + self._pace_seconds - self._now(), 0.0)
 
 
 class Leader:

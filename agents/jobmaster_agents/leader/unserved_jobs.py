@@ -21,7 +21,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.leader import MORE, MaintenanceTask
+from jobmaster_agents.leader.maintenance_schedule import MORE, MaintenanceTask
 
 EVERY_SECONDS = 60.0
 OVERDUE_SECONDS = 60.0

@@ -14,7 +14,7 @@ import msgspec
 
 from jobmaster.model.errors import JobMasterError
 from jobmaster.wiring import open_master
-from jobmaster_agents.launch.order import CertificateRequest
+from jobmaster_agents.launch.launch_order import CertificateRequest
 
 
 async def certify(order: CertificateRequest, report: Callable[[str], object]) -> int:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from jobmaster_agents.launch.order import ControlMessage, LaunchOrder, write_order
+from jobmaster_agents.launch.launch_order import ControlMessage, LaunchOrder, write_order
 from jobmaster_agents.launch.shared_deadline import AgentPhase, Deadline
 
 STACKS_SIGNAL = signal.SIGUSR2

@@ -12,7 +12,7 @@ import msgspec
 
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.launch.order import CertificateRequest
+from jobmaster_agents.launch.launch_order import CertificateRequest
 
 
 class _PendingCertificate:

@@ -24,7 +24,7 @@ import msgspec
 from jobmaster.clock import Clock, SystemClock, new_id
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
-from jobmaster_agents.launch.order import CertificateRequest, ControlMessage, LaunchOrder
+from jobmaster_agents.launch.launch_order import CertificateRequest, ControlMessage, LaunchOrder
 from jobmaster_agents.launch.shared_deadline import AgentPhase, ChildCounters
 from jobmaster_agents.supervisor.child_process import STACKS_SIGNAL, ChildProcess
 from jobmaster_agents.supervisor.config_reload import ConfigReload, apply_reload

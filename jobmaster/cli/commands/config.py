@@ -71,7 +71,7 @@ def init(ctx: click.Context, path: Path, force: bool) -> None:
     It has every key with its default and its meaning; the path - is standard output. The JSON
     Schema is written beside it, so that editors complete and check keys.
     """
-    from jobmaster.settings.documents import SCHEMA_NAME, example_yaml
+    from jobmaster.settings.generated_texts import SCHEMA_NAME, example_yaml
     from jobmaster.settings.json_schema import json_schema_text
 
     if str(path) == "-":

@@ -20,7 +20,7 @@ from jobmaster.wiring import open_master, open_stores
 from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
-from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.store_connector import StoreConnector
 
 

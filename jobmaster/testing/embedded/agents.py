@@ -24,7 +24,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.probes import AgentLifecycle
 from jobmaster_agents.run_agent import run_until_exit
 from jobmaster_agents.store_connector import StoreConnector

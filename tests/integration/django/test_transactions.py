@@ -82,7 +82,8 @@ async def test_a_coroutine_enqueues_outside_the_transaction_of_its_threads(tasks
 
 
 def test_whether_a_database_is_the_masters(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobmaster.django.options import BackendOptions, is_master
+    from jobmaster.django.options import BackendOptions
+    from jobmaster.django.same_database import is_master
 
     settings = BackendOptions(str(project.config)).load()
     assert is_master("default", settings)

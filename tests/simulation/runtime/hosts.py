@@ -12,7 +12,7 @@ from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import Event, EventLog, Fields
-from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.probes import AgentLifecycle
 from jobmaster_agents.run_agent import run_until_exit
 from jobmaster_agents.store_connector import StoreConnector

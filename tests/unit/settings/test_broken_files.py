@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobmaster.model.errors import ConfigError
-from jobmaster.settings.loader import FILE_BYTES_MAX, LoadedSettings, load_settings
+from jobmaster.settings.config_file import FILE_BYTES_MAX
+from jobmaster.settings.loader import LoadedSettings, load_settings
 from jobmaster.settings.model import ClusterSettings
 
 Load = Callable[..., LoadedSettings]

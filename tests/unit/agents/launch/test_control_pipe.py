@@ -13,7 +13,7 @@ from jobmaster.model.errors import CodeError
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.launch.control_pipe import ControlPipe
-from jobmaster_agents.launch.order import ControlMessage, LaunchOrder, read_order, write_order
+from jobmaster_agents.launch.launch_order import ControlMessage, LaunchOrder, read_order, write_order
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 

@@ -21,7 +21,7 @@ from jobmaster.clock import SystemClock
 from jobmaster.settings.model import ClusterSettings, Leases
 from jobmaster_agents import agent_main
 from jobmaster_agents.event_log import configure
-from jobmaster_agents.launch.order import CertificateRequest, ChildConfig
+from jobmaster_agents.launch.launch_order import CertificateRequest, ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.supervisor.supervisor import Supervisor, SupervisorPlan
 

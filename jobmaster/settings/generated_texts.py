@@ -1,6 +1,6 @@
 """Texts that are made from the settings and kept in the tree: the commented example, the schema, the reference.
 
-``python -m jobmaster.settings.documents`` writes them anew; a test compares what is kept with what would be written.
+``python -m jobmaster.settings.generated_texts`` writes them anew; a test compares what is kept with what would be written.
 """
 
 from __future__ import annotations
