@@ -1,15 +1,16 @@
 """``python -m benchmarks.first_steps``: what a newcomer types and waits for, from ``git clone`` to the result of a first job.
 
-The two files are the first two of the README, read from it. The commands are those below. The clone comes from the last
-commit of this repository, the virtual environment is a new one, and the servers keep their data in an empty home. Downloads
-of packages count, so a warm cache of pip makes it faster. Beside it: the time of ``import jobmaster``, and of one
-``run_handler`` without servers.
+The two files are the first two of the README, and the commands are those that it types in a clone; both are read from it.
+The clone comes from the last commit of this repository, the virtual environment is a new one, and the servers keep their data
+in an empty home. Downloads of packages count, so a warm cache of pip makes it faster. Beside it: the time of ``import
+jobmaster``, and of one ``run_handler`` without servers.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,14 +24,8 @@ import click
 from benchmarks.support.report import median, output_options, progress, show
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = (
-    "git clone {url} jobmaster && cd jobmaster",
-    "make install",
-    ".venv/bin/jobmaster dev --handlers tasks",
-    ".venv/bin/python producer.py",
-)
-"""What is typed beside the two files."""
 LIMIT_SECONDS = 600.0
+_COMMANDS = re.compile(r"^```console\n(\$ git clone .*?)^```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _IMPORT = "import time; t = time.perf_counter(); import jobmaster; print(time.perf_counter() - t)"
 _RUN_HANDLER = """
@@ -56,9 +51,17 @@ def files() -> dict[str, str]:
     return dict(_FILE.findall((ROOT / "README.md").read_text(encoding="utf-8"))[:2])
 
 
+def commands() -> list[str]:
+    """What the README types in a clone."""
+    found = _COMMANDS.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    if found is None:
+        raise click.ClickException("README.md has no block that begins with `$ git clone`")
+    return [line.removeprefix("$ ") for line in found[1].splitlines()]
+
+
 def typed_lines() -> int:
     """Lines with code in the files, and the commands."""
-    return sum(1 for text in files().values() for line in text.splitlines() if line.strip()) + len(COMMANDS)
+    return sum(1 for text in files().values() for line in text.splitlines() if line.strip()) + len(commands())
 
 
 def first_job(folder: Path) -> dict[str, float]:
@@ -80,15 +83,14 @@ def first_job(folder: Path) -> dict[str, float]:
         progress(f"{name}: {seconds[name]} s")
         return ran.stdout
 
-    step("clone", ["git", "clone", "--quiet", str(ROOT), str(clone)], folder)
-    step("install", ["make", "install"], clone)
+    cloning, installing, starting, producing = (shlex.split(one.split("&&")[0]) for one in commands())
+    step("clone", [*(str(ROOT) if "://" in word else word for word in cloning)], folder)
+    step("install", installing, clone)
     for name, text in files().items():
         (clone / name).write_text(text)
     began = time.perf_counter()
     with (folder / "dev.log").open("w+") as log:
-        cluster = subprocess.Popen(
-            [".venv/bin/jobmaster", "dev", "--handlers", "tasks"], cwd=clone, env=env, stdout=log, stderr=log
-        )
+        cluster = subprocess.Popen(starting, cwd=clone, env=env, stdout=log, stderr=log)
         try:
             while "agent_started" not in (folder / "dev.log").read_text():
                 if cluster.poll() is not None or time.perf_counter() - began > LIMIT_SECONDS:
@@ -97,7 +99,7 @@ def first_job(folder: Path) -> dict[str, float]:
                     )
                 time.sleep(0.02)
             seconds["cluster"] = round(time.perf_counter() - began, 2)
-            answer = step("job", [".venv/bin/python", "producer.py"], clone)
+            answer = step("job", producing, clone)
         finally:
             cluster.send_signal(signal.SIGINT)
             cluster.wait(LIMIT_SECONDS)

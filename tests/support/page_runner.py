@@ -29,7 +29,7 @@ COMMAND_SECONDS = 120.0
 
 _BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"(?:#|--|//) ([\w./-]+\.(?:py|yaml|toml|sql|txt))\s*\n")
-_ELSEWHERE = re.compile(r"^(pip|python3? -m venv|source|git|make|cd|apt|docker|\.venv/bin/pip)\b")
+_ELSEWHERE = re.compile(r"^(\.venv/bin/|pip|python3? -m venv|source|git|make|cd|apt|docker)\b")
 """Commands of the installation; the tests have their environment already."""
 _GOES_ON = re.compile(r"^jobmaster (dev(?! (status|stop))|agent run)|^uvicorn |runserver")
 
@@ -77,6 +77,9 @@ class PageRunner:
         """The snippets alone, as one program beside a development cluster with the handlers of the prelude."""
         name = f"page_{prelude.stem}"
         (self._project / f"{name}.py").write_text(prelude.read_text(encoding="utf-8"))
+        blocks = _BLOCK.findall(self._page.read_text(encoding="utf-8"))
+        whole = "\n\n".join(textwrap.dedent(text) for language, text in blocks if language == "python")
+        (self._project / "the_page.py").write_text(whole)  # for preludes whose agents run the handlers of the page
         try:
             self._start(f"jobmaster dev --handlers {name}")
             self._finish([sys.executable, "-m", "tests.support.snippets", str(self._page), name], self._page.name, [])

@@ -1,8 +1,9 @@
-"""``python -m tests.support.snippets PAGE PRELUDE``: executes the Python snippets of a page in turn, as one program.
+"""``python -m tests.support.snippets PAGE PRELUDE``: executes the snippets of a page in turn, as one program.
 
 The prelude is a module with what the page takes for granted: ``handlers``, handlers that it names, and the coroutine function
 ``before(cluster, names)``, which makes what snippets use (receipts, a connection). ``cluster`` is connected to the cluster of
-this environment.
+this environment. Where a page needs it, ``run_sql(text)`` executes a block of SQL, and ``after(names)`` calls what the
+snippets only define.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import jobmaster
 
-_SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SNIPPET = re.compile(r"^```(python|sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 async def execute(page: Path, prelude: str) -> None:
@@ -31,11 +32,16 @@ async def execute(page: Path, prelude: str) -> None:
     async with jobmaster.connect(handlers=before.handlers) as cluster:
         names["cluster"] = cluster
         await before.before(cluster, names)
-        for snippet in _SNIPPET.findall(page.read_text(encoding="utf-8")):
+        for language, snippet in _SNIPPET.findall(page.read_text(encoding="utf-8")):
+            if language == "sql":
+                before.run_sql(snippet)
+                continue
             code = compile(snippet, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             done = eval(code, names)  # noqa: S307 (a page of this repository)
             if inspect.iscoroutine(done):
                 await done
+        if hasattr(before, "after"):
+            await before.after(names)
 
 
 if __name__ == "__main__":

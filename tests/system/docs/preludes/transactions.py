@@ -21,9 +21,28 @@ async def send_mail(to: str) -> None:
     pass
 
 
+_servers: list[str] = []
+
+
+def run_sql(text: str) -> None:
+    """As in psql: each statement commits unless the text begins a transaction."""
+    with psycopg.connect(_servers[0], autocommit=True) as connection:
+        connection.execute(text)
+
+
 async def before(cluster: Cluster, names: dict[str, Any]) -> None:
-    connection = psycopg.connect(addresses(cluster.settings).dsn)
-    connection.execute("CREATE TABLE orders (id bigint, email text)")
-    connection.commit()
+    _servers.append(addresses(cluster.settings).dsn)
+    run_sql("CREATE TABLE orders (id bigint, email text); CREATE ROLE shop")
+    connection = psycopg.connect(_servers[0])
     names["connection"], names["cursor"] = connection, connection.cursor()
     names["cluster"] = jobmaster.connect_sync(load_settings().settings, handlers=handlers)
+
+
+async def after(names: dict[str, Any]) -> None:
+    """The last block declares a trigger: an order submits a job from now on, and only with its transaction."""
+    with psycopg.connect(_servers[0]) as connection:
+        connection.execute("INSERT INTO orders VALUES (8, 'b@example.org')")
+        connection.rollback()
+        connection.execute("INSERT INTO orders VALUES (9, 'c@example.org')")
+    held = names["cluster"].jobs(handler="mail.send", state="HELD")
+    assert [job.arguments for job in held] == [{"to": "c@example.org"}]
