@@ -33,7 +33,7 @@ def settled(cluster: Cluster, seconds: float = 20.0) -> None:
 # ---------------------------------------------------------------- stations
 
 
-def test_one_server_waits_as_the_formula_says() -> None:
+def test_waits_of_one_server_match_the_formula() -> None:
     draw, now, station, waits = random.Random(7), 0.0, Station(1), 0.0
     count, load = 100_000, 0.8
     for _ in range(count):
@@ -104,7 +104,7 @@ def test_utilisation_is_rate_times_cost() -> None:
     assert cluster.master.busy / seconds == pytest.approx(rate * COSTS.copy.of(1), rel=0.1)
 
 
-def test_a_seed_says_everything() -> None:
+def test_equal_seeds_give_equal_results() -> None:
     lines = [scenarios.step(SMALL, COSTS, 3000.0, 1.0, 9) for _ in range(2)]
     for line in lines:
         del line["took"]
@@ -203,7 +203,7 @@ def test_a_store_that_is_away_for_longer_than_a_lease_fences_its_agents_and_no_j
     assert cluster.finished == cluster.submitted
 
 
-def test_while_the_master_is_away_outcomes_are_kept_and_nobody_fences_himself() -> None:
+def test_while_the_master_is_away_outcomes_are_kept_and_no_agent_fences_itself() -> None:
     cluster = Cluster(SMALL, COSTS, rate=300.0, seed=2)
     control = Control(cluster)
     outage = Outage(cluster, control)

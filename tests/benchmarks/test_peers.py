@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", sorted(PEERS))
-def test_each_peer_has_an_adapter_and_says_what_it_promises(name: str) -> None:
+def test_each_peer_has_an_adapter_and_declares_its_guarantees(name: str) -> None:
     peer = PEERS[name]
     suffix = "mjs" if peer.node else "py"
     assert (ROOT / "benchmarks" / "peers" / f"{name}.{suffix}").is_file()

@@ -26,7 +26,7 @@ def test_what_is_kept_is_drawn_and_what_is_not_is_left_out(tmp_path: Path) -> No
         assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314
 
 
-def test_a_fleet_is_drawn_with_its_breaking_point_and_told_in_tables(tmp_path: Path) -> None:
+def test_a_fleet_is_drawn_with_its_breaking_point_and_listed_in_tables(tmp_path: Path) -> None:
     costs, fleet = Costs(), Fleet(20, 2, 1, producers=4, handler_us=500.0)
     found = [
         scenarios.ramp(Fleet(4, 1, 1, producers=2, handler_us=2000.0), costs, 1.0, 1, lambda _: None),

@@ -64,7 +64,7 @@ POINTS: dict[str, CrashPoint] = {
         "buckets in the master, not in the store", Situation.START, "master.create_buckets", AFTER, later=1
     ),
     "A2": CrashPoint(
-        "first (second) bucket open in the store, nobody serves it",
+        "first (second) bucket open in the store, no agent serves it",
         Situation.START,
         "store.open_bucket",
         AFTER,

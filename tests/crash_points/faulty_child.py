@@ -21,7 +21,7 @@ from jobmaster_agents.buckets import anti_entropy
 from jobmaster_agents.leader import maintenance, maintenance_schedule
 from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 
-CHORE_SECONDS = 0.5
+MAINTENANCE_SECONDS = 0.5
 
 
 def prepared() -> agent_main.RunAgent:
@@ -59,10 +59,10 @@ def hasten() -> None:
     anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
 
-    def chore(name: str, every_seconds: float, run: Any) -> maintenance_schedule.MaintenanceTask:
-        return maintenance_schedule.MaintenanceTask(name, min(every_seconds, CHORE_SECONDS), run)
+    def hastened(name: str, every_seconds: float, run: Any) -> maintenance_schedule.MaintenanceTask:
+        return maintenance_schedule.MaintenanceTask(name, min(every_seconds, MAINTENANCE_SECONDS), run)
 
-    vars(maintenance)["MaintenanceTask"] = chore
+    vars(maintenance)["MaintenanceTask"] = hastened
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ _ABLATIONS = (
     ),
     Ablation(
         "kept outcomes are applied last",
-        replace(_ALL, spilled_first=False),
+        replace(_ALL, kept_first=False),
         "kept, sent twice",
         master.THROWN_AWAY,
         1125,

@@ -40,7 +40,7 @@ class BucketProtocol:
         yield from outside.steps(setting, state)
         yield from owner.steps(setting, state)
         yield from work.steps(setting, state)
-        if setting.scope.spills:
+        if setting.scope.keeps_outcomes:
             yield from suspended.steps(setting, state)
         if setting.scope.exits:
             yield from work.leave(setting, state)

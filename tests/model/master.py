@@ -47,7 +47,7 @@ THROWN_AWAY = "a rescuer makes an outcome void that lies in the bucket it drains
 class Written(NamedTuple):
     """The end of one statement."""
 
-    verdict: str
+    result: str
     state: State
     broken: str = ""
 
@@ -277,7 +277,7 @@ def _move(rules: Rules, state: State, number: int, row: Row, broken: str) -> Wri
 
 def made_void(state: State, number: int, token: int) -> str:
     """What is broken when a rescuer takes this job from an outcome that waits to be applied."""
-    return THROWN_AWAY if any(each.entry[:2] == (number, token) for each in state.store.spilled) else ""
+    return THROWN_AWAY if any(each.entry[:2] == (number, token) for each in state.store.kept) else ""
 
 
 def names_bucket(job: Job) -> bool:

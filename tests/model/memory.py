@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.model.rules import Rules, Setting
-from tests.model.state import SAVE_PENDING, SUBMITTED_2, THAWED_LIST, Agent, Claimed, Copy, State
+from tests.model.state import SAVE_PENDING, SUBMITTED_2, UNFROZEN_LIST, Agent, Claimed, Copy, State
 
 _IDLE = ("waiting", "settled")
 
@@ -18,7 +18,7 @@ def adopt(setting: Setting, agent: Agent, claimed: Claimed, bucket: int = 1) -> 
         phase = "waiting" if live and setting.rules.one_live_copy else "queued"
         known = 0 if entry.origin in (SAVE_PENDING, SUBMITTED_2) else 1
         epoch = agent.epoch if bucket == 1 else 1
-        if claimed.name == THAWED_LIST:  # its rows bear the old epoch
+        if claimed.name == UNFROZEN_LIST:  # its rows bear the old epoch
             phase, epoch = ("held" if phase == "queued" else phase), epoch - 1
         copies.append(Copy(entry.job, entry.token, bucket, epoch, entry.origin, phase, claimed.name, known))
     return agent._replace(copies=tuple(sorted(copies)))

@@ -18,8 +18,8 @@ from tests.model.state import (
     Claimed,
     Copy,
     Entry,
+    KeptOutcome,
     Masterly,
-    Spilled,
     State,
     Store,
 )
@@ -143,12 +143,12 @@ def _go_on(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
     job = state.jobs[copy.job]
     for what, name in ends:
         written = master.write(setting, state, copy, what)
-        going_on = what == "persist" and written.verdict == master.ACCEPTED
+        going_on = what == "persist" and written.result == master.ACCEPTED
         after = written.state._replace(healthy=copy._replace(row=2) if going_on else None)
-        if written.verdict == master.STOPPED:  # it writes CANCELLED instead
+        if written.result == master.STOPPED:  # it writes CANCELLED instead
             after = written.state._replace(healthy=copy._replace(row=2))
         yield Step(
-            name if written.verdict == master.ACCEPTED else f"C is refused a {what}", after, broken=written.broken
+            name if written.result == master.ACCEPTED else f"C is refused a {what}", after, broken=written.broken
         )
     if job.failures < setting.scope.failures:
         written = master.write(setting, state, copy, "hold")
@@ -241,7 +241,7 @@ def _failover(setting: Setting, state: State) -> Iterator[Step[State]]:
 def _may_be_erased(state: State, number: int) -> bool:
     """A part relies on a commit about this job and is about to erase its copy in the store."""
     drains = [each.page for each in (state.rescuer, state.zombie) if each is not None and each.page is not None]
-    items = [page.item.entry if isinstance(page.item, Spilled) else page.item for page in drains if page.committed]
+    items = [page.item.entry if isinstance(page.item, KeptOutcome) else page.item for page in drains if page.committed]
     return any(item.job == number for item in items) or any(
         copy.job == number and copy.safe for copy in state.agent.copies
     )

@@ -1,4 +1,4 @@
-"""Agent A and its store: claim, re-read, put, delete lists, spill, and learning that the bucket is another's."""
+"""Agent A and its store: claim, re-read, put, delete lists, keep outcomes, and learning that the bucket is another's."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.model.state import (
     IN_FLIGHT,
     LOST,
     RETRIED,
-    THAWED_LIST,
+    UNFROZEN_LIST,
     WORKING,
     Claimed,
     Copy,
     Entry,
-    Spilled,
+    KeptOutcome,
     State,
     Store,
 )
 
 STOP_UNDONE = "an operator's stop is undone by the owner of the bucket"
 TAKEN_FROM_ITSELF = "a job is given back while its own agent is at it"
-_SPILLED_MAX = 2
+_KEPT_MAX = 2
 _NAMES = (1, 2)
 _TOKENS_MAX = 3
 """Onboarding by A goes no further than this; C has room beyond it, so that every job can end."""
@@ -68,8 +68,8 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
             yield from _reread(setting, state)
             if state.store.state in (*WORKING, FROZEN, DRAINING):
                 yield from _delete(setting, state)
-                if setting.scope.spills:
-                    yield from _spill(setting, state)
+                if setting.scope.keeps_outcomes:
+                    yield from _keep_outcome(setting, state)
         if setting.scope.onboards:
             yield from _onboard(setting, state)
         if state.bucket.state == ACTIVE:
@@ -124,7 +124,7 @@ def _delete(setting: Setting, state: State) -> Iterator[Step[State]]:
         yield Step("F4 settle: the list is deleted", deleted.with_agent(memory.without_list(state.agent, name)))
 
 
-def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
+def _keep_outcome(setting: Setting, state: State) -> Iterator[Step[State]]:
     """The master is away: outcomes are kept in the store, and lists whose every entry is safe or kept go in the same call.
 
     Memory keeps what it has, and writes it when the master is back in time; what was kept is for the next owner.
@@ -132,19 +132,19 @@ def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
     agent, store = state.agent, state.store
     for copy in agent.copies:
         what = {"done": "final", "failed": "hold"}.get(copy.phase)
-        kept = {(each.entry, each.what) for each in store.spilled}
-        if what is None or copy.bucket != 1 or len(kept) >= _SPILLED_MAX or (copy.entry, what) in kept:
+        kept = {(each.entry, each.what) for each in store.kept}
+        if what is None or copy.bucket != 1 or len(kept) >= _KEPT_MAX or (copy.entry, what) in kept:
             continue
         kept.add((copy.entry, what))
         others = [each for each in agent.copies if each.list == copy.list]
         covered = copy.list and all(each.safe or _is_kept(each, kept) for each in others)
         after = store._replace(
-            spilled=(*store.spilled, Spilled(what, copy.entry)),
+            kept=(*store.kept, KeptOutcome(what, copy.entry)),
             claimed=tuple(each for each in store.claimed if not covered or each.name != copy.list),
         )
         known = memory.without_list(agent, copy.list) if covered else agent
-        spilled = changed(setting, state, after).with_agent(known)
-        yield Step("R3 kept: the outcome lies in the store", spilled, fault=True)
+        moved = changed(setting, state, after).with_agent(known)
+        yield Step("R3 kept: the outcome lies in the store", moved, fault=True)
 
 
 def _is_kept(copy: Copy, kept: set[tuple[Entry, str]]) -> bool:
@@ -163,9 +163,9 @@ def _onboard(setting: Setting, state: State) -> Iterator[Step[State]]:
         if agent.leaving or (agent.copies and setting.scope.copies == 1):
             continue
         written = master.onboard(setting, state, number, 1)
-        if written.verdict == master.FENCED and _is_stopped(setting, state):
+        if written.result == master.FENCED and _is_stopped(setting, state):
             continue
-        if written.verdict == master.FENCED:
+        if written.result == master.FENCED:
             yield Step("onboarding refused by the bucket: forget it", memory.forgotten(state))
             continue
         marked = written.state.jobs[number].row
@@ -202,7 +202,7 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
 def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
     """Anti-entropy of the owner: rows of this bucket that have no copy in the store or in memory."""
     rules = setting.rules
-    if not rules.owner_repairs or (state.store.spilled and rules.repair_minds_kept):
+    if not rules.owner_repairs or (state.store.kept and rules.repair_minds_kept):
         return
     agent, store = state.agent, state.store
     if refuses(setting, state):
@@ -247,7 +247,7 @@ def _unfreeze(setting: Setting, state: State) -> Iterator[Step[State]]:
     """The new epoch in the store, then in memory; what had been onboarded is put aside, to be given back."""
     store, epoch = state.store, state.bucket.epoch
     if store.epoch < epoch and store.owner == "A" and store.state in (ACTIVE, FROZEN):
-        lists = (Claimed(THAWED_LIST, store.assigned),) if store.assigned else ()
+        lists = (Claimed(UNFROZEN_LIST, store.assigned),) if store.assigned else ()
         unfrozen = store._replace(
             state=ACTIVE, epoch=epoch, assigned=(), claimed=tuple(sorted((*store.claimed, *lists)))
         )

@@ -19,9 +19,9 @@ from tests.model.state import (
     Bucket,
     Copy,
     Entry,
+    KeptOutcome,
     Page,
     Rescuer,
-    Spilled,
     State,
     Store,
 )
@@ -136,11 +136,11 @@ def _fence(setting: Setting, state: State, me: Rescuer, at: _At) -> Iterator[Ste
 
 
 def _next_page(setting: Setting, store: Store) -> Page | None:
-    spilled = [Page("spilled", 0, each) for each in store.spilled]
+    kept = [Page("kept", 0, each) for each in store.kept]
     others = [Page("claimed", each.name, each.entries[0]) for each in store.claimed]
     others += [Page("pending", 0, entry) for entry in store.pending[:1]]
     others += [Page("assigned", 0, entry) for entry in store.assigned[:1]]
-    pages = spilled + others if setting.rules.spilled_first else others + spilled
+    pages = kept + others if setting.rules.kept_first else others + kept
     return pages[0] if pages else None
 
 
@@ -154,7 +154,7 @@ def _move(setting: Setting, state: State, me: Rescuer, mine: bool, at: _At) -> I
         yield Step("V1 removed from the store", at(after, me._replace(page=now, at="pages" if mine else "fence")))
         return
     written = _commit(setting, state, me, page.item)
-    if written.verdict == master.FENCED and setting.rules.two_refusals:
+    if written.result == master.FENCED and setting.rules.two_refusals:
         yield Step("rescuer refused by the bucket: superseded", at(state, None))
         return
     now = None if page.removed else page._replace(committed=True)
@@ -165,11 +165,11 @@ def _move(setting: Setting, state: State, me: Rescuer, mine: bool, at: _At) -> I
         yield Step("V0 moved, reply lost", written.state, fault=True, broken=written.broken)
 
 
-def _commit(setting: Setting, state: State, me: Rescuer, item: Entry | Spilled) -> master.Written:
-    if isinstance(item, Spilled):
+def _commit(setting: Setting, state: State, me: Rescuer, item: Entry | KeptOutcome) -> master.Written:
+    if isinstance(item, KeptOutcome):
         job, token, origin = item.entry
         written = master.write(setting, state, Copy(job, token, 1, 1, origin, "", 0, 1), item.what)
-        if not written.broken and written.verdict == master.REFUSED and state.jobs[job].outcomes == 0:
+        if not written.broken and written.result == master.REFUSED and state.jobs[job].outcomes == 0:
             row = state.jobs[job].row
             by_rescue = row is not None and row.origin == BY_RESCUER
             return written._replace(broken=master.THROWN_AWAY if by_rescue else "")
@@ -179,8 +179,8 @@ def _commit(setting: Setting, state: State, me: Rescuer, item: Entry | Spilled) 
 
 def without(store: Store, page: Page) -> Store:
     item = page.item
-    if isinstance(item, Spilled):
-        return store._replace(spilled=tuple(each for each in store.spilled if each != item))
+    if isinstance(item, KeptOutcome):
+        return store._replace(kept=tuple(each for each in store.kept if each != item))
     if page.where == "claimed":
         kept = []
         for each in store.claimed:

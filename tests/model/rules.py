@@ -50,7 +50,7 @@ class Rules:
     """An owner that a store refuses declares its bucket LOST."""
     minds_stop: bool = True
     """... but not one that an operator has frozen: refused by its lock, it asks the row, and keeps what it holds."""
-    spilled_first: bool = True
+    kept_first: bool = True
     rescuer_commits_first: bool = True
     rescuer_minds_final: bool = True
     rescuer_minds_bucket: bool = True
@@ -118,7 +118,7 @@ class Scope:
     onboards: bool = True
     persists: bool = True
     fenced_start: bool = False
-    spills: bool = False
+    keeps_outcomes: bool = False
     suspends: bool = False
     """Jobs start only under the store's term, and kept outcomes leave memory."""
     rescuer_crash: bool = False

@@ -29,7 +29,7 @@ WORKING = (ACTIVE, COMPLETING)
 # Ghost: which assignment an entry or a row stems from.
 SAVE_PENDING, ONBOARDED, RETRIED, ELSEWHERE, SUBMITTED_2, BY_PRODUCER, BY_RESCUER = range(7)
 
-THAWED_LIST = 4
+UNFROZEN_LIST = 4
 """Name of the claimed list into which the store moves what had been onboarded before an emergency stop."""
 
 
@@ -76,7 +76,7 @@ class Entry(NamedTuple):
     origin: int
 
 
-class Spilled(NamedTuple):
+class KeptOutcome(NamedTuple):
     """An outcome kept in the store while the master was away."""
 
     what: str
@@ -107,7 +107,7 @@ class Store(NamedTuple):
     pending: tuple[Entry, ...] = ()
     assigned: tuple[Entry, ...] = ()
     claimed: tuple[Claimed, ...] = ()
-    spilled: tuple[Spilled, ...] = ()
+    kept: tuple[KeptOutcome, ...] = ()
     granted: bool = False
     """It stands for the owner, or stood for the former one: a rescuer waits."""
 
@@ -116,7 +116,7 @@ class Store(NamedTuple):
         return [*self.pending, *self.assigned, *(entry for each in self.claimed for entry in each.entries)]
 
     def empty(self) -> bool:
-        return not (self.pending or self.assigned or self.claimed or self.spilled)
+        return not (self.pending or self.assigned or self.claimed or self.kept)
 
 
 class Copy(NamedTuple):
@@ -166,7 +166,7 @@ class Page(NamedTuple):
 
     where: str
     name: int
-    item: Entry | Spilled
+    item: Entry | KeptOutcome
     committed: bool = False
     removed: bool = False
 
@@ -240,6 +240,6 @@ class State(NamedTuple):
         store = self.store
         return (
             any(entry.job == number for entry in store.copies())
-            or any(each.entry.job == number for each in store.spilled)
+            or any(each.entry.job == number for each in store.kept)
             or self.kept_elsewhere(number)
         )

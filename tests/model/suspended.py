@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tests.model import master, memory, owner
 from tests.model.explorer import Step
 from tests.model.rules import Setting
-from tests.model.state import WORKING, Copy, Spilled, State
+from tests.model.state import WORKING, Copy, KeptOutcome, State
 
 OVERTAKEN = "a job starts under a store's term in a bucket that is being emptied"
 
@@ -23,7 +23,7 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
     if setting.scope.suspends:
         yield from _word(setting, state)
     at_work = agent.mode == "up" and not agent.leaving and not owner.refuses(setting, state)
-    if at_work and store.spilled and rules.owner_applies:
+    if at_work and store.kept and rules.owner_applies:
         yield from apply_kept(setting, state)
 
 
@@ -66,17 +66,17 @@ def let_go(setting: Setting, state: State, copy: Copy, *, is_kept: bool) -> Stat
 
 def apply_kept(setting: Setting, state: State) -> Iterator[Step[State]]:
     """An owner finds outcomes that its bucket keeps: written first, under their own identity, removed second."""
-    spilled = state.store.spilled[0]
-    rest = owner.changed(setting, state, state.store._replace(spilled=state.store.spilled[1:]))
-    written = _written(setting, state, spilled)
+    outcome = state.store.kept[0]
+    rest = owner.changed(setting, state, state.store._replace(kept=state.store.kept[1:]))
+    written = _written(setting, state, outcome)
     if not setting.rules.apply_commits_first:
         yield Step("kept outcome removed, not written", rest)
     if written.state != state:
         yield Step("kept outcome applied by its owner", written.state, broken=written.broken)
-    elif written.verdict in (master.ACCEPTED, master.REFUSED):
+    elif written.result in (master.ACCEPTED, master.REFUSED):
         yield Step("kept outcome removed", rest)
 
 
-def _written(setting: Setting, state: State, spilled: Spilled) -> master.Written:
-    job, token, origin = spilled.entry
-    return master.write(setting, state, Copy(job, token, 1, 1, origin, "", 0, 1), spilled.what)
+def _written(setting: Setting, state: State, outcome: KeptOutcome) -> master.Written:
+    job, token, origin = outcome.entry
+    return master.write(setting, state, Copy(job, token, 1, 1, origin, "", 0, 1), outcome.what)

@@ -87,7 +87,7 @@ def test_a_way_out_that_needs_a_fault_is_no_way_out() -> None:
     assert report.violation.trace == ()
 
 
-def test_a_cut_exploration_says_so_and_proves_nothing() -> None:
+def test_a_cut_exploration_is_reported_as_cut_and_proves_nothing() -> None:
     report = explore(Counter(pit=True), states_max=5)
     assert report.cut
     assert report.result() == "cut"

@@ -1,4 +1,4 @@
-"""Agent A and its copies: start, run, record, give back, try again; apply what was spilled."""
+"""Agent A and its copies: start, run, record, give back, try again; apply kept outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from tests.model import master, memory, owner, suspended
 from tests.model.explorer import Step
 from tests.model.rules import Setting
-from tests.model.state import ACTIVE, ASSIGNED, COMPLETING, READY, RETRIED, WORKING, Agent, Copy, Entry, Spilled, State
+from tests.model.state import (
+    ACTIVE,
+    ASSIGNED,
+    COMPLETING,
+    READY,
+    RETRIED,
+    WORKING,
+    Agent,
+    Copy,
+    Entry,
+    KeptOutcome,
+    State,
+)
 
 TWICE = "one live copy: the same assignment is started twice in one agent"
 LATE_START = 'a start="fenced" is authorised after the bucket was lost'
@@ -45,7 +57,7 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _let_go(setting: Setting, state: State, copy: Copy, what: str) -> Iterator[Step[State]]:
-    is_kept = Spilled(what, copy.entry) in state.store.spilled
+    is_kept = KeptOutcome(what, copy.entry) in state.store.kept
     after = suspended.let_go(setting, state, copy, is_kept=is_kept)
     if after is not None:
         yield Step("memory lets go of a kept outcome", after)
@@ -78,7 +90,7 @@ def _authorise(setting: Setting, state: State, copy: Copy) -> Iterator[Step[Stat
     row = state.jobs[copy.job].row
     written = master.write(setting, state, copy, "persist")
     broken = written.broken
-    if written.verdict == master.ACCEPTED:
+    if written.result == master.ACCEPTED:
         if not master.owns(state, copy, *WORKING):
             broken = LATE_START
         elif row is not None and row.flag:
@@ -103,7 +115,7 @@ def _run(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
     scope = setting.scope
     if scope.persists and copy.row < 2 and not scope.fenced_start:
         written = master.write(setting, state, copy, "persist")
-        if written.verdict == master.ACCEPTED:
+        if written.result == master.ACCEPTED:
             yield Step("persist: in flight", _to(written.state, copy, "running", 2), broken=written.broken)
             if scope.lost_commits:
                 yield Step("persist: committed, reply lost", _to(written.state, copy, "running", 1), fault=True)
@@ -120,11 +132,11 @@ def _run(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
 
 def _not_accepted(setting: Setting, written: master.Written, copy: Copy, what: str) -> Iterator[Step[State]]:
     state = written.state
-    if written.verdict == master.STOPPED:  # a cancel request: its row holds all of it, so the list may go
+    if written.result == master.STOPPED:  # a cancel request: its row holds all of it, so the list may go
         yield Step(f"{what}: stopped by a cancel request", _to(state, copy, "done", 2))
-    elif written.verdict == master.FENCED and setting.rules.minds_stop and master.stopped(state, copy):
+    elif written.result == master.FENCED and setting.rules.minds_stop and master.stopped(state, copy):
         return  # it asks the row, and keeps what it holds
-    elif written.verdict == master.FENCED and setting.rules.two_refusals:
+    elif written.result == master.FENCED and setting.rules.two_refusals:
         yield Step(f"{what} refused by the bucket: forget it", memory.forgotten(state))
     else:
         after = state.with_agent(memory.settled(state.agent, copy, accepted=False))
@@ -153,7 +165,7 @@ def _record(
     """A write that needs no bucket lock."""
     written = master.write(setting, state, copy, what, bare=bare)
     after = written.state
-    accepted = written.verdict == master.ACCEPTED
+    accepted = written.result == master.ACCEPTED
     settled = after.with_agent(memory.settled(after.agent, copy, accepted=accepted))
     yield Step(name if accepted else f"{what} refused by the row", settled, broken=written.broken)
     if accepted and setting.scope.lost_commits and after != state:
@@ -174,7 +186,7 @@ def _fail(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
         return
     written = master.write(setting, state, copy, "here")
     after, row = written.state, written.state.jobs[copy.job].row
-    if written.verdict != master.ACCEPTED:
+    if written.result != master.ACCEPTED:
         yield from _not_accepted(setting, written, copy, "retry here")
         return
     broken = written.broken
@@ -205,7 +217,7 @@ def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
     elif agent.leaving == 1 and store.state == ACTIVE:
         closed = owner.changed(setting, state, store._replace(state=COMPLETING))
         yield Step("G1 store closed to submits", closed.with_agent(agent._replace(leaving=2)))
-    elif agent.leaving == 2 and store.spilled and not agent.copies:
+    elif agent.leaving == 2 and store.kept and not agent.copies:
         yield from suspended.apply_kept(setting, state)
     elif agent.leaving == 2 and store.state == COMPLETING and store.empty() and not agent.copies:
         empty = owner.changed(setting, state, store._replace(state=READY))

@@ -114,7 +114,7 @@ def test_every_variable_that_the_code_names_is_known() -> None:
     assert unknown == []
 
 
-def test_the_shape_has_only_what_the_forms_can_say() -> None:
+def test_the_schema_has_only_what_the_forms_can_express() -> None:
     """Lists hold leaves, and sections sit in tables or sections: nothing deeper was ever needed."""
 
     def walk(shape: Shape, depth: int) -> int:

@@ -38,7 +38,7 @@ def wrong_names(text: str) -> list[str]:
     return [match[0] for pattern in (_INSTALLED, _WITH_EXTRA, _METADATA) for match in pattern.finditer(text)]
 
 
-def test_no_text_tells_to_install_the_project_of_the_same_name() -> None:
+def test_no_text_recommends_to_install_the_project_of_the_same_name() -> None:
     found = {name: wrong_names(text) for name, text in texts().items() if name not in ALLOWED}
     found = {name: wrong for name, wrong in found.items() if wrong}
     assert found == {}, f"the distribution is {DISTRIBUTION}"

@@ -222,7 +222,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
         assert source(path).startswith(f"-- {number} {name.replace('_', ' ')}: ")
 
 
-def test_no_name_says_nothing() -> None:
+def test_no_file_name_is_meaningless() -> None:
     assert [item for path in files() for item in tidy.banned_name(path.relative_to(ROOT))] == []
 
 

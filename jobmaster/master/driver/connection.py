@@ -1,8 +1,8 @@
 """Connections to the master: every call is bounded in time, and a connection whose last call is in doubt is cut.
 
 ``close()`` and the release of a cancelled connection can hang for ever behind a frozen server, so neither is awaited without
-a limit, and after a time-out or a cancellation the socket is dropped. No
-statement is sent on lending or returning (asyncpg's pool resets with one): ours leave nothing behind.
+a limit, and after a time-out or a cancellation the socket is dropped. No statement is sent when a connection is lent or
+returned (asyncpg's pool sends a reset): the statements of this package leave no session state behind.
 """
 
 from __future__ import annotations

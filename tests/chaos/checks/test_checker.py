@@ -291,7 +291,7 @@ def test_one_seed_is_one_schedule_and_every_kind_comes_before_any_comes_twice() 
     assert all(planned.at > 0 and planned.at + planned.seconds <= 300 for planned in one)
 
 
-def test_the_page_says_what_the_catalogue_and_the_kept_reports_say() -> None:
+def test_the_page_matches_the_catalogue_and_the_kept_reports() -> None:
     kept = page.PAGE.read_text(encoding="utf-8")
     assert page.made(kept) == kept, "run: python -m tests.chaos.page"
 

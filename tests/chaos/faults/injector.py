@@ -80,9 +80,7 @@ class FaultInjector:
         while not self._over.wait(_LOOK_SECONDS):
             try:
                 self._look()
-            except (
-                Exception
-            ) as error:  # a driver raises many kinds of errors during a fault; the next second tries again
+            except Exception as error:  # a driver raises many kinds during a fault; the next second tries again
                 self._log_line(f"{self.seconds:6.1f}  cannot look now: {error!r}")
 
     def inject(self, planned: Planned) -> None:

@@ -203,10 +203,10 @@ class Owner(Participant):
         for job_id in lived.cancelled:
             await self.master.requests.cancel(job_id, tombstone=None, actor="test")
         lived.kept_final, lived.kept_hold = await self.submit(count), await self.submit(count)
-        entries = await self.claim("spill", 2 * count)
+        entries = await self.claim("kept", 2 * count)
         outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
         outcomes += [keep_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
-        assert await self.store.keep_outcomes(self.fence, outcomes, ["spill"]) is ReplyStatus.OK
+        assert await self.store.keep_outcomes(self.fence, outcomes, ["kept"]) is ReplyStatus.OK
         lived.processing = await self.submit(count)
         await self.persist(await self.claim("run", count))
         lived.finished = await self.submit(count)

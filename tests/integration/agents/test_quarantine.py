@@ -30,7 +30,7 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
         good += await owner.submit(2)
         if entry is bad[0]:
             await owner.claim("one", 3)
-    spilled = await owner.submit(1)
+    in_kept = await owner.submit(1)
     lying = await owner.claim("two", 4)
     outcomes = [b"\x93junk", *(keep_final(fence, owner.final(entry)) for entry in lying)]
     assert await store.keep_outcomes(fence, outcomes, ["two"]) is ReplyStatus.OK
@@ -38,10 +38,10 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
     good += await owner.submit(2)
     good += await owner.onboard(2)
     assert await store.assign(fence, [(0, encode_entry(bad[2]))]) is ReplyStatus.OK
-    return [encode_entry(each) for each in bad[:3]] + outcomes[:2], good + spilled
+    return [encode_entry(each) for each in bad[:3]] + outcomes[:2], good + in_kept
 
 
-async def test_what_no_table_takes_goes_to_quarantine_and_blocks_nobody(
+async def test_entries_that_no_table_accepts_go_to_quarantine_and_block_no_others(
     driven: DrivenCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     owner, rescuer = await driven.owner(), await driven.agent()
@@ -85,8 +85,8 @@ async def test_what_the_quarantine_does_not_take_either_stays_in_the_store(drive
     assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
 
 
-async def test_a_master_that_refuses_everybody_quarantines_nobody(driven: DrivenCluster) -> None:
-    """Rights that were taken away, a trigger that raises: that is no fault of the entries, and may be over tomorrow."""
+async def test_a_master_that_refuses_every_write_puts_no_entry_into_quarantine(driven: DrivenCluster) -> None:
+    """Missing rights, or a trigger that raises: the entries are not the cause, and the next try may succeed."""
     owner, rescuer = await driven.owner(), await driven.agent()
     ids = await owner.submit(3)
     await owner.die()

@@ -124,7 +124,7 @@ async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(d
     assert sorted((row["id"].bytes, row["state"]) for row in rows) == sorted((job_id, "HELD") for job_id in submitted)
 
 
-async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(driven: DrivenCluster) -> None:
+async def test_the_event_of_a_drained_bucket_counts_the_moved_jobs(driven: DrivenCluster) -> None:
     owner, rescuer = await driven.owner(), await driven.agent()
     await owner.submit(4)
     await owner.claim("one", 2)
@@ -289,7 +289,7 @@ async def test_a_rescuer_that_only_lost_answers_finishes_itself(driven: DrivenCl
         await rescuer.store.close()
 
 
-async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(driven: DrivenCluster) -> None:
+async def test_a_bucket_taken_by_a_claim_without_reply_is_found_by_its_rescuer(driven: DrivenCluster) -> None:
     """The claim was committed, its answer lost. No other agent may take the bucket while its owner lives."""
     owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live(2)
@@ -305,7 +305,7 @@ async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(driven:
     await check(driven, owner, lived)
 
 
-async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(driven: DrivenCluster) -> None:
+async def test_a_leaving_rescuer_gives_back_a_bucket_claimed_without_reply(driven: DrivenCluster) -> None:
     owner, leaving, heir = await driven.owner(), await driven.agent(), await driven.agent()
     lived = await owner.live(2)
     await owner.die()
@@ -356,7 +356,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(driven: Driven
     assert await zombie.store.remove_page(drain.fence, page) is ReplyStatus.FENCED
 
 
-async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(driven: DrivenCluster) -> None:
+async def test_an_older_drain_of_the_same_agent_is_refused_like_that_of_another(driven: DrivenCluster) -> None:
     """It gave the bucket back and took it again: the owner is the same, only the epoch differs."""
     owner, rescuer = await driven.owner(), await driven.agent()
     submitted = await owner.submit(2)

@@ -261,7 +261,7 @@ async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: A
     assert not any(report.violations.values()), report.evidence
 
 
-async def test_the_young_are_not_judged(history: AuditedCluster) -> None:
+async def test_young_rows_are_not_audited(history: AuditedCluster) -> None:
     """I8 waits until it has been quiet; the same row is a violation afterwards."""
     await in_no_bucket_at_all(history)
     assert (await history.audit(quiet_seconds=60.0)).violations["I8"] == 0

@@ -430,9 +430,7 @@ async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
     assert len({(await task).id for task in [*first, late]}) == 11
 
 
-async def test_a_closed_cluster_takes_nothing_more_and_says_so(
-    client: ClientFixture, open_cluster: OpenCluster
-) -> None:
+async def test_calls_to_a_closed_cluster_raise_an_error(client: ClientFixture, open_cluster: OpenCluster) -> None:
     cluster = await open_cluster()
     receipt = await cluster.submit(resize, {"path": "a"})
     await cluster.close()

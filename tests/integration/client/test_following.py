@@ -50,7 +50,7 @@ async def test_a_result_arrives_by_the_news_and_typed(client: ClientFixture) -> 
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_many_waiters_on_many_jobs_hear_of_their_own(client: ClientFixture) -> None:
+async def test_many_waiters_on_many_jobs_get_their_own_results(client: ClientFixture) -> None:
     receipts = [await client.cluster.submit(resize, {"path": str(i)}) for i in range(40)]
     waiters = [asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS)) for receipt in receipts]
     everything = asyncio.create_task(client.cluster.wait_all(receipts, timeout=PATIENCE_SECONDS))
@@ -156,7 +156,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
 
 
 @pytest.mark.usefixtures("never_reread")
-async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(client: ClientFixture) -> None:
+async def test_a_job_that_ends_between_the_first_read_and_the_wait_is_noticed(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"})
     states = client.master.queries.states
     looks = 0
@@ -175,7 +175,7 @@ async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(client:
     assert looks == 2
 
 
-async def test_a_job_that_did_not_succeed_says_how_it_ended(client: ClientFixture) -> None:
+async def test_the_result_of_a_failed_job_raises_its_state_and_error(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"})
     info = ErrorInfo(type="ValueError", message="no such picture")
     for bucket in client.agent.buckets["default", 3]:
@@ -244,7 +244,7 @@ async def test_cancel_of_a_job_only_a_bucket_knows_writes_the_row_and_refuses_th
     assert await client.rows() == {receipt.id_bytes: "CANCELLED"}
 
 
-async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(client: ClientFixture) -> None:
+async def test_cancel_of_a_job_in_flight_is_a_request_in_its_owners_next_claim(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, {"path": "a"}, durability="master")
     assert receipt.level is Durability.MASTER
     assert await receipt.cancel() is JobState.ASSIGNED

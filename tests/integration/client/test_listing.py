@@ -167,7 +167,7 @@ async def test_a_view_shows_what_went_in_what_came_out_and_when(client: ClientFi
     assert (await later.get()).failed_because == "cancelled"
 
 
-async def test_a_list_without_payload_says_so(client: ClientFixture) -> None:
+async def test_arguments_and_result_of_a_list_without_payload_raise_an_error(client: ClientFixture) -> None:
     await held(client, 1, tags=["t"])
     (view,) = await client.cluster.jobs(payload=False)
     assert (view.tags, view.arguments_json) == (("t",), b"{}")

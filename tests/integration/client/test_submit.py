@@ -202,7 +202,7 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
     assert (await fresh.submit("pay", {"employee": 3})).bucket_id == payroll.id
 
 
-async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_says_no(
+async def test_a_producer_reads_a_redeployed_signature_when_its_cached_one_refuses(
     client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await open_cluster(handlers=Handlers())
@@ -267,7 +267,7 @@ async def test_an_id_of_another_time_is_refused(client: ClientFixture) -> None:
         await client.cluster.submit(resize, {"path": "a"}, job_id=old)
 
 
-async def test_a_key_names_one_job_whoever_submits_it_how_often(
+async def test_a_key_names_one_job_for_any_number_of_submits_and_clients(
     client: ClientFixture, open_cluster: OpenCluster
 ) -> None:
     other = await open_cluster()
@@ -382,7 +382,7 @@ async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_maste
     assert durable.level is Durability.MASTER
 
 
-async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(client: ClientFixture) -> None:
+async def test_an_unserved_job_is_marked_in_its_receipt_or_its_submit_raises(client: ClientFixture) -> None:
     """Whichever way the job goes: through the buckets of the group, as a row due later, under a key."""
     ways: list[dict[str, Any]] = [{}, {"after": 9999.0}, {"durability": "master"}, {"idempotency_key": "k"}]
     for options in ways:

@@ -133,7 +133,7 @@ async def test_bulk_cancel_and_errors_come_through(client: ClientFixture, plain:
     assert len(await client.waiting()) == 3000
 
 
-async def test_a_closed_one_says_so(plain: SyncCluster) -> None:
+async def test_submit_on_a_closed_cluster_raises_an_error(plain: SyncCluster) -> None:
     def work() -> None:
         plain.submit(resize, {"path": "a"})
         plain.close()
@@ -160,7 +160,7 @@ async def test_an_opener_that_fails_is_asked_again_next_time(client: ClientFixtu
     await asyncio.to_thread(cluster.close)
 
 
-async def test_a_forked_child_is_told_to_open_its_own(plain: SyncCluster) -> None:
+async def test_use_in_a_forked_child_is_refused_with_advice(plain: SyncCluster) -> None:
     def work() -> str:
         plain.submit(resize, {"path": "a"})
         reading, writing = os.pipe()

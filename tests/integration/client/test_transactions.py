@@ -28,7 +28,7 @@ async def test_the_job_exists_if_and_only_if_the_caller_commits(client: ClientFi
     await connection.close()
 
 
-async def test_the_owner_is_told_after_the_commit_and_only_then(client: ClientFixture) -> None:
+async def test_the_owner_gets_a_hint_after_the_commit_and_not_before(client: ClientFixture) -> None:
     connection = await client.connect()
     await client.cluster.submit(resize, {"path": "warm the map"})
     buckets = [bucket.id for bucket in client.agent.buckets["default", 3]]
@@ -47,7 +47,7 @@ async def test_the_owner_is_told_after_the_commit_and_only_then(client: ClientFi
     await connection.close()
 
 
-async def test_a_block_that_raises_rolls_back_and_tells_nobody(client: ClientFixture) -> None:
+async def test_a_block_that_raises_rolls_back_and_sends_no_hint(client: ClientFixture) -> None:
     connection = await client.connect()
 
     async def failing() -> None:

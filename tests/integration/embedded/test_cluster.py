@@ -38,7 +38,7 @@ async def write(cluster: EmbeddedCluster) -> None:
         client.set("kept", 42)
 
 
-async def test_both_answer_and_say_what_they_are(directory: Path) -> None:
+async def test_both_servers_answer_and_report_their_version(directory: Path) -> None:
     with EmbeddedCluster(directory, FAST) as cluster:
         await write(cluster)
         status = cluster.status()

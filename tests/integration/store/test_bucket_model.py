@@ -127,7 +127,7 @@ class BucketMachine(RuleBasedStateMachine):
             self.safe_elsewhere |= set(self.claimed.pop(name, []))
 
     @rule(chosen=st.sets(names))
-    def spill(self, chosen: set[str]) -> None:
+    def keep_outcomes(self, chosen: set[str]) -> None:
         lists = sorted(chosen & self.claimed.keys())
         items = [item for name in lists for item in self.claimed[name]]
         status = self.call(self.store.keep_outcomes(self.fence, items, lists))

@@ -20,7 +20,7 @@ async def rescuer(one_bucket: OneBucketStore) -> Fence:
     return Fence(one_bucket.bucket_id, 2, AgentId(new_id()))
 
 
-async def test_a_higher_epoch_takes_the_bucket_and_shuts_everybody_out(
+async def test_a_higher_epoch_takes_the_bucket_and_refuses_all_others(
     one_bucket: OneBucketStore, rescuer: Fence
 ) -> None:
     await one_bucket.submit(make_items(1))

@@ -72,7 +72,7 @@ async def test_unfrozen_it_works_under_the_new_epoch_alone(one_bucket: OneBucket
     assert (await one_bucket.submit(make_items(1))).status is ReplyStatus.OK
 
 
-async def test_what_had_been_onboarded_waits_in_a_list_that_tells_its_epoch(one_bucket: OneBucketStore) -> None:
+async def test_what_had_been_onboarded_waits_in_a_list_named_after_its_epoch(one_bucket: OneBucketStore) -> None:
     store, fence = one_bucket.store, one_bucket.fence
     onboarded = [make_entry(token=2) for _ in range(3)]
     await store.assign(fence, [(0, encode_entry(entry)) for entry in onboarded])

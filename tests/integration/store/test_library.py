@@ -36,7 +36,7 @@ def test_every_file_has_a_header(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_file_registers_one_function_under_its_name_and_with_the_flags_it_says(name: str) -> None:
+def test_every_file_registers_one_function_with_its_name_and_declared_flags(name: str) -> None:
     source = library.sources()[name]
     assert re.findall(r"function_name = '(\w+)'", source) == [f"{library.PREFIX}{name}"]
     said = re.search(r"^-- flags: ([\w-]+)", _header(name), re.MULTILINE)
@@ -122,7 +122,7 @@ async def test_an_earlier_build_that_was_loaded_meanwhile_gives_way_to_the_call_
     assert await _code(server.url) == library.text()
 
 
-async def test_a_full_store_takes_no_other_build_and_the_error_tells_the_way_out(
+async def test_a_full_store_takes_no_other_build_and_the_error_names_the_fix(
     connect: Connect, new_valkey: NewServer
 ) -> None:
     server = new_valkey()

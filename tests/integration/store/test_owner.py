@@ -1,4 +1,4 @@
-"""What an owner may do: open, claim, settle, assign, spill, re-read, close."""
+"""What an owner may do: open, claim, settle, assign, keep outcomes, re-read, close."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_a_claim_is_cut_by_its_bytes_and_takes_one_at_least(one_bucket: On
     assert (await one_bucket.store.claim(one_bucket.fence, "me-9", 1000)).raw == []
 
 
-async def test_a_claim_that_is_cut_says_that_more_is_due(one_bucket: OneBucketStore) -> None:
+async def test_the_reply_of_a_cut_claim_shows_that_more_is_due(one_bucket: OneBucketStore) -> None:
     await one_bucket.store.assign(one_bucket.fence, [(1, item) for item in make_items(2, size=1000)])
     answer = await one_bucket.store.claim(one_bucket.fence, "a", 10, 1500)
     assert len(answer.raw) == 1
@@ -219,7 +219,7 @@ async def test_a_claimed_list_lies_there_until_it_is_settled(one_bucket: OneBuck
     assert await one_bucket.field("ver") == version
 
 
-async def test_settle_publishes_the_finished_whatever_the_fence_says(one_bucket: OneBucketStore) -> None:
+async def test_settle_publishes_the_finished_even_with_a_superseded_fence(one_bucket: OneBucketStore) -> None:
     ids = [new_id() for _ in range(3)]
     news = one_bucket.store.finished()
     assert await anext(news) == b""
@@ -239,7 +239,7 @@ async def test_assigning_the_same_entry_again_changes_nothing(one_bucket: OneBuc
     assert depth.assigned == 1500
 
 
-async def test_spill_keeps_the_outcomes_and_drops_their_lists_at_once(one_bucket: OneBucketStore) -> None:
+async def test_keep_outcomes_stores_them_and_drops_their_lists_at_once(one_bucket: OneBucketStore) -> None:
     items = make_items(3)
     await one_bucket.submit(items)
     await one_bucket.store.claim(one_bucket.fence, "a", 2)
@@ -252,7 +252,7 @@ async def test_spill_keeps_the_outcomes_and_drops_their_lists_at_once(one_bucket
     assert await one_bucket.raw.lrange(one_bucket.store.keys.bucket(one_bucket.bucket_id).kept, 0, -1) == outcomes
 
 
-async def test_after_close_intake_the_owner_goes_on_and_nobody_adds(one_bucket: OneBucketStore) -> None:
+async def test_after_close_intake_the_owner_goes_on_and_no_job_is_added(one_bucket: OneBucketStore) -> None:
     items = make_items(2)
     await one_bucket.submit(items)
     await assert_ok(one_bucket.store.close_intake(one_bucket.fence))

@@ -197,7 +197,7 @@ async def test_a_loop_that_stood_still_does_not_blame_the_store(one_bucket: OneB
     assert await call != [None]
 
 
-async def test_a_server_that_is_gone_is_unavailable_and_all_callers_hear_it_together(
+async def test_a_server_that_is_gone_is_unavailable_to_all_callers_at_once(
     connect: Connect, new_valkey: NewServer
 ) -> None:
     server = new_valkey()
@@ -219,7 +219,7 @@ async def test_a_server_that_is_gone_is_unavailable_and_all_callers_hear_it_toge
     assert (await submit(store, fence.bucket_id, make_items(1))).status is ReplyStatus.OK
 
 
-async def test_a_server_that_lost_everything_gets_its_functions_again_and_the_owner_hears_of_the_loss(
+async def test_an_emptied_server_gets_its_functions_again_and_refuses_the_owner_by_generation(
     connect: Connect, new_valkey: NewServer
 ) -> None:
     server = new_valkey(appendonly="no")
@@ -255,7 +255,7 @@ async def test_a_connection_attempt_outlives_the_caller_that_began_it(connect: C
     assert await second == []
 
 
-async def test_a_closed_store_says_so(connect: Connect) -> None:
+async def test_calls_to_a_closed_store_raise_an_error(connect: Connect) -> None:
     store = await connect()
     await store.close()
     await store.close()

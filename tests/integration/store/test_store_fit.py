@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 NewServer = Callable[..., ValkeyServer]
 
 
-async def test_health_tells_what_the_store_says(connect: Connect) -> None:
+async def test_health_returns_the_settings_of_the_server(connect: Connect) -> None:
     store = await connect(initialise=False)
     assert (await store.health()).generation is None
     uid, generation = new_id(), new_id()
@@ -165,7 +165,9 @@ async def test_a_url_that_cannot_be_used_is_refused(connect: Connect, url: str) 
         await connect(url=url)
 
 
-async def test_nobody_there_is_unavailable_and_the_password_stays_hidden(connect: Connect, port: int) -> None:
+async def test_a_port_without_a_server_is_unavailable_and_the_password_stays_hidden(
+    connect: Connect, port: int
+) -> None:
     with pytest.raises(Unavailable, match="cannot be reached") as caught:
         await connect(url=f"redis://me:s3cret@127.0.0.1:{port}/0")
     assert "s3cret" not in str(caught.value)

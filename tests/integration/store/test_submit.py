@@ -192,7 +192,7 @@ async def test_find_looks_at_every_place_within_its_bound(one_bucket: OneBucketS
     assert await store.find([], asked, 10_000) == []
 
 
-async def test_find_takes_as_many_ids_as_it_says_and_no_more(one_bucket: OneBucketStore) -> None:
+async def test_find_takes_up_to_its_documented_number_of_ids(one_bucket: OneBucketStore) -> None:
     waiting = make_items(FIND_IDS_MAX)
     await one_bucket.submit(waiting)
     ids = [decode_entry(item).id for item in waiting]
@@ -213,7 +213,7 @@ async def test_find_answers_one_copy_of_each_id_and_looks_no_further_than_the_la
     assert found[entry.id].token == 2, "assigned comes first"
 
 
-async def test_depths_tell_missing_buckets(one_bucket: OneBucketStore) -> None:
+async def test_depths_report_missing_buckets(one_bucket: OneBucketStore) -> None:
     await one_bucket.submit(make_items(2))
     missing, there, _ = await one_bucket.store.depths([new_id(), one_bucket.bucket_id, new_id()])
     assert missing is None

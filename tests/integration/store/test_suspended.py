@@ -21,10 +21,10 @@ async def rescuer(one_bucket: OneBucketStore) -> Fence:
     return Fence(one_bucket.bucket_id, 2, AgentId(new_id()))
 
 
-# ---------------------------------------------------------------- vouching
+# ---------------------------------------------------------------- terms
 
 
-async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(one_bucket: OneBucketStore, rescuer: Fence) -> None:
+async def test_a_rescuer_gets_a_wait_until_the_term_is_over(one_bucket: OneBucketStore, rescuer: Fence) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     await assert_ok(one_bucket.store.grant_term(one_bucket.fence, TERM))
@@ -61,7 +61,7 @@ async def test_the_next_rescuer_waits_too(one_bucket: OneBucketStore, rescuer: F
     assert await one_bucket.store.fence(rescuer) == (ReplyStatus.FENCED, 3)
 
 
-async def test_what_was_taken_back_holds_up_nobody(one_bucket: OneBucketStore, rescuer: Fence) -> None:
+async def test_a_term_that_was_taken_back_delays_no_rescuer(one_bucket: OneBucketStore, rescuer: Fence) -> None:
     await assert_ok(one_bucket.store.grant_term(one_bucket.fence, 60.0))
     await assert_ok(one_bucket.store.grant_term(one_bucket.fence, 0.0))
     assert await one_bucket.store.fence(rescuer) == (ReplyStatus.OK, 2)
@@ -81,7 +81,7 @@ async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(one_bucket: 
     await eventually(over, 10, "the end of the term")
 
 
-async def test_vouching_changes_no_counter(one_bucket: OneBucketStore) -> None:
+async def test_granting_a_term_changes_no_counter(one_bucket: OneBucketStore) -> None:
     before = await one_bucket.field("ver")
     await assert_ok(one_bucket.store.grant_term(one_bucket.fence, TERM))
     assert await one_bucket.field("ver") == before

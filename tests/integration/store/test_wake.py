@@ -171,7 +171,7 @@ async def test_waits_cancelled_at_any_moment_lose_no_job(one_bucket: OneBucketSt
     assert found == expected
 
 
-async def test_a_wait_whose_connection_is_killed_says_so_and_the_next_one_works(one_bucket: OneBucketStore) -> None:
+async def test_a_wait_whose_connection_is_killed_raises_and_the_next_one_works(one_bucket: OneBucketStore) -> None:
     wait = asyncio.ensure_future(one_bucket.store.wait_wake([one_bucket.bucket_id], LONG_SECONDS))
     await eventually(lambda: _waiting(one_bucket), 10, "the owner stands in its blocking pop")
     for client in await one_bucket.raw.client_list():

@@ -18,8 +18,8 @@ from tests.integration.postgres.fixture import ERROR, MasterFixture, entry, hold
 from tests.simulation.comparison.direct_calls import DirectNetwork, master_server
 from tests.simulation.master.sim_master import MasterServer, SimMaster
 
-CallFault = Callable[[SimMaster, Fence, bytes], Any]
-BINDING: dict[str, tuple[CallFault, str]] = {
+FencedCall = Callable[[SimMaster, Fence, bytes], Any]
+BINDING: dict[str, tuple[FencedCall, str]] = {
     "persist": (lambda m, f, j: m.outcomes.persist(f, [in_flight_row(j, 2)]), "ACTIVE"),
     "retry_here": (lambda m, f, j: m.outcomes.retry_here(f, [hold_row(j, 2, error=ERROR)]), "ACTIVE"),
     "onboard": (lambda m, f, j: m.onboarding.onboard(f, "default", 3, 60.0, 10), "ACTIVE"),

@@ -23,7 +23,7 @@ CALL_SECONDS = 0.25
 """After that the sender gives a call up."""
 SILENT_CALL_SECONDS = 20.0
 """The same for a server that accepts requests and does not answer."""
-NOBODY = Context()
+NO_PROCESS = Context()
 
 Effect = Callable[[], Any]
 
@@ -75,7 +75,7 @@ class Server:
             self.drop(sent)
         elif delay:
             self.waiting[sent] = None
-            self.loop.call_later(delay, self.end, sent, context=NOBODY)
+            self.loop.call_later(delay, self.end, sent, context=NO_PROCESS)
         else:
             self.end(sent)
 
@@ -174,12 +174,12 @@ class Network:
             if not reply.done():  # the server sees that the connection is closed, and does not wait
                 effect()
 
-        self._loop.call_later(SILENT_CALL_SECONDS, give_up, context=NOBODY)
+        self._loop.call_later(SILENT_CALL_SECONDS, give_up, context=NO_PROCESS)
         unread.append(SentCall(wait if what == "wait_wake" else effect, reply, PROCESS.get()))
         return await reply
 
     def _send(self, sent: SentCall, seconds: float, sees: Callable[[], None] | None) -> None:
-        self._loop.call_later(seconds, self._arrive, sent, sees, context=NOBODY)
+        self._loop.call_later(seconds, self._arrive, sent, sees, context=NO_PROCESS)
 
     def _arrive(self, sent: SentCall, sees: Callable[[], None] | None) -> None:
         if sees is not None:
@@ -231,7 +231,7 @@ class Network:
             if not reply.done():
                 _fail(reply, self._error(what, writes=writes, ids=ids))
 
-        self._loop.call_later(CALL_SECONDS, give_up, context=NOBODY)
+        self._loop.call_later(CALL_SECONDS, give_up, context=NO_PROCESS)
         return reply
 
     async def _die(self, process: Process | None) -> None:

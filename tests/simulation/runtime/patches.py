@@ -149,11 +149,11 @@ class PatchedProduct:
             self._before.clear()
 
 
-def _counted(judge: Callable[..., Any], name: str, hits: Counter[str]) -> Callable[..., Any]:
-    @functools.wraps(judge)
+def _counted(compare: Callable[..., Any], name: str, hits: Counter[str]) -> Callable[..., Any]:
+    @functools.wraps(compare)
     def counting(*args: Any) -> Any:
-        verdict = judge(*args)
-        hits[f"verdict {name}: {verdict.value}"] += 1
-        return verdict
+        result = compare(*args)
+        hits[f"resent {name}: {result.value}"] += 1
+        return result
 
     return counting

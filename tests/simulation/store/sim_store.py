@@ -16,7 +16,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import StoreHealth
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.runtime.event_loop import PROCESS, Process, SimLoop
-from tests.simulation.runtime.network import NOBODY, Network, Server
+from tests.simulation.runtime.network import NO_PROCESS, Network, Server
 from tests.simulation.store.functions import StoreFunctions
 
 CLUSTER = "sim"
@@ -163,7 +163,7 @@ class SimStore(AgentStore):
 
         try:
             await self._network.call("wait_wake", effect, writes=False)
-            loop.call_later(timeout_seconds, _give_up, future, context=NOBODY)
+            loop.call_later(timeout_seconds, _give_up, future, context=NO_PROCESS)
             found = await future
         finally:
             if waiter in server.waiters:

@@ -31,7 +31,7 @@ def test_agents_with_different_handlers_are_no_fault_while_every_due_job_has_one
     assert "every due job" not in found.detail
 
 
-def test_jobs_that_nobody_can_run_are_named_with_their_number_age_and_cure() -> None:
+def test_jobs_that_no_agent_can_run_are_named_with_their_number_age_and_fix() -> None:
     elsewhere = {**LACKING, "handler": "there", "jobs": 2, "known": True}
     found = doctor_checks._runnable(doctor_checks._waiting([LACKING, elsewhere]), 65_000_000)
     assert found.verdict is Verdict.FAIL

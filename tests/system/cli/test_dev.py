@@ -79,7 +79,7 @@ def test_nothing_is_left_after_sigkill(terminal: Terminal) -> None:
     assert again.wait(40) == 0
 
 
-def test_a_mistake_in_the_handlers_is_told_before_anything_starts(terminal: Terminal) -> None:
+def test_a_mistake_in_the_handlers_is_reported_before_anything_starts(terminal: Terminal) -> None:
     result = terminal.call("dev", "--handlers", "no_such_module_anywhere")
     assert result.code == 78
     assert "no_such_module_anywhere" in result.err

@@ -41,7 +41,7 @@ ALL = dict(commands(root))
 # ---------------------------------------------------------------- help
 
 
-def test_the_list_of_commands_is_what_the_commands_say() -> None:
+def test_the_list_of_commands_matches_the_help_of_each_command() -> None:
     said = {name: (ALL[(name,)].help or "").splitlines()[0] for name in COMMANDS}
     assert said == {name: line for name, (_, line) in COMMANDS.items()}
 
@@ -111,7 +111,7 @@ def test_config_validate_takes_the_option_too(inside: Inside, tmp_path: Path) ->
 # ---------------------------------------------------------------- errors
 
 
-def test_usage_errors_exit_with_2_and_say_where_help_is(inside: Inside) -> None:
+def test_usage_errors_exit_with_2_and_name_the_help_command(inside: Inside) -> None:
     for words in (
         ("jobb",),
         ("job", "sbmit"),
@@ -248,7 +248,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return command
 
 
-def test_what_nobody_expected_is_70_with_a_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_70_with_a_traceback_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(ZeroDivisionError("x")), Invocation(), ()) == 70
     assert capsys.readouterr().err == (
         "error: unexpected error: ZeroDivisionError: x (run it again with --debug and report it)\n"
@@ -257,7 +257,7 @@ def test_what_nobody_expected_is_70_with_a_traceback_on_request(capsys: pytest.C
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_the_reason_inside_a_group_is_what_is_told() -> None:
+def test_the_reason_inside_a_group_is_reported() -> None:
     group = ExceptionGroup("several", [errors.NotFound("there is no job x")])
     assert failure_of(group).exit_code == 3
 
@@ -291,7 +291,7 @@ def test_an_unknown_outcome_names_the_job() -> None:
 @pytest.mark.parametrize(
     ("redirection", "said"), [(">/dev/full", "cannot be written: No space left"), (">&-", "standard output is closed")]
 )
-def test_output_that_cannot_be_written_is_told(redirection: str, said: str) -> None:
+def test_output_that_cannot_be_written_is_an_error(redirection: str, said: str) -> None:
     for words in ("db sql", "version", "config show -o json"):
         command = f"{sys.executable} -m jobmaster.cli.main {words} {redirection}"
         done = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False)

@@ -233,7 +233,7 @@ def test_doctor_finds_a_running_cluster_well(dev: Terminal) -> None:
     assert "no violation" in dev.call("doctor").out
 
 
-def test_doctor_names_jobs_that_nobody_serves(dev: Terminal, tmp_path: Path) -> None:
+def test_doctor_names_jobs_that_no_agent_serves(dev: Terminal, tmp_path: Path) -> None:
     """A configuration with a lane that no agent has: the job is held, status warns, doctor fails with 5."""
     config = tmp_path / "more.yaml"
     config.write_text("agents: {default: {}, payroll: {lanes: {payroll: {high: 1}}}}\n")

@@ -42,7 +42,7 @@ async def opened(deployment: Deployment) -> Cluster:
     return await open_cluster(deployment.settings, handlers)
 
 
-async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(deployment: Deployment) -> None:
+async def test_at_most_once_is_never_started_twice_and_lost_jobs_are_recorded(deployment: Deployment) -> None:
     path = str(deployment.path("w"))
     async with await opened(deployment) as cluster:
         agent = await deployment.start_agent()

@@ -72,7 +72,7 @@ async def test_an_idle_helper_gives_its_bucket_up(deployment: Deployment, cluste
     assert await deployment.bucket_events("LOST") == 0
 
 
-async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(deployment: Deployment, cluster: Cluster) -> None:
+async def test_no_agent_helps_in_a_lane_that_its_kind_does_not_name(deployment: Deployment, cluster: Cluster) -> None:
     """The other lane's jobs are found at the same time, so its turn has come when the default lane's job has run."""
     configure(deployment)
     deployment.document["agents"]["other"] = {"lanes": {"other": dict(NO_LOW)}}
@@ -87,7 +87,7 @@ async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(deployment: De
         await cluster.submit(noop, {}, priority="low", lane="other", on_unserved="raise")
 
 
-async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_has_it(deployment: Deployment) -> None:
+async def test_a_job_whose_handler_no_agent_has_is_put_off_and_runs_when_one_has_it(deployment: Deployment) -> None:
     deployment.document["thresholds"] = {"fallback_after": "600ms"}
     agent = await deployment.start_agent()
     async with await open_cluster(deployment.settings, other_jobs) as cluster:

@@ -63,7 +63,7 @@ async def served(deployment: Deployment) -> tuple[AgentProcess, int]:
     return agent, await port_of(agent)
 
 
-async def test_a_scrape_adds_up_to_what_the_master_says(
+async def test_the_sums_of_a_scrape_equal_the_rows_of_the_master(
     deployment: Deployment, cluster: Cluster, served: tuple[AgentProcess, int]
 ) -> None:
     _, port = served
@@ -129,7 +129,7 @@ async def test_jobs_given_back_are_counted(deployment: Deployment, cluster: Clus
     assert await deployment.states() == {"HELD": len(receipts) - 1, "SUCCEEDED": 1}
 
 
-async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
+async def test_ready_is_503_from_sigterm_on_while_a_job_still_runs(
     deployment: Deployment, cluster: Cluster, served: tuple[AgentProcess, int]
 ) -> None:
     agent, port = served

@@ -94,7 +94,7 @@ async def test_a_shrink_that_waits_for_a_long_job_has_nothing_rescued(
     assert await agent.terminate(120) == 0
 
 
-async def test_a_broken_file_changes_nothing_and_says_what_and_where(
+async def test_a_broken_file_changes_nothing_and_the_event_names_file_and_field(
     deployment: Deployment, agent: AgentProcess
 ) -> None:
     before = await active(deployment)

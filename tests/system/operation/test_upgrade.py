@@ -75,7 +75,7 @@ async def test_an_additive_migration_lets_older_agents_and_producers_start_and_w
     assert agent.count("child_refused") == 0
 
 
-async def test_a_migration_that_does_not_say_so_refuses_older_starts_and_stops_nobody(
+async def test_a_breaking_migration_refuses_older_starts_and_stops_no_running_agent(
     deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await deployment.start_agent("--processes", "2", processes=2)

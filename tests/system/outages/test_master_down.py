@@ -244,7 +244,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     assert await agent.terminate() == 0
 
 
-async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_store(
+async def test_an_agent_that_is_cut_off_alone_is_rescued_and_fenced_in_its_store(
     own: Deployment, client: Cluster, postgres: PostgresServer
 ) -> None:
     """Its store would go on standing for it; a rescuer fences the store first, and waits until that word is over."""
@@ -261,7 +261,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
         held = [await submit_held(own, client) for _ in range(3)]
         await eventually(lambda: running(own, 3), 20, "the jobs that are held")
         other = await own.start_agent()
-        await asyncio.sleep(1.5 * LEASE)  # who judges has held its own lease for a term
+        await asyncio.sleep(1.5 * LEASE)  # the agent that writes the certificate has held its own lease for a term
         (child,) = cut.children()
         proxy.cut()
         await cut.wait_event("agent_suspended")
@@ -341,9 +341,7 @@ async def test_an_agent_waits_for_a_master_that_is_not_there_yet(own: Deployment
     assert await agent.terminate() == 0
 
 
-async def test_an_agent_that_waits_for_its_master_leaves_when_it_is_told_to(
-    own: Deployment, postgres: PostgresServer
-) -> None:
+async def test_an_agent_that_waits_for_its_master_leaves_on_sigterm(own: Deployment, postgres: PostgresServer) -> None:
     _ = own.settings
     stopped(postgres)
     agent = AgentProcess(own.config, own.path("agent-early.log"))

@@ -93,7 +93,7 @@ def without(statement: str, guard: str, instead: str) -> Callable[[str], str]:
     return lambda name: sql(name).replace(guard, instead) if name == statement else sql(name)
 
 
-async def test_without_the_identity_on_the_row_the_drill_says_so(
+async def test_without_the_identity_on_the_row_the_drill_fails(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobmaster.master.driver.batches.sql", without("outcomes/record_final", IDENTITY, "WHERE true"))
@@ -116,7 +116,7 @@ async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
 # ---------------------------------------------------------------- the command
 
 
-def test_the_command_prints_the_story_and_a_verdict() -> None:
+def test_the_command_prints_the_events_and_a_result() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "jobmaster.cli.main", "drill", "lease-race", "--runs", "2", "--json"],
         capture_output=True,

@@ -164,7 +164,9 @@ async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(
     assert agent.count("certificate_written") == 0
 
 
-async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:
+async def test_a_process_handler_that_kills_its_process_harms_no_other_job(
+    agent: AgentProcess, cluster: Cluster
+) -> None:
     culprit = await cluster.submit(dies, {})
     neighbour = await cluster.submit(isolated, {})
     assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED

@@ -86,7 +86,7 @@ async def test_metrics_are_what_the_process_counts(harness: HttpServerHarness) -
     assert b"jobmaster_jobs_started_total 3.0\n" in body
 
 
-async def test_ready_says_why_not_in_one_line_of_json_and_live_does_not_care(harness: HttpServerHarness) -> None:
+async def test_ready_gives_its_reason_in_one_line_of_json_and_live_does_not_change(harness: HttpServerHarness) -> None:
     assert await harness.get("/ready") == (200, b'{"ready": true}\n')
     harness.why_not = "it is leaving"
     status, body = await harness.get("/ready")
@@ -214,7 +214,9 @@ def test_the_url_of_a_wildcard_address_is_the_loopback() -> None:
     assert url_of("pod-1", 1) == "http://pod-1:1"
 
 
-async def test_startup_says_no_until_it_has_started_and_drain_tells_how_far_it_is(harness: HttpServerHarness) -> None:
+async def test_startup_is_503_until_the_start_is_over_and_drain_counts_jobs_in_flight(
+    harness: HttpServerHarness,
+) -> None:
     status, body = await harness.get("/startup")
     assert (status, json.loads(body)) == (503, {"started": False, "reason": "it is starting"})
     harness.not_started = None

@@ -186,7 +186,7 @@ def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog
     assert "on purpose" in line
 
 
-def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_left_out(
+def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_counts_those_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, telemetry = [0.0], Telemetry()

@@ -103,7 +103,7 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
         StoreRefused("no functions"),
     ],
 )
-async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> None:
+async def test_a_batch_that_a_bucket_refuses_goes_to_another(no: Answer) -> None:
     bad, good = bucket(), bucket()
     store = FakeProducerStore(answers({bad.id: no}))
     choice = BucketChoiceFixture({"default": store}, [bad, good])
@@ -158,7 +158,7 @@ async def test_the_map_is_used_as_it_is_while_the_master_is_down() -> None:
     await choice.map.close()
 
 
-async def test_without_any_map_the_master_being_down_is_said() -> None:
+async def test_without_any_map_an_outage_of_the_master_is_reported() -> None:
     choice = BucketChoiceFixture({"default": FakeProducerStore()}, [])
     choice.listing.listed = Unavailable("master down")
     for ask in (choice.map.fresh, choice.map.renew, lambda: choice.group.place(entries(1))):
@@ -182,7 +182,7 @@ async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids
     assert store.calls == [(one.id, batch), (one.id, batch)]
 
 
-async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> None:
+async def test_an_unknown_outcome_is_reported_and_never_called_stored_or_lost() -> None:
     one = bucket()
     store = FakeProducerStore(answers({one.id: OutcomeUnknown("no answer")}))
     choice = BucketChoiceFixture({"default": store}, [one])
@@ -237,7 +237,7 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
         (UNKNOWN, Durability.STORE, Durability.STORE),
     ],
 )
-async def test_the_receipt_says_what_was_truly_reached(
+async def test_the_receipt_names_the_level_that_was_reached(
     health: StoreHealth, need: Durability, level: Durability
 ) -> None:
     choice = BucketChoiceFixture({"default": FakeProducerStore(health=health)}, [bucket()], need)

@@ -95,7 +95,7 @@ async def test_a_cancelled_caller_leaves_its_neighbours_alone() -> None:
     assert await tasks[2] == 4
 
 
-async def test_an_error_of_one_item_is_its_own_and_an_error_of_the_call_is_everybodys() -> None:
+async def test_an_error_of_one_item_is_its_own_and_an_error_of_the_call_is_that_of_all() -> None:
     target = DoublingBatchTarget()
     line = gathering(target)
     answers = await asyncio.gather(line.put(12, 1), line.put(13, 1), return_exceptions=True)
@@ -115,7 +115,7 @@ async def test_an_answer_for_every_item_or_it_is_an_error() -> None:
     assert isinstance(answers[1], ValueError)
 
 
-async def test_closing_answers_everybody() -> None:
+async def test_closing_answers_every_caller() -> None:
     target = DoublingBatchTarget()
     target.open.clear()
     pending_limit = PendingLimit()

@@ -140,7 +140,7 @@ def test_wide_is_not_deep() -> None:
 
 
 @given(st.text(max_size=3000), st.integers(min_value=0, max_value=2000))
-def test_cut_text_fits_keeps_both_ends_and_says_so(text: str, limit: int) -> None:
+def test_cut_text_fits_keeps_both_ends_and_is_marked(text: str, limit: int) -> None:
     cut, was_cut = cut_text(text, limit)
     assert was_cut == (len(text.encode()) > limit)
     if was_cut:

@@ -213,7 +213,7 @@ async def test_without_lifespans_nothing_is_started() -> None:
     assert await held.close(1.0) is None
 
 
-def test_resources_of_a_registry_without_a_lifespan_say_so() -> None:
+def test_resources_of_a_registry_without_a_lifespan_raise_an_error() -> None:
     with pytest.raises(InputError, match="registry of this handler has no lifespan"):
         _ = context().resources.http
     assert not context().resources

@@ -54,7 +54,7 @@ def test_the_decorator_returns_the_function_itself_bare_or_with_options() -> Non
     assert handlers.names() == ["again", f"{__name__}.resize"]
 
 
-def test_at_most_once_is_one_fenced_attempt_and_nothing_else_may_be_said() -> None:
+def test_at_most_once_is_one_fenced_attempt_and_refuses_other_options() -> None:
     options = declared(resize, delivery="at_most_once").options
     assert (options.delivery, options.start, options.max_attempts) == (Delivery.AT_MOST_ONCE, StartRule.FENCED, 1)
     assert declared(resize, delivery="at_most_once", max_attempts=1, start="fenced").options == options
@@ -124,7 +124,7 @@ def test_a_call_gets_the_arguments_that_were_sent_and_pythons_own_defaults() -> 
     assert declared(nothing).call(b"{}") == declared(nothing).call(b" {}") == "called"
 
 
-def test_a_default_that_json_cannot_say_is_no_problem() -> None:
+def test_a_default_that_json_cannot_represent_is_no_problem() -> None:
     marker = object()
 
     def work(thing: Any = marker, other: object = None) -> bool:
@@ -177,7 +177,7 @@ def test_the_context_is_given_not_sent() -> None:
     assert declared(annotated, name="a").parameters == ("x",)
 
 
-def test_the_context_knows_its_run() -> None:
+def test_the_context_holds_the_fields_of_its_run() -> None:
     class Still:
         def boottime(self) -> float:
             return 10.0
@@ -302,7 +302,7 @@ def test_results_are_encoded_and_checked_against_the_annotation() -> None:
         (Size(1, 10**2000), "the limit is 1000"),
     ],
 )
-def test_a_result_that_cannot_be_recorded_says_why(result: object, words: str) -> None:
+def test_a_result_that_cannot_be_recorded_gives_the_reason(result: object, words: str) -> None:
     info = declared(resize).encode_result(result, 1000)
     assert isinstance(info, ErrorInfo)
     assert info.reason == "result"

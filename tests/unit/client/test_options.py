@@ -24,7 +24,7 @@ def terms(**options: Any) -> Any:
     return check_submit_options(cast(SubmitOptions, options), Limits(), NOW_US)
 
 
-def test_nothing_given_is_nothing_said() -> None:
+def test_options_that_were_not_given_stay_unset() -> None:
     assert terms().headers == b""
     assert terms().due_us == 0
     assert terms().priority is None

@@ -208,7 +208,7 @@ def test_constraints_of_pydantic_hold_outside_models_too() -> None:
         handler_of(Annotated[int, Field(gt=3)]).check(b'{"value": 3}')
 
 
-def test_names_are_judged_before_models_and_many_problems_are_cut() -> None:
+def test_names_are_checked_before_models_and_many_problems_are_cut() -> None:
     with pytest.raises(InvalidArguments, match=r"missing argument 'order'; unknown argument 'ordr'"):
         PLACE.check(b'{"ordr": {}}')
     items = [{"sku": "a", "quantity": 0}] * 9
@@ -318,7 +318,7 @@ def schema_of(handler: Handler) -> dict[str, Any]:
     return found
 
 
-def test_the_published_schema_names_what_the_model_wants() -> None:
+def test_the_published_schema_names_what_the_model_requires() -> None:
     schema = schema_of(PLACE)
     assert schema["required"] == ["order"]
     assert schema["properties"]["note"]["default"] == ""
@@ -344,7 +344,7 @@ def test_definitions_of_the_same_name_stay_apart() -> None:
     assert problems(schema, {**good, "mine": {"sku": "a", "quantity": 1}}) != []
 
 
-def test_a_pattern_of_another_engine_leaves_the_judgement_to_the_agent() -> None:
+def test_a_pattern_of_another_engine_leaves_the_check_to_the_agent() -> None:
     class Word(BaseModel):
         text: str = Field(pattern=r"^\p{Lu}+$")
 

@@ -39,7 +39,7 @@ def choose(loads: Sequence[int], first: float, second: float, shares: Sequence[f
     return one if first_gets_job(loads[one], each[one], loads[other], each[other]) else other
 
 
-def test_of_two_buckets_the_emptier_is_taken_whatever_the_dice_say() -> None:
+def test_of_two_buckets_the_emptier_is_taken_for_every_random_value() -> None:
     for first in (0.0, 0.3, 0.6, 0.999):
         for second in (0.0, 0.5, 0.999):
             assert choose([7, 3], first, second) == 1

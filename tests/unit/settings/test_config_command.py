@@ -57,7 +57,7 @@ def test_validate_lists_every_problem_and_their_number_and_ends_with_78() -> Non
         "broken.yaml:4:17:",
         "broken.yaml:4:32:",
         "broken.yaml:5:21:",
-        "broken.yaml:4:29:",  # the warning: nobody serves lane "a"
+        "broken.yaml:4:29:",  # the warning: no agent serves lane "a"
     ]
     assert lines[-1] == "6 problems, 1 warning"
     assert "s3cret" not in result.stderr

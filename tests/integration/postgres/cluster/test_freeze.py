@@ -51,7 +51,7 @@ async def test_binding_writes_are_refused_by_the_bucket_and_outcomes_pass(db: Ma
     ]  # fmt: skip
 
 
-async def test_the_epoch_grows_and_every_step_is_told(db: MasterFixture) -> None:
+async def test_the_epoch_grows_and_every_step_is_logged(db: MasterFixture) -> None:
     await freeze(db)
     assert await db.master.buckets.freeze([db.fence.bucket_id], None, "ann@here", "again") == []
     fence = await unfreeze(db)
@@ -119,8 +119,8 @@ async def test_rows_from_before_the_stop_are_their_owner_s_and_not_the_leader_s(
     assert late.refused == {running}, "given back is given back"
 
 
-async def test_two_copies_with_one_token_are_told_apart_after_the_stop(db: MasterFixture) -> None:
-    """A copy from before the stop is given back by its owner; one of the new epoch must not take that for its own word."""
+async def test_two_copies_with_one_token_are_distinguished_after_the_stop(db: MasterFixture) -> None:
+    """A copy from before the stop is given back by its owner; a write of a copy of the new epoch is no repeat of that."""
     [running] = await db.processing()
     await freeze(db)
     fence = await unfreeze(db)

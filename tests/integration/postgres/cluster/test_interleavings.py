@@ -79,8 +79,8 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(db: MasterFixt
     assert await db.state(job_id) == "SUCCEEDED"
 
 
-async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(db: MasterFixture) -> None:
-    """The outcome of a job without a row comes first: the tombstone must not bury it."""
+async def test_a_cancel_that_waits_for_a_first_row_leaves_that_row_unchanged(db: MasterFixture) -> None:
+    """The outcome of a job without a row comes first: the tombstone must not replace it."""
     job_id = new_id()
     other = await db.connect()
     transaction = other.transaction()

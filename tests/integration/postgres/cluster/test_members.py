@@ -56,7 +56,9 @@ async def test_an_agent_that_ended_cannot_renew_or_register_again(db: MasterFixt
     assert not (await db.master.members.renew(new_id(), 10.0)).alive, "nor one that never was"
 
 
-async def test_a_renewal_says_what_an_agent_must_know(db: MasterFixture, rescuer: bytes) -> None:
+async def test_a_renewal_returns_drain_leader_lost_stores_and_cancel_requests(
+    db: MasterFixture, rescuer: bytes
+) -> None:
     quiet = await db.master.members.renew(db.owner, 10.0)
     assert (quiet.drain_requested, quiet.leader, quiet.lost_stores, quiet.cancel_requested) == (
         False, None, [], [],
@@ -84,21 +86,21 @@ async def test_only_the_overdue_are_certified_and_their_buckets_lost(db: MasterF
     assert await db.master.members.certify_dead(rescuer, 10) == [], "one certificate an agent"
 
 
-async def test_nobody_judges_with_a_lease_of_its_own_run_out(db: MasterFixture, rescuer: bytes) -> None:
+async def test_an_agent_with_an_expired_lease_certifies_no_other(db: MasterFixture, rescuer: bytes) -> None:
     await _patient(db)
     await _overdue(db, db.owner)
     await _overdue(db, rescuer)
     assert await db.master.members.certify_dead(rescuer, 10) == []
-    assert await db.master.members.certify_dead(new_id(), 10) == [], "nor who has none"
+    assert await db.master.members.certify_dead(new_id(), 10) == [], "nor one without a lease"
 
 
 @pytest.mark.parametrize("long_term", ["the judge's", "the accused's"])
-async def test_nobody_judges_before_it_held_its_lease_for_a_full_term(
+async def test_an_agent_certifies_no_other_before_it_held_its_lease_for_a_full_term(
     db: MasterFixture, rescuer: bytes, long_term: str
 ) -> None:
-    """After an outage every agent is overdue: the first one back must let the others come back too."""
+    """After an outage every agent is overdue: the first one to renew must leave the others time to renew too."""
     judge, accused = uuids([rescuer, db.owner])
-    # A term that the server has been up for, so that only the judge's own standing is in question.
+    # A term that the server has been up for, so that only the certifying agent's own lease decides.
     term = await db.sql.fetchval("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) / 2")
     await _overdue(db, db.owner)
     await _overdue(db, rescuer)
@@ -112,7 +114,7 @@ async def test_nobody_judges_before_it_held_its_lease_for_a_full_term(
     assert await db.master.members.certify_dead(rescuer, 10) == [accused.bytes]
 
 
-async def test_nobody_is_judged_before_the_server_has_been_up_for_a_full_term(
+async def test_no_agent_is_certified_before_the_server_has_been_up_for_a_full_term(
     db: MasterFixture, rescuer: bytes
 ) -> None:
     await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 year', lease_seconds = 10000000")
@@ -261,7 +263,9 @@ async def test_a_heavier_candidate_goes_first_for_half_a_lease(db: MasterFixture
 @pytest.mark.parametrize(
     "why", ["mode = 'execution'", "lease_until = clock_timestamp() - interval '1 s'", "drain_requested = true"]
 )
-async def test_nobody_waits_for_a_heavier_agent_that_will_not_lead(db: MasterFixture, rescuer: bytes, why: str) -> None:
+async def test_the_lease_is_not_reserved_for_a_heavier_agent_that_will_not_lead(
+    db: MasterFixture, rescuer: bytes, why: str
+) -> None:
     heavy = await db.agent(new_id(), weight=9)
     await db.sql.execute(f"UPDATE agent SET {why} WHERE id = $1", *uuids([heavy]))
     await db.master.leadership.acquire(db.owner, 1, 60.0)
@@ -372,7 +376,7 @@ async def test_an_orphan_that_killed_its_agents_too_often_ends_like_in_a_sweep(d
 
 
 @pytest.mark.parametrize("state", ["LOST", "DRAINING", "FROZEN", "COMPLETING"])
-async def test_rows_of_a_bucket_that_somebody_cares_for_are_not_orphans(db: MasterFixture, state: str) -> None:
+async def test_rows_of_a_bucket_with_an_owner_or_rescuer_are_not_orphans(db: MasterFixture, state: str) -> None:
     await db.processing()
     await db.sql.execute("UPDATE bucket SET state = $1", state)
     assert (await db.master.maintenance.return_orphans(0.0, 10, max_rescues=3)).moved == 0
@@ -404,8 +408,8 @@ async def test_states_of_many(db: MasterFixture) -> None:
     assert await db.master.queries.states([]) == {}
 
 
-async def test_a_judge_goes_by_what_the_accused_promised_and_not_by_its_own_setting(db: MasterFixture) -> None:
-    """A large cluster renews less often: its rows say so, and a judge with a short lease waits as long as they say."""
+async def test_a_certificate_uses_the_lease_length_of_the_certified_agent(db: MasterFixture) -> None:
+    """A large cluster renews less often: its rows hold the longer lease, and an agent with a short lease waits that long."""
     slow, quick = await db.agent(new_id(), lease_seconds=10.0), await db.agent(new_id(), lease_seconds=0.05)
     assert (await db.master.members.renew(slow, 300.0)).agents == 3
     await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day', lease_seconds = 0.05")
@@ -414,7 +418,7 @@ async def test_a_judge_goes_by_what_the_accused_promised_and_not_by_its_own_sett
     assert await db.master.members.certify_dead(db.owner, 10) == [quick]
 
 
-async def test_who_can_run_what_is_told_where_owners_of_buckets_differ(db: MasterFixture) -> None:
+async def test_handlers_are_listed_by_owner_where_owners_of_buckets_differ(db: MasterFixture) -> None:
     assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0)}
     other = await db.agent(new_id())
     await db.bucket(other)

@@ -135,7 +135,9 @@ async def test_the_culprit_fails_at_its_last_rescue(db: MasterFixture, taken: Fe
     assert await db.lines(known) == [], "the row is the concluding line of this identity"
 
 
-async def test_who_was_rescued_before_and_has_not_started_since_is_not_counted(db: MasterFixture, taken: Fence) -> None:
+async def test_a_job_that_was_rescued_before_and_has_not_started_since_is_not_counted(
+    db: MasterFixture, taken: Fence
+) -> None:
     """A rescued job is PROCESSING before it starts: any other row of it, or none, proves that it only waited."""
     queued, rowless = await _row(db, "ASSIGNED", rescues=2), new_id()
     page = [entry(queued, 2, rescues=2), entry(rowless, rescues=2)]
@@ -235,7 +237,7 @@ async def test_what_is_put_aside_is_kept_whole_and_once(db: MasterFixture) -> No
     ids=["number", "text"],
 )
 @pytest.mark.parametrize("claimed", [False, True])
-async def test_what_no_row_can_hold_is_told_from_other_refusals(
+async def test_values_that_no_row_can_hold_are_distinguished_from_other_refusals(
     db: MasterFixture, taken: Fence, unfit: Entry, claimed: bool
 ) -> None:
     with pytest.raises(ValueRefused):
@@ -256,7 +258,7 @@ async def test_a_limit_of_rescues_beyond_the_servers_numbers_makes_no_entry_unfi
     assert await db.master.rescue.sweep(taken, 10, max_rescues=10**12) == (0, 0, 0)
 
 
-async def test_a_job_rescued_here_is_found_by_nobody_twice(db: MasterFixture, taken: Fence) -> None:
+async def test_a_job_rescued_here_is_onboarded_and_concluded_once(db: MasterFixture, taken: Fence) -> None:
     """The whole way: rescued, onboarded by another bucket, finished there; the first owner wakes up and is refused."""
     job_id = await _row(db, "PROCESSING", token=1)
     await db.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)

@@ -72,7 +72,7 @@ async def test_an_unknown_user_or_database_is_refused_with_a_hint(db: MasterFixt
             pass
 
 
-async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(db: MasterFixture) -> None:
+async def test_a_login_that_was_accepted_before_and_is_refused_now_is_an_outage(db: MasterFixture) -> None:
     """A working program must not end because of a password that is about to be corrected."""
     role = f"role_{new_id().hex()}"
     await db.sql.execute(f"CREATE ROLE {role} LOGIN")
@@ -134,7 +134,7 @@ async def test_the_victim_of_a_deadlock_is_sent_again(db: MasterFixture) -> None
     await other.close()
 
 
-async def test_a_frozen_server_process_holds_nobody_for_ever(db: MasterFixture) -> None:
+async def test_a_frozen_server_process_blocks_no_call_for_ever(db: MasterFixture) -> None:
     async with _master(db.dsn, MasterSettings(statement_timeout_seconds=1.0, pool_size=1)) as impatient:
         await impatient.queries.get(new_id())  # opens the one data connection
         find = "SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'"

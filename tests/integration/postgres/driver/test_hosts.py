@@ -140,7 +140,7 @@ async def test_a_parameter_that_the_server_does_not_know_is_refused(db: MasterFi
 @pytest.mark.parametrize(
     "name", ["search_path", "jit", "enable_hashjoin", "statement_timeout", "default_transaction_read_only"]
 )
-async def test_a_pooler_in_the_way_is_told_in_one_sentence(db: MasterFixture, server_root: Path, name: str) -> None:
+async def test_a_pooler_in_the_way_is_reported_in_one_sentence(db: MasterFixture, server_root: Path, name: str) -> None:
     said = f"unsupported startup parameter: {name}"  # as PgBouncer words it
     async with listener(server_root / f"pooler-{id(db)}-{name}", refusing("08P01", said)) as pooler:
         dsn = f"postgresql://app@/d?host={pooler}"

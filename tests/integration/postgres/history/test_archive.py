@@ -155,7 +155,7 @@ async def test_only_what_is_published_is_dropped(
     assert await fresh.sql.fetchval(f"SELECT count(*) FROM {found.name}") == 1
 
 
-async def test_the_manifest_itself_refuses_a_drop_that_nobody_verified(
+async def test_the_manifest_itself_refuses_a_drop_without_verification(
     fresh: MasterFixture, archive: Archive, yesterday: int
 ) -> None:
     """The second guard, behind the function's."""

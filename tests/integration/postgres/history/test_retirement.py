@@ -333,7 +333,9 @@ async def test_a_column_that_job_gets_meanwhile_is_copied_too(fresh: MasterFixtu
     await archive.close()
 
 
-async def test_two_who_retire_at_once_take_turns(fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_sessions_that_retire_at_once_take_turns(
+    fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = await _archive(fresh), await _archive(fresh)
     assert await first.take("job_attic")
     monkeypatch.setattr(archive_module, "_PATIENCE_SECONDS", 0.0)
@@ -345,7 +347,9 @@ async def test_two_who_retire_at_once_take_turns(fresh: MasterFixture, monkeypat
     await second.close()
 
 
-async def test_one_who_keeps_job_busy_for_good_is_named(fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_keeps_job_busy_for_good_is_named(
+    fresh: MasterFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = await fresh.connect()
     transaction = other.transaction()
     await transaction.start()

@@ -131,7 +131,9 @@ async def test_a_row_that_appears_while_it_is_asked_for_gets_the_request(
 
 
 @pytest.mark.parametrize("processing", [False, True])
-async def test_an_in_flight_write_says_so_and_does_not_start_it(db: MasterFixture, processing: bool) -> None:
+async def test_an_in_flight_write_returns_the_cancel_and_does_not_start_the_job(
+    db: MasterFixture, processing: bool
+) -> None:
     job_id, token = await _flagged(db, processing=processing)
     before = await db.view(job_id)
     written = await db.master.outcomes.persist(db.fence, [in_flight_row(job_id, token)])

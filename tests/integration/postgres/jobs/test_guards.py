@@ -101,7 +101,7 @@ async def test_a_final_row_is_never_written_again(db: MasterFixture, kind: Kind,
 
 
 @every_kind
-async def test_a_row_that_was_given_back_is_nobodys(db: MasterFixture, kind: Kind) -> None:
+async def test_a_row_that_was_given_back_has_no_owner(db: MasterFixture, kind: Kind) -> None:
     (job_id,) = await db.assigned()
     await db.master.outcomes.hold(db.fence, [hold_row(job_id, 2)])
     view = await db.view(job_id)
@@ -187,7 +187,7 @@ async def test_a_refused_outcome_leaves_a_trace_on_the_line_of_its_identity(db: 
 
 
 async def test_a_refused_outcome_twice_in_a_batch_leaves_one_trace(db: MasterFixture) -> None:
-    """A spill whose answer was lost leaves an outcome in the store twice."""
+    """A call that keeps outcomes and whose answer was lost leaves an outcome in the store twice."""
     job_id, other = await db.assigned(2)
     late = [final_row(job_id, db.fence, 1), final_row(other, db.fence, 1)]
     written = await db.master.outcomes.record_final([*late, late[0]])

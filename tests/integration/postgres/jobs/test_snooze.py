@@ -25,7 +25,7 @@ async def write(db: MasterFixture, here: bool, held: HoldRow) -> Written:
 
 
 @pytest.mark.parametrize("here", [False, True], ids=["held", "in its bucket"])
-async def test_the_row_counts_it_and_the_line_says_so(db: MasterFixture, here: bool) -> None:
+async def test_a_snooze_is_counted_in_the_row_and_named_in_the_line(db: MasterFixture, here: bool) -> None:
     [job_id] = await db.assigned()
     for _ in range(2):  # as after a lost answer
         assert (await write(db, here, row(job_id, 2, Headers(snoozes=1)))).accepted == {job_id}

@@ -129,7 +129,7 @@ async def test_without_a_lease_nothing_is_committed(db: MasterFixture, source: T
     assert await db.master.queries.get(row.id) is None
 
 
-async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_row_tells(
+async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_row_decides(
     db: MasterFixture, source: Transactions
 ) -> None:
     transaction = await begun(source)
@@ -142,7 +142,7 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_
 
 
 @pytest.mark.parametrize("words", ["COMMIT", "COMMIT; BEGIN", "ROLLBACK; BEGIN", "ROLLBACK"])
-async def test_a_handler_that_ends_its_transaction_itself_is_told(
+async def test_a_transaction_ended_by_its_handler_raises_an_error(
     db: MasterFixture, source: Transactions, words: str
 ) -> None:
     """Its effects are out of reach then; its outcome at least is not called a success."""

@@ -47,7 +47,7 @@ async def serving(db: MasterFixture) -> MasterFixture:
     return db
 
 
-async def test_what_nobody_can_run_is_named_and_counted(serving: MasterFixture) -> None:
+async def test_jobs_that_no_agent_can_run_are_named_and_counted(serving: MasterFixture) -> None:
     due = due_us()
     await serving.master.intake.insert_held(
         [*jobs(3, "lost", due), *jobs(2, "served", due), *jobs(1, "soon", due_us() * 2)]
@@ -93,14 +93,14 @@ async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(s
     assert (found.jobs, found.oldest_us, found.cause.handler) == (500, due, "lost")
 
 
-async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_can_run_it(
+async def test_what_is_put_off_comes_back_with_its_own_due_time_when_an_agent_can_run_it(
     serving: MasterFixture,
 ) -> None:
     lost = jobs(5, "lost", due := due_us())
     await serving.master.intake.insert_held(lost)
     assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, -70.0, 1000) == 5
     assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 5, (
-        "due again, and still nobody"
+        "due again, and still no agent"
     )
     assert await serving.master.unserved.put_back(1000) == 0
     fence = await serving.bucket(await agent_with(serving, "lost"))

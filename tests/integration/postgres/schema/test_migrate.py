@@ -116,7 +116,7 @@ def since(number: int) -> str:
     return f"-- programs: >= {number:04d}\n"
 
 
-async def test_an_older_program_runs_on_a_newer_schema_that_says_so(
+async def test_an_older_program_runs_on_a_newer_schema_that_allows_it(
     master_dsn: str, with_later: Callable[..., AbstractContextManager[None]]
 ) -> None:
     last = migrations()[-1].number
@@ -133,7 +133,7 @@ async def test_an_older_program_runs_on_a_newer_schema_that_says_so(
         await (await _connect(master_dsn)).close()  # a program in between
 
 
-async def test_one_migration_that_does_not_say_so_is_enough(
+async def test_one_migration_that_forbids_older_programs_is_enough(
     master_dsn: str, with_later: Callable[..., AbstractContextManager[None]]
 ) -> None:
     last = migrations()[-1].number
@@ -260,9 +260,9 @@ async def test_the_printed_sql_makes_the_same_schema(master_dsn: str) -> None:
     await master.close()
 
 
-def test_the_printed_sql_tells_how_an_index_is_built_while_others_write() -> None:
+def test_the_printed_sql_names_the_indexes_that_are_built_while_writers_wait() -> None:
     assert "job_unconfirmed is built while writers to job wait." in script(SCHEMA, "test", from_=3)
-    assert "is built while" not in script(SCHEMA, "test"), "nobody writes to what is not there"
+    assert "is built while" not in script(SCHEMA, "test"), "a new table has no writers"
 
 
 _FINISHED = """

@@ -64,7 +64,7 @@ async def test_partitions_are_made_ahead_once(fresh: MasterFixture) -> None:
     assert [name for name, _, _ in await _ranges(fresh)][-2:] == made
 
 
-async def test_two_who_make_them_at_once_do_not_quarrel(fresh: MasterFixture) -> None:
+async def test_two_sessions_that_make_partitions_at_once_do_not_conflict(fresh: MasterFixture) -> None:
     second = await Master.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="second")
     answers = await asyncio.gather(
         fresh.master.maintenance.ensure_partitions("day", 12), second.maintenance.ensure_partitions("day", 12)
@@ -107,7 +107,7 @@ async def test_an_unknown_span_is_refused(fresh: MasterFixture) -> None:
         await fresh.master.maintenance.ensure_partitions("hour", 1)
 
 
-async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: MasterFixture) -> None:
+async def test_a_range_that_was_not_made_in_time_is_made_on_demand(fresh: MasterFixture) -> None:
     """The leader was away for a week: the first write makes the range itself."""
     for name, _, _ in (await _ranges(fresh))[3:]:
         await fresh.sql.execute(f"DROP TABLE {name}")
@@ -185,7 +185,7 @@ async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: MasterFixtu
 
 
 @pytest.mark.parametrize("table", ["job", "attempt"])
-async def test_doctor_says_how_a_partition_that_was_detached_by_hand_is_attached_again(
+async def test_doctor_prints_the_command_that_attaches_a_partition_detached_by_hand(
     fresh: MasterFixture, table: str
 ) -> None:
     settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))

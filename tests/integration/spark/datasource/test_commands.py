@@ -136,7 +136,7 @@ def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(published: Publ
         stream(published.run(), "jobs", None, 100_000, "earliest")
 
 
-def test_a_stream_admits_about_as_many_rows_as_it_was_told(published: PublishedCluster) -> None:
+def test_a_stream_admits_about_as_many_rows_as_its_limit(published: PublishedCluster) -> None:
     from jobmaster.pipeline.steps.stream import stream
 
     for _ in range(5):

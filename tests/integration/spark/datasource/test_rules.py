@@ -48,7 +48,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("function", [plain, closed])
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
-def test_the_fast_check_says_what_the_slow_one_says(function: Any, value: Any) -> None:
+def test_the_fast_check_and_the_slow_check_agree(function: Any, value: Any) -> None:
     schema = read_signature(function, "h").schema
     checker = ArgsChecker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
     args = json.dumps(value).encode()
@@ -59,7 +59,7 @@ def test_the_fast_check_says_what_the_slow_one_says(function: Any, value: Any) -
     assert (said.args == args) == (json.dumps(fitted) == json.dumps(value))
 
 
-def test_what_the_fast_check_cannot_say_is_checked_slowly() -> None:
+def test_schemas_beyond_the_fast_check_get_the_slow_check() -> None:
     schema: dict[str, object] = {
         "type": "object",
         "properties": {"n": {"type": "integer", "multipleOf": 2, "minimum": 3}},
@@ -110,7 +110,7 @@ def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
     assert (type(other), other.message) == (Refused, "Spark: [SOME_ERROR] it broke")
 
 
-def test_what_the_user_says_about_spark() -> None:
+def test_options_of_the_user_for_spark_are_parsed() -> None:
     assert parse_conf(["spark.a.b=c=d"]) == {"spark.a.b": "c=d"}
     assert parse_pairs(["a=b = c"], "--map") == {"a": "b = c"}
     for wrong in ("a=b", "spark.x", ""):

@@ -144,7 +144,7 @@ def test_a_range_that_is_dropped_between_the_poll_and_the_reading_is_an_error_to
         stream.read(end)
 
 
-def test_a_goal_that_is_reached_says_so_only_when_nothing_was_dropped_on_the_way(published: PublishedCluster) -> None:
+def test_a_stream_at_its_goal_raises_no_error_for_a_range_dropped_afterwards(published: PublishedCluster) -> None:
     """As with the trigger AvailableNow: the end is fixed when the query starts."""
     old(published, 10)
     stream = Stream(published)

@@ -96,7 +96,7 @@ async def test_an_outcome_that_waits_for_the_master_holds_up_every_range(store_a
         await store_and_master.ask(_id(-1000))
 
 
-async def test_a_store_that_nobody_asks_holds_up_every_range_until_it_is_given_up(
+async def test_a_store_that_is_not_asked_delays_every_range_until_it_is_given_up(
     store_and_master: StoreAndMaster,
 ) -> None:
     with pytest.raises(Conflict, match="store 'old' may hold jobs"):

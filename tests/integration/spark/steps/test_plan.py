@@ -39,7 +39,7 @@ def test_erlang_c_is_that_of_the_books() -> None:
     assert erlang_c(3, 3.0) == 1.0
 
 
-def test_one_server_waits_as_the_books_say() -> None:
+def test_waits_of_one_server_match_the_textbook_formula() -> None:
     """M/M/1: P(W > t) = rho * exp(-(mu - lambda) t)."""
     assert wait_seconds(POISSON, 1, 1, 0.99) == pytest.approx(math.log(0.7 / 0.01) / 3)
     assert wait_seconds(POISSON, 1, 1, 0.2) == 0.0
@@ -52,7 +52,7 @@ def test_irregular_arrivals_wait_longer_and_splitting_them_evens_them_out() -> N
     assert wait_seconds(bursts, 4, 1, 0.99) < 3 * wait_seconds(POISSON, 4, 1, 0.99)
 
 
-def test_the_screen_never_plans_too_busy_and_says_so_when_nothing_will_do() -> None:
+def test_the_screen_keeps_utilisation_bounded_and_returns_the_maximum_otherwise() -> None:
     found = buckets_by_formula(POISSON, 1, 0.99, 60.0)
     assert utilisation(POISSON, found, 1) <= 0.85 < 0.99
     assert buckets_by_formula(POISSON, 1, 0.99, 0.1) > found
@@ -64,7 +64,9 @@ def test_the_screen_never_plans_too_busy_and_says_so_when_nothing_will_do() -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("servers", "rate"), [(1, 7.0), (3, 24.0)])
-def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_cent(servers: int, rate: float) -> None:
+def test_waits_in_a_replay_of_poisson_arrivals_match_the_formula_within_five_per_cent(
+    servers: int, rate: float
+) -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.plan.simulation import kiefer_wolfowitz
 
@@ -78,7 +80,7 @@ def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_
 
 
 @pytest.mark.slow
-def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
+def test_resampled_days_give_the_interval_of_a_quantile() -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.plan.plan import bootstrap_interval
 

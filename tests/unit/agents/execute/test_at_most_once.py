@@ -112,7 +112,7 @@ def leave(harness: WorkerHarness, bucket: OwnedBucket) -> asyncio.Task[list[byte
 
 
 @pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["by the handler", "by the job"])
-async def test_it_starts_after_an_accepted_write_that_says_what_it_is(
+async def test_it_starts_after_an_accepted_write_with_its_state_and_headers(
     harness: WorkerHarness, name: str, headers: bytes
 ) -> None:
     bucket, write = harness.bucket(), Gate()

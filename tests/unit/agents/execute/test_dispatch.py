@@ -320,7 +320,7 @@ async def test_the_start_of_a_worker_process_is_not_the_jobs_time(harness: Proce
         (ValueError("a defect of the pool"), "FAILED"),
     ],
 )
-async def test_every_end_of_a_worker_has_one_verdict(harness: ProcessPoolHarness, result: Any, state: str) -> None:
+async def test_every_end_of_a_worker_has_one_outcome(harness: ProcessPoolHarness, result: Any, state: str) -> None:
     bucket = harness.bucket()
     entry = job("process")
     harness.submit(bucket, [entry])
@@ -377,7 +377,7 @@ async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_one
 
 
 @pytest.mark.parametrize("cause", [StopCause.RELEASE, StopCause.CANCEL, StopCause.TIMEOUT])
-async def test_a_stopped_worker_gives_the_verdict_of_its_cause(harness: ProcessPoolHarness, cause: StopCause) -> None:
+async def test_a_stopped_worker_gives_the_outcome_of_its_cause(harness: ProcessPoolHarness, cause: StopCause) -> None:
     bucket = harness.bucket()
     entry = job("process")
     harness.submit(bucket, [entry])

@@ -312,7 +312,7 @@ async def test_nothing_starts_past_half_the_lease(harness: ExecutorHarness) -> N
     assert seen == [1]
 
 
-async def test_who_waited_inside_a_job_looks_at_the_lease_before_the_next_one() -> None:
+async def test_a_slot_that_waited_inside_a_job_checks_the_lease_before_the_next_one() -> None:
     """A slot takes one job after another, and one of them waits while the lease runs out and others have begun new turns.
     (A simulated agent that had stood still started what it held, after its death certificate.)"""
     gate, local = asyncio.Event(), Handlers()

@@ -240,7 +240,7 @@ async def test_a_cancellation_that_comes_when_the_slot_waits_costs_no_slot(make:
     assert len(await harness.sink.wait_rows(2)) == 2
 
 
-async def test_the_end_of_the_process_is_still_no_verdict(make: Make) -> None:
+async def test_the_end_of_the_process_is_still_no_outcome(make: Make) -> None:
     harness = make(5)
     harness.put(harness.bucket(), [("deaf", b"{}"), ("cancelled_by_a_friend", b"{}")])
     await until(lambda: seen)

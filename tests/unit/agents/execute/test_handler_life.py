@@ -210,7 +210,7 @@ async def test_each_kind_of_handler_has_its_resources_its_job_and_the_lifespans_
     assert {line[0].replace("-", "") for line in seen} == {each.id.hex() for each in entries}
 
 
-async def test_jobs_one_after_another_in_one_slot_are_told_apart() -> None:
+async def test_jobs_one_after_another_in_one_slot_have_separate_contexts() -> None:
     async with working(handlers) as harness:
         entries = [entry(("async", "other")[n % 2]) for n in range(100)]
         got = await results(harness, entries)

@@ -132,7 +132,7 @@ class LeaderHarness:
         return delay
 
 
-def test_who_may_lead() -> None:
+def test_modes_and_weights_that_may_lead() -> None:
     allowed = {mode for mode in AgentMode if may_lead(mode, 1)}
     assert allowed == {AgentMode.FULL, AgentMode.LEADER}
     assert not any(may_lead(mode, 0) for mode in AgentMode)

@@ -42,7 +42,7 @@ class Master:
 
 
 class Store:
-    """Beats and vouches."""
+    """Beats, and grants terms."""
 
     def __init__(self, clock: HandClock) -> None:
         self.clock = clock

@@ -91,7 +91,7 @@ async def test_registration_gives_trust_from_its_sending() -> None:
     assert harness.trusts == [1010.0]
 
 
-async def test_a_full_store_is_heard() -> None:
+async def test_the_refusal_of_a_full_store_counts_as_an_answer() -> None:
     """Its agents are the only ones that can empty it: they must not end because it is full."""
     harness = HeartbeatHarness()
     harness.store.failure = OutOfMemory("maxmemory")
@@ -225,7 +225,7 @@ async def test_the_beat_in_the_store_lives_longer_than_the_next_beat() -> None:
     assert harness.beat.healthy
 
 
-async def test_what_a_renewal_says_is_passed_on() -> None:
+async def test_the_contents_of_a_renewal_are_passed_on() -> None:
     harness = HeartbeatHarness()
     news = FINE._replace(drain_requested=True, lost_stores=["default"], leader=new_id(), cancel_requested=[new_id()])
     harness.master.answers = [news]
@@ -245,7 +245,7 @@ async def test_an_agent_that_ends_its_own_row_takes_that_for_no_certificate() ->
     assert harness.ownership.fenced.is_set(), "the deadline stands"
 
 
-async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody() -> None:
+async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_no_agent() -> None:
     harness = HeartbeatHarness()
 
     class Ending(Master):
@@ -258,7 +258,7 @@ async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody
     assert not harness.ownership.fenced.is_set()
 
 
-async def test_in_a_large_cluster_it_renews_less_often_and_promises_longer() -> None:
+async def test_in_a_large_cluster_it_renews_less_often_with_a_longer_lease() -> None:
     harness = HeartbeatHarness()
     harness.master.answers = [FINE._replace(agents=600)] * 50
     for _ in range(60):

@@ -93,7 +93,7 @@ async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(harness
         assert not harness.lists(bucket)
 
 
-async def test_a_job_that_was_rescued_before_starts_only_after_its_row_says_so(harness: WorkerHarness) -> None:
+async def test_a_job_that_was_rescued_before_starts_only_after_its_row_is_processing(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
     write = Gate()
     harness.master.script["persist"].append(write)

@@ -225,8 +225,8 @@ async def test_kept_outcomes_are_put_and_applied_in_batches(harness: WorkerHarne
     harness.suspend()
     harness.submit(bucket, large(20))
     await until(lambda: len(harness.store.buckets[bucket.fence.bucket_id].kept) == 20, "all to be kept")
-    spills = [sum(map(len, outcomes)) for _, outcomes, _ in harness.store.of("keep_outcomes")]
-    assert max(spills) <= BATCH_BYTES + len(spills) * 200
+    calls = [sum(map(len, outcomes)) for _, outcomes, _ in harness.store.of("keep_outcomes")]
+    assert max(calls) <= BATCH_BYTES + len(calls) * 200
     harness.master.script["copy_final"].append(timed_out())
     harness.trust()
     await until(lambda: not harness.store.buckets[bucket.fence.bucket_id].kept, "the store to be empty")

@@ -88,7 +88,7 @@ async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(harness: W
     await harness.settled()
 
 
-async def test_a_second_copy_with_another_payload_is_told_and_does_not_run(harness: WorkerHarness) -> None:
+async def test_a_second_copy_with_another_payload_is_counted_and_does_not_run(harness: WorkerHarness) -> None:
     """One id sent with two payloads to two buckets, which no store can see."""
     one, two = harness.bucket(), harness.bucket()
     entry = job("wait")

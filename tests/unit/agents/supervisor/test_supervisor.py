@@ -324,7 +324,7 @@ def test_the_first_signal_lets_the_children_leave_in_order(start: Callable[..., 
     assert not run.events_of("certificate")
 
 
-def test_the_second_signal_says_now(start: Callable[..., SupervisorRun]) -> None:
+def test_the_second_signal_ends_the_grace_period(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="stubborn", grace_seconds=600.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)
@@ -334,7 +334,7 @@ def test_the_second_signal_says_now(start: Callable[..., SupervisorRun]) -> None
     assert len(run.events_of("term")) == 2
 
 
-def test_who_does_not_leave_in_time_is_killed_and_certified(start: Callable[..., SupervisorRun]) -> None:
+def test_a_child_that_does_not_leave_in_time_is_killed_and_certified(start: Callable[..., SupervisorRun]) -> None:
     run = start(child="deaf", grace_seconds=0.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)

@@ -51,7 +51,7 @@ async def test_handlers_of_every_mode_run_and_workers_start_when_needed(make_poo
     assert os.getpid() not in pool.pids
 
 
-async def test_the_context_says_which_run_it_is(make_pool: Make) -> None:
+async def test_the_context_holds_the_identity_of_its_run(make_pool: Make) -> None:
     job = make_job("seen", timeout=100.0)
     ended = await make_pool().run(job)
     seen = json.loads(ended.result or b"")
@@ -124,7 +124,7 @@ def test_a_worker_inherits_no_descriptors_from_an_agent_on_uvloop(tmp_path: Path
 # ---------------------------------------------------------------- raising, and results that cannot be sent
 
 
-async def test_what_a_handler_raises_is_told_with_its_place(make_pool: Make) -> None:
+async def test_what_a_handler_raises_is_reported_with_its_place(make_pool: Make) -> None:
     pool = make_pool()
     ended = await pool.run(make_job("raises", text="broken by intent"))
     assert ended.kind is ResultKind.ERROR
@@ -271,7 +271,7 @@ async def test_what_a_dying_handler_has_started_ends_with_it(make_pool: Make, tm
     await until(lambda: not alive(child))
 
 
-async def test_a_fork_that_returns_from_the_handler_says_nothing_for_the_job(make_pool: Make, tmp_path: Path) -> None:
+async def test_a_fork_that_returns_from_the_handler_does_not_end_the_job(make_pool: Make, tmp_path: Path) -> None:
     pool = make_pool()
     fork = tmp_path / "fork"
     assert await value(pool, "forks_and_returns", child_pid=str(fork)) == "the parent"

@@ -62,7 +62,7 @@ async def test_a_plain_handler_in_middleware_is_interrupted(make_pool: Make, tmp
     assert pool.ended_processes == 0
 
 
-async def test_lines_of_the_root_logger_are_told_from_what_is_printed(make_pool: Make) -> None:
+async def test_lines_of_the_root_logger_are_separated_from_printed_lines(make_pool: Make) -> None:
     lines: list[str] = []
     pool: ProcessPool = make_pool(1, LIMITS, LIFE, lambda line, pid, job: lines.append(line))
     pool._setup = msgspec.structs.replace(pool._setup, log_level="info")

@@ -278,7 +278,7 @@ async def test_of_a_chatty_handler_the_first_lines_are_passed_on(make_pool: Make
         assert lines == ["line"] * LINES + [f"[... {500 - LINES} more lines]"]
 
 
-async def test_what_a_failing_handler_says_last_is_passed_on(make_pool: Make) -> None:
+async def test_the_last_log_lines_of_a_failing_handler_are_passed_on(make_pool: Make) -> None:
     lines: list[str] = []
     pool = make_pool(on_output=lambda line, pid, job: lines.append(line))
     assert (await pool.run(make_job("logs_and_fails"))).kind is ResultKind.ERROR
@@ -319,7 +319,7 @@ async def test_jobs_run_alone_never_meet_in_a_process(make_pool: Make) -> None:
     assert await value(pool, "pid") == shared
 
 
-async def test_a_job_that_crashes_alone_is_the_one_that_is_told_so(make_pool: Make) -> None:
+async def test_a_job_that_crashes_alone_is_the_one_that_is_recorded_as_crashed(make_pool: Make) -> None:
     pool = make_pool()
     assert (await pool.run_alone(make_job("segfault"))).kind is ResultKind.CRASHED
     assert (await pool.run_alone(make_job("double", value=2))).kind is ResultKind.OK

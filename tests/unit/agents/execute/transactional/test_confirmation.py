@@ -95,7 +95,9 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Transactiona
         go.set()
 
 
-async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(harness: TransactionalHarness) -> None:
+async def test_a_job_is_done_when_its_handler_confirms_and_what_follows_changes_nothing(
+    harness: TransactionalHarness,
+) -> None:
     (entry,) = harness.put("confirms")
     await until(lambda: log)
     assert harness.state(entry) == "SUCCEEDED"
@@ -131,7 +133,7 @@ async def test_without_a_confirmation_the_attempt_has_failed(
     assert harness.error(entry).reason == reason
 
 
-async def test_a_superseded_run_hears_it_and_records_nothing(harness: TransactionalHarness) -> None:
+async def test_a_superseded_run_gets_a_conflict_and_records_nothing(harness: TransactionalHarness) -> None:
     entry = Entry(new_id(), 1, "confirming", b"{}")
     harness.master.rows[entry.id] = Row("HELD", 2)
     harness.submit(harness.bucket(), [entry])

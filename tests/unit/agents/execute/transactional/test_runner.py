@@ -281,7 +281,7 @@ async def test_a_worker_that_committed_is_not_reported_again(harness: Transactio
 
 @pytest.mark.parametrize("kind", [ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED])
 @pytest.mark.parametrize("recorded", [True, False])
-async def test_a_worker_that_died_is_judged_by_the_row(
+async def test_the_outcome_of_a_worker_that_died_is_read_from_the_row(
     harness: TransactionalHarness, kind: ResultKind, recorded: bool
 ) -> None:
     dead = AttemptResult(kind=kind, error=ErrorInfo(type="X", message="x", reason="crashed"))
