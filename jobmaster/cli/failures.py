@@ -48,13 +48,11 @@ def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Seque
         return _report_failure(Failure("interrupted", "interrupted", None, EXIT_INTERRUPTED), invocation, arguments)
     except click.exceptions.Exit as error:
         return error.exit_code
-    except BrokenPipeError:
-        # The reading program (head, less) has ended: nothing can be printed.
-        _abandon_output()
-        return EXIT_FAILED
     except Exception as error:
         if isinstance(error, OSError) and _comes_from_output(error):
             _abandon_output()
+            if isinstance(error, BrokenPipeError):
+                return EXIT_FAILED  # the reading program (head, less) has ended: nothing can be printed
             message = f"standard output cannot be written: {error.strerror}"
             return _report_failure(Failure("output", message, None, EXIT_FAILED), invocation, arguments)
         if invocation.debug and not isinstance(error, click.ClickException):

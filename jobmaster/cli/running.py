@@ -15,8 +15,19 @@ T = TypeVar("T")
 
 
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; Ctrl-C cancels it and raises ``KeyboardInterrupt``."""
-    return asyncio.run(coroutine)
+    """Run to the end; Ctrl-C cancels it and raises ``KeyboardInterrupt``, also when the cancelled coroutine raises another
+    error while it closes its connections."""
+
+    async def main() -> T:
+        try:
+            return await coroutine
+        except Exception as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # a limit of asyncio.timeout has taken its cancellation back
+                raise asyncio.CancelledError from error
+            raise
+
+    return asyncio.run(main())
 
 
 @asynccontextmanager
