@@ -79,7 +79,7 @@ def master_address(settings: ClusterSettings) -> str:
 
     Raises:
         Unavailable: the embedded server is meant and none is running.
-        ConfigError: ``master.pooler`` says that the DSN leads to a pooler.
+        ConfigError: ``master.pooler`` names a pooler, to which the DSN leads.
     """
     _refuse_pooler(settings)
     if settings.master.dsn is not None:
@@ -135,7 +135,7 @@ def direct_dsn(settings: ClusterSettings) -> str:
     can be ended.
 
     Raises:
-        ConfigError: ``master.pooler`` says that the DSN leads to a pooler.
+        ConfigError: ``master.pooler`` names a pooler, to which the DSN leads.
     """
     _refuse_pooler(settings)
     return addresses(settings).dsn

@@ -7,7 +7,7 @@ handler, arguments (encoding, size, signature), options, due time, lane.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jobmaster.client.bucket_choice import Placement
@@ -22,6 +22,11 @@ from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
+
+
+class StoredArguments(bytes):
+    """The arguments of an earlier job as they are stored. They are submitted as they are: an encoder would write some values
+    of pydantic a second time, and other programs that retry the job would not."""
 
 
 class Started(NamedTuple):
@@ -104,17 +109,19 @@ class Submitter:
 
     def encode(self, resolved: ResolvedHandler, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
-        named = args if type(args) is dict else arguments_mapping(args)
+        if type(args) is dict:
+            named: Mapping[str, object] = args
+        elif type(args) is StoredArguments:
+            return self._checked_again(resolved, args)
+        else:
+            named = arguments_mapping(args)
         handler = resolved.handler
         mappings = handler is None or handler.mappings
         if mappings and handler is not None and handler.models:
             named = handler.plain(named)
         data = encode_args(named, mappings)
         if len(data) > self._args_max:
-            raise InvalidArguments(
-                f"the arguments of handler {resolved.name!r} have {len(data)} bytes, the limit is {self._args_max}",
-                hint="send a reference to large data, or raise limits.args",
-            )
+            raise self._too_large(resolved, data)
         if handler is not None:
             handler.check(data)
             for name in handler.texts:
@@ -124,6 +131,21 @@ class Submitter:
                         hint="decode them first; bytes travel as base64, for a parameter declared as bytes",
                     )
         return data
+
+    def _checked_again(self, resolved: ResolvedHandler, args: StoredArguments) -> bytes:
+        """Encoded arguments of an earlier job, checked against what holds now."""
+        data = bytes(args)
+        if len(data) > self._args_max:
+            raise self._too_large(resolved, data)
+        if resolved.handler is not None:
+            resolved.handler.check(data)
+        return data
+
+    def _too_large(self, resolved: ResolvedHandler, data: bytes) -> InvalidArguments:
+        return InvalidArguments(
+            f"the arguments of handler {resolved.name!r} have {len(data)} bytes, the limit is {self._args_max}",
+            hint="send a reference to large data, or raise limits.args",
+        )
 
     def checked(self, options: SubmitOptions | BulkOptions) -> CheckedOptions:
         """The options, checked."""

@@ -37,7 +37,7 @@ class Lifespan:
 
     def __init__(self, given: LifespanFunction) -> None:
         function: object = given  # checked here, whatever the annotation promises
-        if not isinstance(function, type) and _is_manager(function):  # (a made one can be called: as a decorator)
+        if not isinstance(function, type) and _is_manager(function):  # callable too, as a decorator
             raise ConfigError(
                 f"lifespan {function!r} is not a function", hint="give the function itself, without calling it"
             )

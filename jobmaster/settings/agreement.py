@@ -26,6 +26,7 @@ def common(settings: ClusterSettings) -> dict[str, object]:
             unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
             found[f"{section}.{name.removesuffix(unit)}"] = value
     found["jobs.max_rescues"] = settings.jobs.max_rescues
+    found["jobs.max_snoozes"] = settings.jobs.max_snoozes
     return {key: value for key, value in found.items() if key not in _OWN}
 
 

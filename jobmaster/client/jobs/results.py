@@ -63,10 +63,10 @@ class Results:
             try:
                 async with aclosing(waiter.each(waited_for, is_final, left, doubtful)) as batches:
                     async for batch in batches:
-                        waited_for = waited_for.difference(batch)
+                        waited_for.difference_update(batch)
             except NotFound as error:
                 without |= {job_id: not_found([job_id]) for job_id in error.id_bytes}
-                waited_for = waited_for.difference(error.id_bytes)
+                waited_for.difference_update(error.id_bytes)
             except WaitTimeout as error:
                 without |= dict.fromkeys(waited_for, error)
                 break

@@ -11,6 +11,7 @@ from typing import Any
 
 from jobmaster.client.options import SubmitOptions
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.submitter import StoredArguments
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import JobState
 from jobmaster.model.job_view import JobView
@@ -55,7 +56,8 @@ async def _retry_once(
             hint="only what FAILED, was CANCELLED or EXPIRED can be retried",
         )
     try:
-        return await submit(view.handler, view.arguments if args is None else args, **_options(view, options))
+        arguments = StoredArguments(view.arguments_json) if args is None else args
+        return await submit(view.handler, arguments, **_options(view, options))
     except Conflict as error:
         raise Conflict(
             f"job {view.id} has been retried with other arguments: {error.message}",

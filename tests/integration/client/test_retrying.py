@@ -5,11 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from pydantic import Base64Bytes, Json
 
 from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments, NotFound
 from jobmaster.model.job import ErrorInfo, JobState, Priority
+from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+
+models = Handlers()
+
+
+@models.job(name="texts.parse")
+async def parse(value: Json[Any]) -> None: ...
+
+
+@models.job(name="texts.decode")
+async def decode(value: Base64Bytes) -> None: ...
 
 
 async def ended(client: ClientFixture, state: JobState) -> None:
@@ -61,6 +75,41 @@ async def test_a_retry_has_the_options_of_the_job_and_those_that_are_given(clien
     view = await receipt.get()
     assert (view.arguments, view.tags, view.lane) == ({"path": "b", "width": 2}, ("z",), "payroll")
     assert (view.state, view.metadata) == (JobState.HELD, {"who": "you", "retry_of": str(other)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "stored"),
+    [("texts.parse", [1, 2], b'{"value":"[1,2]"}'), ("texts.decode", b"a", b'{"value":"YQ=="}')],
+)
+async def test_a_retry_has_the_stored_arguments_whether_its_program_declares_the_handler_or_not(
+    client: ClientFixture, open_cluster: OpenCluster, name: str, value: object, stored: bytes
+) -> None:
+    await client.agent.start(models)
+    declaring = await open_cluster(handlers=models)
+    first = await declaring.submit(name, {"value": value})
+    assert (await first.get()).arguments_json == stored
+    await ended(client, JobState.FAILED)
+    second = await declaring.retry(first)
+    assert (await second.get()).arguments_json == stored
+    by_name = await (await open_cluster(handlers=Handlers())).retry(first)
+    assert (by_name.id, by_name.duplicate) == (second.id, True)
+
+
+async def test_stored_arguments_that_fit_no_longer_are_refused(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    first = await client.cluster.submit(resize, {"path": "a" * 2000})
+    await ended(client, JobState.FAILED)
+    before = await client.rows()
+    later = Handlers()
+
+    @later.job(name="images.resize")
+    async def resize_later(source: str) -> None: ...
+
+    with pytest.raises(InvalidArguments, match="missing argument 'source'"):
+        await (await open_cluster(handlers=later)).retry(first)
+    smaller = replace(client.settings, limits=replace(client.settings.limits, args_bytes=1024))
+    with pytest.raises(InvalidArguments, match="the limit is 1024"):
+        await (await open_cluster(settings=smaller)).retry(first)
+    assert await client.rows() == before
 
 
 async def test_only_what_ended_without_success_is_retried(client: ClientFixture) -> None:

@@ -10,11 +10,12 @@ from jobmaster.settings.model import ClusterSettings, JobDefaults, Leases
 PLAIN = ClusterSettings()
 
 
-def test_leases_thresholds_and_rescues_are_published_by_their_keys() -> None:
+def test_leases_thresholds_rescues_and_snoozes_are_published_by_their_keys() -> None:
     found = common(PLAIN)
     assert found["leases.lease"] == 10.0
     assert found["thresholds.transfer_batch"] == 1000
     assert found["jobs.max_rescues"] == 3
+    assert found["jobs.max_snoozes"] == 1000
     assert "leases.grace" not in found, "each agent's own affair"
 
 
