@@ -95,7 +95,9 @@ async def test_a_retry_has_the_stored_arguments_whether_its_program_declares_the
     assert (by_name.id, by_name.duplicate) == (second.id, True)
 
 
-async def test_stored_arguments_that_fit_no_longer_are_refused(client: ClientFixture, open_cluster: OpenCluster) -> None:
+async def test_stored_arguments_that_fit_no_longer_are_refused(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
     first = await client.cluster.submit(resize, {"path": "a" * 2000})
     await ended(client, JobState.FAILED)
     before = await client.rows()
