@@ -172,7 +172,7 @@ class Cluster:
         """A transaction on the caller's own asyncpg connection to the master's database, for ``tx.submit``."""
         return ClusterTransaction(self, connection)
 
-    async def submit_within(
+    async def _submit_within(
         self, connection: Any, handler: Call[Any] | Callable[..., Any] | str, args: Any, options: SubmitOptions
     ) -> tuple[JobReceipt[Any], SubmitRequest]:
         """One job inside the caller's transaction, and the request that it became."""
@@ -238,7 +238,7 @@ class Cluster:
         text = styled(self.master.intake.submit_sql, paramstyle)
         return text, (values._asdict() if paramstyle == "named" else (values.handler, values.args, values.options))
 
-    async def prepare_within(
+    async def _prepare_within(
         self, handler: Call[Any] | Callable[..., Any] | str, args: Any, options: SubmitOptions
     ) -> tuple[str, PreparedSubmit]:
         """One job for the transaction of a driver that blocks: the statement, and the submit with its values."""
@@ -247,7 +247,7 @@ class Cluster:
         submitter = self._submitter or self._open_submitter()
         return self.master.intake.submit_sql, await submitter.prepare_within(handler, args, options)
 
-    async def accept_within(self, prepared: PreparedSubmit, job_id: str) -> JobReceipt[Any]:
+    async def _accept_within(self, prepared: PreparedSubmit, job_id: str) -> JobReceipt[Any]:
         """The receipt of a prepared submit that the driver has run."""
         submitter = self._submitter or self._open_submitter()
         return self._receipt(submitter.accepted_within(prepared, ids.parse(job_id)))
@@ -255,11 +255,11 @@ class Cluster:
     def _receipt(self, receipt: Receipt) -> JobReceipt[Any]:
         return JobReceipt(self, *receipt)
 
-    def route_of(self, request: SubmitRequest) -> Route:
+    def _route_of(self, request: SubmitRequest) -> Route:
         """The way that the request would take as a plain submit."""
         return self._router().route_of(request.job.due_us, Durability.STORE)
 
-    async def hint_after_commit(self, lane: str, priority: int) -> None:
+    async def _hint_after_commit(self, lane: str, priority: int) -> None:
         """After a caller's commit: notify one agent of the lane and priority that HELD jobs are due."""
         await self._buckets.fresh()
         handles = self._buckets.handles(lane, priority)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import logging
 import os
 import threading
 import weakref
@@ -42,6 +43,8 @@ from jobmaster.model.response import response_schema
 R = TypeVar("R")
 T = TypeVar("T")
 J = TypeVar("J", bound="SyncJobRef")
+
+_log = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 30.0
@@ -176,9 +179,9 @@ class SyncCluster:
                 f"the connection of {caller.driver.value} given with connection= is async",
                 hint="give one that blocks, or submit with the async Cluster: jobmaster.connect()",
             )
-        text, prepared = self._call(lambda cluster: cluster.prepare_within(handler, args, options))
+        text, prepared = self._call(lambda cluster: cluster._prepare_within(handler, args, options))
         job_id = run(caller, text, prepared.call)
-        return SyncReceipt(self, self._call(lambda cluster: cluster.accept_within(prepared, job_id)))
+        return SyncReceipt(self, self._call(lambda cluster: cluster._accept_within(prepared, job_id)))
 
     @overload
     def statement(
@@ -346,7 +349,7 @@ class SyncCluster:
                 return
             self._closed = True
             loop, thread, cluster = self._loop, self._thread, self._cluster
-        if loop is None or thread is None or os.getpid() != self._pid:
+        if loop is None or thread is None:
             return
         try:
             if cluster is not None:
@@ -389,11 +392,15 @@ class SyncCluster:
                 _connected.add(self)
             return self._loop, self._cluster
 
-    def disconnect_from(self, kind: type[Cluster]) -> None:
-        """Leave a cluster of this class, if it is one, as it is; the next call opens another."""
+    def _disconnect(self) -> None:
+        """Close the cluster; the next call opens another."""
         with self._lock:
-            if isinstance(self._cluster, kind):
-                self._cluster = None
+            loop, cluster = self._loop, self._cluster
+            # A process that was forked off has the object, and not its thread.
+            if loop is None or cluster is None or self._closed or os.getpid() != self._pid:
+                return
+            self._cluster = None
+        asyncio.run_coroutine_threadsafe(cluster.close(), loop).result(_CLOSE_SECONDS)
 
     def _start(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
         if self._loop is None:
@@ -406,10 +413,14 @@ class SyncCluster:
         return self._loop, opening.result(_START_SECONDS)
 
 
-def disconnect_all(kind: type[Cluster]) -> None:
-    """``disconnect_from`` of every cluster of this process: at the end of a test, for those that live longer than it."""
+def disconnect_all() -> None:
+    """Close the connection of every ``SyncCluster`` of this process; the next call of each opens another. For tests, which
+    such a cluster may outlive."""
     for cluster in list(_connected):
-        cluster.disconnect_from(kind)
+        try:
+            cluster._disconnect()
+        except Exception as error:  # what a cluster was connected to may have ended meanwhile
+            _log.warning("a cluster could not be closed: %s: %s", type(error).__name__, error)
 
 
 _connected: weakref.WeakSet[SyncCluster] = weakref.WeakSet()

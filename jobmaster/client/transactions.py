@@ -53,8 +53,8 @@ class ClusterTransaction:
             raise InputError(
                 "the transaction is not open", hint="use it as `async with cluster.transaction(conn) as tx`"
             )
-        receipt, request = await self._cluster.submit_within(self._connection, handler, args, options)
-        if self._cluster.route_of(request) is not Route.HELD or not request.job.due_us:
+        receipt, request = await self._cluster._submit_within(self._connection, handler, args, options)
+        if self._cluster._route_of(request) is not Route.HELD or not request.job.due_us:
             self._hints.add((request.job.lane, request.job.priority))
         return receipt
 
@@ -77,6 +77,6 @@ class ClusterTransaction:
     async def _hint(self, lane: str, priority: int) -> None:
         """The rows are committed: a hint that fails costs a second, not a job."""
         try:
-            await self._cluster.hint_after_commit(lane, priority)
+            await self._cluster._hint_after_commit(lane, priority)
         except JobMasterError as failure:
             _log.debug("no hint for lane %s, priority %s: %s", lane, priority, failure)

@@ -19,6 +19,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.drained import Drained, seconds_of
 from jobmaster.testing.memory.agent import GivenByTest
 from jobmaster.testing.memory.cluster import MemoryCluster, MemoryJobs
+from jobmaster.testing.registries import FoundHandlers
 from jobmaster.testing.submitted_jobs import SubmittedJob, Wanted, listed
 
 _FOREVER_US = 2**62
@@ -43,7 +44,8 @@ class Jobs:
     """
 
     def __init__(self, settings: ClusterSettings, handlers: Handlers) -> None:
-        self.memory = MemoryJobs(settings, handlers)
+        # The given registry stays as it is: it may be the application's own.
+        self.memory = MemoryJobs(settings, FoundHandlers(handlers))
         self._clusters: dict[int, tuple[asyncio.AbstractEventLoop, MemoryCluster]] = {}
         self._sync: SyncCluster | None = None
 
@@ -78,12 +80,13 @@ class Jobs:
 
         before = wiring.open_cluster
         wiring.open_cluster = open_in_memory
+        # One that a module of the application holds opens its cluster anew, in this test and in the next.
+        disconnect_all()
         try:
             yield
         finally:
             wiring.open_cluster = before
-            # One that a module of the application holds opens its cluster anew in the next test.
-            disconnect_all(MemoryCluster)
+            disconnect_all()
             self.memory.ended = True
             if self._sync is not None:
                 self._sync.close()
@@ -174,7 +177,7 @@ class Jobs:
     ) -> Drained:
         """Run jobs, one attempt after another, until none is due; also those that handlers submit meanwhile.
 
-        A job that is due later runs at once, and sees the time at which it is due.
+        A job that is due later runs at once. While it runs, the clock shows the time at which it is due.
 
         Args:
             due_within: also jobs and further attempts that are due within this time: seconds, a timedelta, or ``"1h"``.

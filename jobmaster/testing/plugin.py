@@ -42,9 +42,7 @@ def jobmaster_handlers(request: pytest.FixtureRequest) -> Handlers:
     from jobmaster.handlers import load_handlers
     from jobmaster.testing.registries import FoundHandlers
 
-    handlers = FoundHandlers()
-    handlers.merge(load_handlers(request.config.getini(_HANDLERS)))
-    return handlers
+    return FoundHandlers(load_handlers(request.config.getini(_HANDLERS)))
 
 
 @pytest.fixture

@@ -16,15 +16,59 @@ _HINT = (
 
 
 class FoundHandlers(Handlers):
-    """Handlers by name as declared; a function that is not among them is looked up in the registries of its own module."""
+    """The handlers of several registries, as they are at the time of each look-up: what is declared later is found too, and
+    no registry is changed. A function that is in none of them is looked up in the registries of its own module.
+
+    Args:
+        registries: those to begin with; ``merge`` adds another.
+    """
+
+    def __init__(self, *registries: Handlers) -> None:
+        super().__init__()
+        self._registries: list[Handlers] = []
+        for registry in registries:
+            self.merge(registry)
+
+    def merge(self, other: Handlers) -> None:
+        """Look through another registry too; ``ConfigError`` when a name means different functions."""
+        if other is self or any(other is known for known in self._registries):
+            return
+        both = Handlers()
+        for registry in (self, other):
+            both.merge(registry)
+        self._registries.append(other)
+
+    def get(self, name: str) -> Handler | None:
+        """Handler of that name, if it is declared in one of them."""
+        found = super().get(name)
+        return found or next((one for registry in self._registries if (one := registry.get(name)) is not None), None)
 
     def of(self, function: Callable[..., Any]) -> Handler | None:
-        """The handler of a function; its whole registry is taken over."""
-        known = super().of(function)
+        """Handler declared from that function; the registry of its module is looked through from then on."""
+        known = self._of(function)
         if known is None and (registry := declaring_registry(function)) is not None:
             self.merge(registry)
-            known = super().of(function)
+            known = registry.of(function)
         return known
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({handler.name for handler in self})
+
+    def _of(self, function: Callable[..., Any]) -> Handler | None:
+        found = super().of(function)
+        return found or next((one for registry in self._registries if (one := registry.of(function)) is not None), None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.get(name) is not None
+
+    def __iter__(self) -> Iterator[Handler]:
+        handlers = {handler.name: handler for registry in reversed(self._registries) for handler in registry}
+        handlers.update((handler.name, handler) for handler in super().__iter__())
+        return iter(list(handlers.values()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
 def declaring_registry(function: Callable[..., Any]) -> Handlers | None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -60,12 +61,48 @@ class GivenByTest(NamedTuple):
     resources: Any = None
 
 
+class Run:
+    """One run of jobs. Handlers that run in it find it with ``current_run``, in their tasks and threads too.
+
+    Attributes:
+        wanted: ids of the jobs that it runs; ``None``: all.
+        over: it takes no more jobs.
+    """
+
+    def __init__(self, wanted: Iterable[bytes] | None = None) -> None:
+        self.wanted = None if wanted is None else set(wanted)
+        self.over = False
+
+    def wants(self, job_id: bytes) -> bool:
+        """The job is one of this run."""
+        return self.wanted is None or job_id in self.wanted
+
+    def add(self, job_ids: Iterable[bytes]) -> None:
+        """Jobs that one of its handlers has submitted."""
+        if self.wanted is not None:
+            self.wanted.update(job_ids)
+
+
+_run: ContextVar[Run | None] = ContextVar("jobmaster_testing_run", default=None)
+
+
+def current_run() -> Run | None:
+    """The run whose handler calls this; ``None`` outside of handlers, and in what a handler has left behind."""
+    run = _run.get()
+    return None if run is None or run.over else run
+
+
 class MemoryAgent:
     """The one agent of a cluster in memory. Belongs to the running event loop; made by ``open``, ended by ``aclose``."""
 
     @classmethod
-    async def open(cls, rows: MemoryRows, handlers: Iterable[Handler], given: GivenByTest) -> MemoryAgent:
+    async def open(
+        cls, rows: MemoryRows, handlers: Iterable[Handler], given: GivenByTest, run: Run | None = None
+    ) -> MemoryAgent:
         """Enter the lifespans of the handlers that it will run, and start.
+
+        Args:
+            run: what the handlers find as ``current_run``.
 
         Raises:
             ConfigError: a lifespan failed; it is named with its line.
@@ -77,7 +114,9 @@ class MemoryAgent:
         )
         await lifespans.open()
         # What a lifespan has set in context variables reaches the handlers.
-        return lifespans.context.run(cls, rows, lifespans, given)
+        context = lifespans.context
+        context.run(_run.set, run)
+        return context.run(cls, rows, lifespans, given)
 
     def __init__(self, rows: MemoryRows, lifespans: OpenLifespans, given: GivenByTest) -> None:
         settings, clock = rows.settings, rows.clock

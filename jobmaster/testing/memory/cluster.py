@@ -17,9 +17,9 @@ from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import JobMasterError, WaitTimeout
-from jobmaster.model.job import JobState
+from jobmaster.model.job import JobState, NewJob
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent
+from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent, Run, current_run
 from jobmaster.testing.memory.master import MemoryMaster
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.store import MemoryStore
@@ -48,7 +48,6 @@ class MemoryJobs:
         self.inline = False
         self.ended = False
         self.given = GivenByTest()
-        self._under_way = 0
 
     def open(self, settings: ClusterSettings | None = None, handlers: Handlers | None = None) -> MemoryCluster:
         """A producer's cluster on the running event loop.
@@ -74,12 +73,25 @@ class MemoryJobs:
     @property
     def runs_what_is_awaited(self) -> bool:
         """A wait runs the jobs that it waits for: in inline mode, and inside handlers."""
-        return self.inline or self._under_way > 0
+        return self.inline or current_run() is not None
 
-    async def run_submitted(self) -> None:
-        """In inline mode: run what is due. A handler's own submits run after it, unless it waits for them."""
-        if self.inline and not self._under_way:
-            await self.run(None)
+    async def run_submitted(self, job_ids: Iterable[bytes]) -> None:
+        """In inline mode: run these jobs, if they are due. What a handler submits runs after it, unless it waits for it.
+
+        Other jobs are left to the coroutines that have submitted them: each may hold what its own job needs.
+        """
+        if not self.inline:
+            return
+        if (run := current_run()) is not None:
+            run.add(job_ids)
+            return
+        wanted = set(job_ids)
+        await self.run(None, wanted)
+        # One that runs elsewhere: by a `drain` at the same time, or by another submit with the same idempotency key.
+        for _ in range(round(WAIT_SECONDS / _POLL_SECONDS)):
+            if not self.rows.any_runs(wanted):
+                return
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def run(self, until_us: int | None, wanted: set[bytes] | None = None) -> int:
         """Run jobs one after another until none is due; number of attempts.
@@ -91,11 +103,11 @@ class MemoryJobs:
         Raises:
             JobMasterError: a handler submits itself again without end.
         """
-        rows, ran = self.rows, 0
+        rows, ran, run = self.rows, 0, Run(wanted)
         agents: dict[Lifespan | None, MemoryAgent] = {}
 
         def runnable(job: MemoryJob) -> bool:
-            if wanted is not None and job.entry.id not in wanted:
+            if not run.wants(job.entry.id):
                 return False
             return job.entry.handler in self.handlers and rows.bucket_of(job.lane, job.priority) is not None
 
@@ -110,24 +122,21 @@ class MemoryJobs:
                     )
                 handler = self.handlers.get(job.entry.handler)
                 assert handler is not None
-                self._under_way += 1
-                try:
-                    agent = agents.get(handler.lifespan)
-                    if agent is None:
-                        agent = agents[handler.lifespan] = await self._agent_of(handler)
-                    with rows.clock.at_least(job.due_us):
-                        await agent.run(job, handler)
-                finally:
-                    self._under_way -= 1
+                agent = agents.get(handler.lifespan)
+                if agent is None:
+                    agent = agents[handler.lifespan] = await self._agent_of(handler, run)
+                with rows.clock.at_least(job.due_us):
+                    await agent.run(job, handler)
         finally:
+            run.over = True
             for agent in agents.values():
                 await agent.aclose()
         return ran
 
-    async def _agent_of(self, handler: Handler) -> MemoryAgent:
+    async def _agent_of(self, handler: Handler, run: Run) -> MemoryAgent:
         """An agent for the handlers that have the same lifespan."""
         return await MemoryAgent.open(
-            self.rows, [one for one in self.handlers if one.lifespan is handler.lifespan], self.given
+            self.rows, [one for one in self.handlers if one.lifespan is handler.lifespan], self.given, run
         )
 
 
@@ -144,14 +153,14 @@ class MemoryCluster(Cluster):
         """As ``Cluster.submit``; in inline mode the job runs before this returns, if it is due."""
         self._jobs.refuse_ended()
         receipt: JobReceipt[Any] = await super().submit(handler, args, **options)
-        await self._jobs.run_submitted()
+        await self._jobs.run_submitted([receipt.id_bytes])
         return receipt
 
     async def submit_many(self, items: Any, /, handler: Any = None, **options: Unpack[BulkOptions]) -> BulkSummary:
         """As ``Cluster.submit_many``; in inline mode the jobs run before this returns."""
         self._jobs.refuse_ended()
         summary = await super().submit_many(items, handler, **options)
-        await self._jobs.run_submitted()
+        await self._jobs.run_submitted(summary.ids.as_bytes())
         return summary
 
     def transaction(self, connection: Any) -> ClusterTransaction:
@@ -187,6 +196,7 @@ class _MemoryTransaction(ClusterTransaction):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         rows, committed = self._jobs.rows, False
+        new: list[NewJob] = []
         try:
             await super().__aexit__(kind, error, trace)
             committed = kind is None
@@ -194,9 +204,10 @@ class _MemoryTransaction(ClusterTransaction):
             if not committed:
                 del rows.uncommitted[self._key][self._before :]
             if self._outermost:
-                for job in rows.uncommitted.pop(self._key):
+                new = rows.uncommitted.pop(self._key)
+                for job in new:
                     rows.insert(job)
-        await self._jobs.run_submitted()
+        await self._jobs.run_submitted([job.id for job in new])
 
 
 class _MemoryWaiter(ResultWaiter):

@@ -30,6 +30,9 @@ class MemoryClock:
     def __init__(self) -> None:
         self._system = SystemClock()
         self.boottime = self._system.boottime
+        self._lock = threading.Lock()
+        self._open: list[int] = []
+        """How far ahead each of the runs under way needs the clock. They may overlap, and end in any order."""
         self._ahead_us = 0
 
     def wall_us(self) -> int:
@@ -39,12 +42,17 @@ class MemoryClock:
     @contextmanager
     def at_least(self, moment_us: int) -> Iterator[None]:
         """The wall clock shows this moment, or the present one when that is later."""
-        before = self._ahead_us
-        self._ahead_us += max(moment_us - self.wall_us(), 0)
+        ahead_us = max(moment_us - self._system.wall_us(), 0)
+        self._change(self._open.append, ahead_us)
         try:
             yield
         finally:
-            self._ahead_us = before
+            self._change(self._open.remove, ahead_us)
+
+    def _change(self, how: Callable[[int], None], ahead_us: int) -> None:
+        with self._lock:
+            how(ahead_us)
+            self._ahead_us = max(self._open, default=0)
 
 
 class Unconfirmed(NamedTuple):
@@ -264,6 +272,10 @@ class MemoryRows:
             taken = min(waiting, key=lambda job: (max(job.due_us, now_us), -job.priority, job.due_us, job.entry.id))
             taken.state = JobState.PROCESSING
             return taken
+
+    def any_runs(self, job_ids: set[bytes]) -> bool:
+        """An attempt of one of these jobs is under way."""
+        return any(self.jobs[job_id].state is JobState.PROCESSING for job_id in job_ids if job_id in self.jobs)
 
     def save(self, job_ids: set[bytes]) -> None:
         """Jobs that lie in a bucket alone get their rows."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import sys
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 import jobmaster
 from jobmaster import (
+    Cluster,
     ClusterSettings,
+    ConfigError,
     Conflict,
     Handlers,
     InputError,
     InvalidArguments,
     JobState,
+    SyncCluster,
     Unavailable,
     UnknownHandler,
     UnknownLane,
@@ -23,6 +29,8 @@ from jobmaster import (
     call,
 )
 from jobmaster import connect_sync as imported_before
+from jobmaster.client.sync import disconnect_all
+from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.testing import Drained, Jobs
 from tests.unit.testing import app
@@ -125,6 +133,133 @@ async def test_inline_a_wait_runs_further_attempts_that_are_due_before_its_end(i
     assert await receipt.result(timeout=9000) == 3
 
 
+async def test_inline_waits_at_the_same_time_leave_the_clock_as_it_was(inline_jobs: Jobs) -> None:
+    local, begun = Handlers(), asyncio.Event()
+    clock, present = inline_jobs.memory.rows.clock, SystemClock()
+
+    @local.job
+    async def short() -> int:
+        await begun.wait()
+        return clock.wall_us() - present.wall_us()
+
+    @local.job
+    async def long() -> int:
+        begun.set()
+        await asyncio.sleep(0.05)
+        return clock.wall_us() - present.wall_us()
+
+    async with jobmaster.connect(handlers=local) as cluster:
+        receipts = [await cluster.submit(short, after=3600), await cluster.submit(long, after=7200)]
+        ahead = await asyncio.gather(*(receipt.result(timeout=9000) for receipt in receipts))
+    assert [round(one / 3600e6, 1) for one in ahead] == [2, 2]
+    assert abs(clock.wall_us() - present.wall_us()) < 60_000_000
+
+
+@pytest.mark.parametrize("handler", [app.numbers, app.send_mail])
+async def test_inline_submits_at_the_same_time_return_with_their_own_jobs_done(
+    inline_jobs: Jobs, handler: Callable[..., object]
+) -> None:
+    cluster = inline_jobs.cluster
+
+    async def submitted(number: int) -> JobState:
+        given = {"first": number} if handler is app.numbers else {"to": str(number)}
+        receipt = await cluster.submit(handler, given)
+        return next(job for job in inline_jobs.all_submitted() if job.id == receipt.id).state
+
+    assert await asyncio.gather(*(submitted(number) for number in range(5))) == [JobState.SUCCEEDED] * 5
+
+
+async def test_inline_submits_at_the_same_time_run_their_own_jobs_alone(inline_jobs: Jobs) -> None:
+    local, lock, ran = Handlers(), asyncio.Lock(), []
+
+    @local.job(priority="high")
+    async def locking() -> None:
+        async with lock:
+            ran.append("locking")
+
+    @local.job
+    async def plain() -> None:
+        ran.append("plain")
+
+    async with jobmaster.connect(handlers=local) as cluster:
+
+        async def holds_the_lock() -> None:
+            async with lock:
+                await cluster.submit(plain)
+
+        async with asyncio.timeout(4):
+            await asyncio.gather(holds_the_lock(), cluster.submit(locking))
+    assert sorted(ran) == ["locking", "plain"]
+
+
+async def test_inline_a_second_submit_with_the_same_key_waits_for_the_job_that_runs(inline_jobs: Jobs) -> None:
+    local = Handlers()
+
+    @local.job
+    async def takes_a_while() -> None:
+        await asyncio.sleep(0.05)
+
+    async with jobmaster.connect(handlers=local) as cluster:
+
+        async def submitted() -> JobState:
+            await cluster.submit(takes_a_while, idempotency_key="a")
+            return inline_jobs.all_submitted()[0].state
+
+        assert await asyncio.gather(submitted(), submitted()) == [JobState.SUCCEEDED] * 2
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_inline_what_a_handler_submits_runs_after_it_and_before_the_submit_returns(
+    inline_jobs: Jobs, mode: str
+) -> None:
+    local, ran = Handlers(), []
+
+    @local.job
+    async def second() -> None:
+        ran.append("second")
+
+    @local.job
+    async def first() -> None:
+        async with jobmaster.connect(handlers=local) as inner:
+            await inner.submit(second)
+        ran.append("first")
+
+    @local.job
+    def first_in_a_thread() -> None:
+        inline_jobs.sync_cluster.submit(second)
+        ran.append("first")
+
+    async with jobmaster.connect(handlers=local) as cluster:
+        await cluster.submit(first if mode == "async" else first_in_a_thread)
+        assert ran == ["first", "second"]
+        later = await cluster.submit(first if mode == "async" else first_in_a_thread, after=60)
+        await later.wait(timeout=100)
+    assert ran == ["first", "second"] * 2
+
+
+async def test_inline_what_a_handler_has_left_behind_submits_as_other_code_does(inline_jobs: Jobs) -> None:
+    local, go = Handlers(), asyncio.Event()
+    left: list[asyncio.Task[JobState]] = []
+
+    async with jobmaster.connect(handlers=local) as cluster:
+
+        @local.job
+        async def other() -> None: ...
+
+        @local.job
+        async def leaves_a_task() -> None:
+            async def later() -> JobState:
+                await go.wait()
+                await cluster.submit(other)
+                return inline_jobs.all_submitted(other)[0].state
+
+            left.append(asyncio.create_task(later()))
+
+        await cluster.submit(leaves_a_task)
+        go.set()
+        assert await left[0] is JobState.SUCCEEDED
+
+
 async def test_a_handler_may_wait_for_jobs_that_it_submits(jobs: Jobs) -> None:
     receipt = await jobs.cluster.submit(call(app.parent, 3))
     await jobs.drain()
@@ -193,6 +328,55 @@ async def test_a_failure_is_counted_and_raised_on_request(jobs: Jobs) -> None:
         await jobs.drain(raise_errors=True)
 
 
+async def test_a_handler_that_is_declared_after_the_connect_runs_too(jobs: Jobs) -> None:
+    async with jobmaster.connect(handlers=Handlers()) as cluster:
+
+        @cluster.job
+        async def first() -> None: ...
+
+        await cluster.submit(first)
+        assert await jobs.drain() == Drained(succeeded=1)
+
+        @cluster.job(name="second")
+        async def second() -> None: ...
+
+        await cluster.submit("second")
+        jobs.assert_submitted("second")
+        assert await jobs.drain() == Drained(succeeded=1)
+
+
+async def test_two_registries_that_mean_different_functions_by_a_name_are_refused(jobs: Jobs) -> None:
+    local = Handlers()
+
+    @local.job(name="tests.unit.testing.app.double")
+    async def other() -> None: ...
+
+    await jobs.cluster.submit(call(app.double, 1))
+    with pytest.raises(ConfigError, match=r"two functions are declared as handler 'tests\.unit\.testing\.app\.double'"):
+        await jobmaster.connect(handlers=local)
+
+
+async def test_the_registry_of_the_fixture_is_not_changed() -> None:
+    own, other = Handlers(), Handlers()
+
+    @own.job
+    async def declared() -> int:
+        return 1
+
+    @other.job
+    async def foreign() -> None: ...
+
+    kit = Jobs(ClusterSettings(), own)
+    with kit.connected():
+        async with jobmaster.connect(handlers=other) as cluster:
+            await cluster.submit(foreign)
+        await kit.cluster.submit(declared)
+        await kit.cluster.submit(call(app.send_mail, "ann"))
+        assert await kit.drain() == Drained(succeeded=3)
+        assert {"foreign", "declared", "send_mail"} <= {name.rpartition(".")[2] for name in kit.memory.handlers.names()}
+    assert (len(own), len(other)) == (1, 1)
+
+
 async def test_a_handler_that_submits_itself_without_end_is_stopped(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +421,50 @@ kept = imported_before(ClusterSettings(data_dir="/nowhere"), handlers=app.handle
 def test_a_cluster_of_a_module_serves_one_test_after_another(jobs: Jobs, value: int) -> None:
     kept.submit(call(app.double, value))
     assert [job.arguments for job in jobs.all_submitted()] == [{"value": value}]
+
+
+def test_a_cluster_that_is_connected_already_is_moved_to_memory_and_back() -> None:
+    outer, inner = Jobs(ClusterSettings(), app.handlers), Jobs(ClusterSettings(), app.handlers)
+    with outer.connected():
+        held = imported_before(ClusterSettings(), handlers=app.handlers)
+        held.submit(call(app.double, 1))
+        with inner.connected():
+            held.submit(call(app.double, 2))
+        held.submit(call(app.double, 3))
+    assert [job.arguments["value"] for job in outer.all_submitted()] == [1, 3]
+    assert [job.arguments["value"] for job in inner.all_submitted()] == [2]
+    held.close()
+
+
+def test_a_cluster_that_cannot_be_closed_is_left_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    outer = Jobs(ClusterSettings(), app.handlers)
+
+    async def gone() -> None:
+        raise OSError("the server is gone")
+
+    async def opened() -> Cluster:
+        cluster = outer.memory.open()
+        cluster._on_close = gone
+        return cluster
+
+    held = SyncCluster(opened, handlers=app.handlers)
+    held.submit(call(app.double, 1))
+    with Jobs(ClusterSettings(), app.handlers).connected():
+        assert "a cluster could not be closed: OSError: the server is gone" in caplog.text
+    held.submit(call(app.double, 2))
+    assert len(outer.all_submitted()) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork")
+def test_a_forked_process_leaves_the_connections_of_its_parent_alone(jobs: Jobs) -> None:
+    with imported_before(ClusterSettings(), handlers=app.handlers) as held:
+        held.submit(call(app.double, 1))
+        child = multiprocessing.get_context("fork").Process(target=disconnect_all)
+        child.start()
+        child.join(10)
+        assert child.exitcode == 0
+        held.submit(call(app.double, 2))
+    assert len(jobs.all_submitted()) == 2
 
 
 def test_after_the_fixture_clusters_are_opened_as_before() -> None:
