@@ -419,7 +419,7 @@ def disconnect_all() -> None:
     for cluster in list(_connected):
         try:
             cluster._disconnect()
-        except Exception as error:  # what a cluster was connected to may have ended meanwhile
+        except (JobMasterError, OSError) as error:  # what a cluster was connected to may have ended meanwhile
             _log.warning("a cluster could not be closed: %s: %s", type(error).__name__, error)
 
 
