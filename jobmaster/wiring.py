@@ -248,6 +248,10 @@ async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | No
     return stores
 
 
+class _NotOpenedError(InputError, AttributeError):
+    """A use of a cluster that is not open. ``hasattr`` is False for what an ``Opening`` does not have."""
+
+
 class Opening:
     """A cluster that is about to be opened: ``async with`` opens and closes it, ``await`` opens it and leaves the closing to
     the caller. Returned by ``connect``; usable once. Source of the idea: ``asyncpg.create_pool``.
@@ -275,9 +279,9 @@ class Opening:
             await cluster.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(Cluster, name):
+        if name.startswith("_"):
             raise AttributeError(f"'Opening' has no attribute {name!r}")
-        raise InputError(
+        raise _NotOpenedError(
             f"connect() has not been awaited, so it has no {name!r} yet",
             hint="write `async with jobmaster.connect() as cluster:`, or `cluster = await jobmaster.connect()`",
         )
@@ -308,8 +312,10 @@ def connect(
 
     Raises:
         InvalidSettings: (a ``ConfigError``) with every problem of the configuration.
+        InputError: an argument of another type.
         Unavailable: (when it is opened) the master cannot be reached.
     """
+    _check_handlers(handlers)
     return Opening(_settings(config, env, overrides), handlers)
 
 
@@ -331,13 +337,40 @@ def connect_sync(
 
     Raises:
         InvalidSettings: (a ``ConfigError``) with every problem of the configuration.
+        InputError: an argument of another type.
     """
+    _check_handlers(handlers)
     return open_sync_cluster(_settings(config, env, overrides), handlers)
+
+
+def _check_handlers(handlers: object) -> None:
+    if handlers is not None and not isinstance(handlers, Handlers):
+        raise InputError(
+            f"handlers= takes a registry (jobmaster.Handlers), not {type(handlers).__name__}",
+            hint="import it: `from tasks import handlers`; only the command line takes the name of a module",
+        )
+
+
+def _check_sources(env: object, overrides: object) -> None:
+    if env is not None and not isinstance(env, Mapping):
+        raise InputError(
+            f"env= takes a mapping of variables, not {type(env).__name__}",
+            hint="such as env={'JOBMASTER_CLUSTER': 'shop'}; env={} reads none",
+        )
+    if (
+        isinstance(overrides, str)
+        or not isinstance(overrides, Sequence)
+        or not all(isinstance(text, str) for text in overrides)
+    ):
+        raise InputError(
+            f"overrides= takes a list of texts, not {overrides!r}", hint="such as overrides=['cluster=shop']"
+        )
 
 
 def _settings(
     config: str | Path | ClusterSettings | None, env: Mapping[str, str] | None, overrides: Sequence[str]
 ) -> ClusterSettings:
+    _check_sources(env, overrides)
     if isinstance(config, ClusterSettings):
         if env is not None or overrides:
             raise InputError(

@@ -23,7 +23,7 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
-from jobmaster.client.submitter import PreparedSubmit, Submitter
+from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Call, Handlers
@@ -82,6 +82,8 @@ class Cluster:
         )
         self._job_lookup = JobLookup(master, stores, self._buckets)
         self._results = Results(master.queries, self.handlers, self._clock)
+        handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
+        self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False
@@ -220,7 +222,8 @@ class Cluster:
 
             cursor.execute(*cluster.statement(call(resize, "a.png"), priority="high"))
 
-        Calls no server. A handler that is declared here is checked here; any other is checked by the database.
+        Calls no server, and may be called in any thread. A handler that is declared here is checked here; any other is
+        checked by the database.
 
         Args:
             handler: the call to be made; or the declared function or its name, and ``args``.
@@ -233,8 +236,8 @@ class Cluster:
         """
         if isinstance(handler, Call):
             handler, args = parts(handler, args)
-        submitter = self._submitter or self._open_submitter()
-        values = submitter.statement(handler, args, options)
+        self._refuse_closed()
+        values = self._submit_checks.statement(handler, args, options)
         text = styled(self.master.intake.submit_sql, paramstyle)
         return text, (values._asdict() if paramstyle == "named" else (values.handler, values.args, values.options))
 
@@ -280,7 +283,7 @@ class Cluster:
 
     async def wait_saved(self, job: JobRef, *, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds, ``NotFound`` as ``wait``."""
-        _, job_ids, doubtful = _watched([job])
+        job_ids, doubtful = _watched([job])
         await self._open_waiter().until(job_ids, lambda state: state is not None, timeout, doubtful)
 
     async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
@@ -296,7 +299,7 @@ class Cluster:
 
     async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
         """Wait until all of the jobs have ended; their final states by id. Raises as ``wait``."""
-        _, job_ids, doubtful = _watched(jobs)
+        job_ids, doubtful = _watched(jobs)
         states = await self._open_waiter().until(job_ids, is_final, timeout, doubtful)
         return {UUID(bytes=job_id): state for job_id, state in states.items() if state is not None}
 
@@ -344,7 +347,7 @@ class Cluster:
             JobFailed: one of them ended without a result. Raised at once; the others go on.
             WaitTimeout, NotFound: as ``wait``.
         """
-        _, job_ids, doubtful = _watched(jobs)
+        job_ids, doubtful = _watched(jobs)
         read = self._results.each_of if return_exceptions else self._results.all_of
         return await read(job_ids, doubtful, self._open_waiter(), timeout)
 
@@ -362,7 +365,8 @@ class Cluster:
             WaitTimeout: some have not ended within ``timeout`` seconds; they go on.
             NotFound: as ``wait``.
         """
-        given, job_ids, doubtful = _watched(jobs)
+        given = jobs if isinstance(jobs, IdList) else list(jobs)
+        job_ids, doubtful = _watched(given)
         by_id: dict[bytes, list[Any]] = {}
         for job_id, job in zip(job_ids, given, strict=True):
             by_id.setdefault(job_id, []).append(job)
@@ -498,9 +502,8 @@ class Cluster:
     def _open_submitter(self) -> Submitter:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
-        handler_lookup = HandlerLookup(self.handlers, self.master.queries, self.settings.jobs, self._clock)
         router = SubmitRouter(self.settings, self.master, self.stores, self._buckets, self._clock, self.telemetry)
-        self._submitter = Submitter(self.settings, handler_lookup, router, self._clock)
+        self._submitter = Submitter(self.settings, self._submit_checks.handler_lookup, router, self._clock)
         return self._submitter
 
     def _open_waiter(self) -> ResultWaiter:
@@ -540,16 +543,18 @@ def _ref(job: object) -> tuple[bytes, bytes | None]:
 class _Watched(NamedTuple):
     """The jobs of one wait."""
 
-    given: list[Any]
     job_ids: list[bytes]
     doubtful: set[bytes]
     """Those that may not exist: an id, unlike a receipt or a view, can be anything."""
 
 
 def _watched(jobs: Iterable[Any]) -> _Watched:
-    given = list(jobs)
-    job_ids = [job_id_of(job) for job in given]
     if isinstance(jobs, IdList):  # of a summary: submitted here
-        return _Watched(given, job_ids, set())
-    doubtful = {job_id for job_id, job in zip(job_ids, given, strict=True) if not isinstance(job, JobReceipt | JobView)}
-    return _Watched(given, job_ids, doubtful)
+        return _Watched(list(jobs.as_bytes()), set())
+    job_ids, doubtful = [], set()
+    for job in jobs:
+        job_id = job_id_of(job)
+        job_ids.append(job_id)
+        if not isinstance(job, JobReceipt | JobView):
+            doubtful.add(job_id)
+    return _Watched(job_ids, doubtful)

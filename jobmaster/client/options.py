@@ -17,6 +17,8 @@ from jobmaster.settings.model import Limits
 
 KEY_CHARS_MAX = 200
 METADATA_CHARS_MAX = 4096
+MEANINGLESS = ("durability", "on_full", "allow_volatile")
+"""Options that mean nothing inside the caller's transaction: the job is as safe as its commit."""
 
 
 class BulkOptions(TypedDict, total=False):
@@ -62,6 +64,9 @@ class SubmitOptions(BulkOptions, total=False):
     connection: Any
     """A connection with an open transaction on the master's database: the job's row joins it. Of asyncpg, async psycopg or
     async SQLAlchemy for a ``Cluster``; of psycopg, psycopg2, SQLAlchemy or Django for a ``SyncCluster``."""
+    notify: bool
+    """``False``: the commit sends no notice, and the job is found within a second. Only where the SQL
+    function is called: with ``connection=`` of another driver than asyncpg, and by ``statement``."""
 
 
 class CheckedOptions(NamedTuple):
@@ -79,6 +84,7 @@ class CheckedOptions(NamedTuple):
     job_id: bytes | None
     refuses_unserved: bool
     connection: Any
+    notify: bool | None
 
 
 def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> CheckedOptions:
@@ -131,7 +137,17 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         job_id=_job_id(get("job_id"), now_us, limits),
         refuses_unserved=_refuses_unserved(get("on_unserved")),
         connection=get("connection"),
+        notify=_flag(get("notify"), "notify"),
     )
+
+
+def refuse_in_transaction(options: SubmitOptions) -> None:
+    """``InputError`` for an option that means nothing inside the caller's transaction."""
+    for name in MEANINGLESS:
+        if options.get(name) not in (None, False):
+            raise InputError(
+                f"{name!r} has no meaning inside a transaction: the job is as safe as its commit", hint="leave it out"
+            )
 
 
 def _choice(kind: Any, value: object) -> Any:
@@ -142,6 +158,12 @@ def _choice(kind: Any, value: object) -> Any:
     except ValueError as error:
         hint = None if kind == Priority.parse else f"valid are {', '.join(item.value for item in kind)}"
         raise InputError(str(error), hint=hint) from None
+
+
+def _flag(value: object, what: str) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise InputError(f"{what!r} must be True or False, not {value!r}")
+    return value
 
 
 def _durability(value: object) -> Durability | None:

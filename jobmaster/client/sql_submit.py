@@ -11,16 +11,15 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from jobmaster.client.options import SubmitOptions
+from jobmaster.client.options import MEANINGLESS, SubmitOptions
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 
 ParamStyle = Literal["format", "numeric", "named"]
 """``%s`` (psycopg, Django), ``$1`` (asyncpg), ``:handler`` (``sqlalchemy.text``)."""
 
-MEANINGLESS = ("durability", "on_full", "allow_volatile", "connection")
-"""Options of a submit that say nothing about a statement in the caller's transaction."""
-
+NO_OPTIONS = (*MEANINGLESS, "connection")
+"""Options of a submit that the function does not have."""
 _PARAMETERS: dict[str, tuple[str, str, str]] = {
     "format": ("%s", "%s", "%s"),
     "numeric": ("$1", "$2", "$3"),
@@ -58,22 +57,22 @@ def submit_call(handler: str, args: bytes, options: SubmitOptions, known: Mappin
         known: options that were decided here, in the form of the function.
 
     Raises:
-        InputError: an option that has no meaning inside a transaction.
-        InvalidArguments: text that ``jsonb`` cannot hold.
+        InvalidArguments, InputError: arguments or metadata with text that ``jsonb`` cannot hold.
     """
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name in MEANINGLESS[:-1]:
-        if name in given:
-            raise InputError(
-                f"{name!r} has no meaning inside a transaction: the job is as safe as its commit", hint="leave it out"
-            )
     if _NUL.search(args):
         raise InvalidArguments(
             f"the arguments of handler {handler!r} contain the character U+0000, which a jsonb cannot hold",
             hint="remove it, or submit without connection= after the commit",
         )
-    plain = {name: _plain(name, value) for name, value in given.items() if name != "connection"}
-    return SubmitCall(handler, args.decode(), msgspec.json.encode({**plain, **known}).decode())
+    plain = {name: _plain(name, value) for name, value in given.items() if name not in NO_OPTIONS}
+    encoded = msgspec.json.encode({**plain, **known})
+    if _NUL.search(encoded):  # names are checked; only a text of the metadata can contain it
+        raise InputError(
+            f"the metadata of a job of handler {handler!r} contains the character U+0000, which a jsonb cannot hold",
+            hint="remove it, or submit without connection= after the commit",
+        )
+    return SubmitCall(handler, args.decode(), encoded.decode())
 
 
 def _plain(name: str, value: Any) -> object:

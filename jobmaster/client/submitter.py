@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 from jobmaster.client.bucket_choice import Placement
 from jobmaster.client.caller_connections import CallerConnection, Driver, caller_connection, run_awaited
 from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
-from jobmaster.client.options import BulkOptions, CheckedOptions, SubmitOptions, check_submit_options
+from jobmaster.client.options import (
+    BulkOptions,
+    CheckedOptions,
+    SubmitOptions,
+    check_submit_options,
+    refuse_in_transaction,
+)
 from jobmaster.client.sql_submit import SubmitCall, submit_call
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
 from jobmaster.clock import Clock, new_id
@@ -48,64 +54,14 @@ class PreparedSubmit(NamedTuple):
     unserved: bool
 
 
-class Submitter:
-    """Checks submits and hands them to the router."""
+class SubmitChecks:
+    """Checks the input of submits. Calls no server and needs no event loop."""
 
-    def __init__(
-        self, settings: ClusterSettings, handler_lookup: HandlerLookup, router: SubmitRouter, clock: Clock
-    ) -> None:
+    def __init__(self, settings: ClusterSettings, handler_lookup: HandlerLookup, clock: Clock) -> None:
         self.handler_lookup = handler_lookup
-        self.router = router
         self._clock = clock
         self._limits = settings.limits
         self._args_max = settings.limits.args_bytes
-        self._durability = settings.jobs.durability
-        self._on_full = settings.jobs.on_full
-        self._batchers: dict[str, SubmitBatcher] = {}
-
-    def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
-        """A submit without options (due now, into a bucket, with the handler's lane and priority), put on its way without
-        a further coroutine: at 200,000 submits a second each of those counts. ``None``: use ``submit``."""
-        resolved = self.handler_lookup.local(handler)
-        if (
-            resolved is None
-            or (batcher := self._batchers.get(resolved.name)) is None
-            or self.router.pending_limit.reached
-        ):
-            return None
-        data = self.encode(resolved, args)
-        job_id = new_id()
-        entry = encode_entry(Entry(job_id, 1, resolved.name, data))
-        return Started(job_id, entry, batcher, batcher.coalescer.put(entry, len(entry)))
-
-    async def fall_back(self, started: Started, placed: Placement) -> Placement:
-        """Place a started submit that no bucket took."""
-        return await self.router.fall_back(started.entry, placed, started.batcher, self._on_full)
-
-    async def is_unserved(self, started: Started) -> bool:
-        """No agent has a bucket for a started submit that has gone to the master."""
-        group = started.batcher.group
-        return await self.router.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
-
-    async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
-        """One job, with every check. See ``Cluster.submit``."""
-        caller = None if (given := options.get("connection")) is None else caller_connection(given)
-        if caller is not None and caller.driver is not Driver.ASYNCPG:
-            return await self._through(caller, handler, args, options)
-        request, connection = await self._request(handler, args, options)
-        if connection is not None:
-            return await self._within(connection, request)
-        receipt = await self.router.place(request)
-        if not options:
-            self._remember_batcher(handler, request)
-        return receipt
-
-    async def submit_within(
-        self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
-    ) -> tuple[Receipt, SubmitRequest]:
-        """One job inside the caller's transaction, and the request that it became."""
-        request, _ = await self._request(handler, args, options)
-        return await self._within(connection, request), request
 
     def encode(self, resolved: ResolvedHandler, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
@@ -147,12 +103,96 @@ class Submitter:
             hint="send a reference to large data, or raise limits.args",
         )
 
-    def checked(self, options: SubmitOptions | BulkOptions) -> CheckedOptions:
-        """The options, checked."""
-        return check_submit_options(options, self._limits, self._clock.wall_us())
+    def checked(self, options: SubmitOptions | BulkOptions, *, calls_function: bool = False) -> CheckedOptions:
+        """The options, checked.
+
+        Args:
+            calls_function: the job is submitted by the SQL function, which has an option of its own.
+        """
+        checked = check_submit_options(options, self._limits, self._clock.wall_us())
+        if checked.notify is not None and not calls_function:
+            raise InputError(
+                "'notify' is an option of a submit by the SQL function, and this one does not call it",
+                hint="leave it out; it belongs to connection= of psycopg, psycopg2, SQLAlchemy or Django, and to statement()",
+            )
+        return checked
+
+    def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
+        """A call of the SQL function. What this program does not declare itself is checked by the database."""
+        if options.get("connection") is not None:
+            raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
+        refuse_in_transaction(options)
+        resolved = self.handler_lookup.local(handler)
+        if resolved is None:
+            data = self.encode(self.handler_lookup.undeclared(handler), args)
+            self.checked(options, calls_function=True)
+            return submit_call(str(handler), data, options, {})
+        data, checked = self.encode(resolved, args), self.checked(options, calls_function=True)
+        level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
+        return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
+
+
+class Submitter(SubmitChecks):
+    """Checks submits and hands them to the router. Belongs to one event loop."""
+
+    def __init__(
+        self, settings: ClusterSettings, handler_lookup: HandlerLookup, router: SubmitRouter, clock: Clock
+    ) -> None:
+        super().__init__(settings, handler_lookup, clock)
+        self.router = router
+        self._durability = settings.jobs.durability
+        self._on_full = settings.jobs.on_full
+        self._batchers: dict[str, SubmitBatcher] = {}
+
+    def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
+        """A submit without options (due now, into a bucket, with the handler's lane and priority), put on its way without
+        a further coroutine: at 200,000 submits a second each of those counts. ``None``: use ``submit``."""
+        resolved = self.handler_lookup.local(handler)
+        if (
+            resolved is None
+            or (batcher := self._batchers.get(resolved.name)) is None
+            or self.router.pending_limit.reached
+        ):
+            return None
+        data = self.encode(resolved, args)
+        job_id = new_id()
+        entry = encode_entry(Entry(job_id, 1, resolved.name, data))
+        return Started(job_id, entry, batcher, batcher.coalescer.put(entry, len(entry)))
+
+    async def fall_back(self, started: Started, placed: Placement) -> Placement:
+        """Place a started submit that no bucket took."""
+        return await self.router.fall_back(started.entry, placed, started.batcher, self._on_full)
+
+    async def is_unserved(self, started: Started) -> bool:
+        """No agent has a bucket for a started submit that has gone to the master."""
+        group = started.batcher.group
+        return await self.router.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
+
+    async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
+        """One job, with every check. See ``Cluster.submit``."""
+        caller = None if (given := options.get("connection")) is None else caller_connection(given)
+        if caller is not None and caller.driver is not Driver.ASYNCPG:
+            return await self._through(caller, handler, args, options)
+        if caller is not None:
+            refuse_in_transaction(options)
+        request, connection = await self._request(handler, args, options)
+        if connection is not None:
+            return await self._within(connection, request)
+        receipt = await self.router.place(request)
+        if not options:
+            self._remember_batcher(handler, request)
+        return receipt
+
+    async def submit_within(
+        self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
+    ) -> tuple[Receipt, SubmitRequest]:
+        """One job inside the caller's transaction, and the request that it became."""
+        refuse_in_transaction(options)
+        request, _ = await self._request(handler, args, options)
+        return await self._within(connection, request), request
 
     async def _request(
-        self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
+        self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions, *, calls_function: bool = False
     ) -> tuple[SubmitRequest, Any]:
         """The request of one job, and the connection that was given with it."""
         unregistered = bool(options.get("allow_unregistered"))
@@ -160,7 +200,7 @@ class Submitter:
         data = self.encode(resolved, args)
         if resolved.handler is None:
             await self.handler_lookup.check(resolved, data, allow_unregistered=unregistered)
-        checked = self.checked(options)
+        checked = self.checked(options, calls_function=calls_function)
         job = NewJob(
             id=checked.job_id or new_id(),
             priority=int(checked.priority or resolved.priority),
@@ -187,24 +227,12 @@ class Submitter:
         if resolved is not None and (batcher := self.router.known_batcher(request)) is not None:
             self._batchers[resolved.name] = batcher
 
-    def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
-        """A call of the SQL function. What this program does not declare itself is checked by the database."""
-        if options.get("connection") is not None:
-            raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
-        resolved = self.handler_lookup.local(handler)
-        if resolved is None:
-            data = self.encode(self.handler_lookup.undeclared(handler), args)
-            self.checked(options)
-            return submit_call(str(handler), data, options, {})
-        data, checked = self.encode(resolved, args), self.checked(options)
-        level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
-        return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
-
     async def prepare_within(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
     ) -> PreparedSubmit:
         """One job with every check, as a call of the SQL function that the caller's driver has to run."""
-        request, _ = await self._request(handler, args, options)
+        refuse_in_transaction(options)
+        request, _ = await self._request(handler, args, options, calls_function=True)
         job = request.job
         await self.router.check_served(job.lane)
         await self.router.refuse_unserved(request)

@@ -25,11 +25,12 @@ from jobmaster import call
 from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import new_id
 from jobmaster.model import ids
-from jobmaster.model.errors import AccessRefused, Conflict, InputError, InvalidArguments, Unserved
+from jobmaster.model.errors import AccessRefused, Conflict, InputError, InvalidArguments, JobMasterError, Unserved
 from jobmaster.model.job import Durability
 from jobmaster.settings.submit_rules import submit_rules
 from jobmaster.wiring import open_sync_cluster
 from tests.integration.client.fixture import ClientFixture, handlers, resize
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -280,12 +281,70 @@ async def test_options_that_mean_nothing_there_and_text_that_jsonb_cannot_hold_a
             for options in ({"durability": "store"}, {"on_full": "raise"}, {"allow_volatile": True}):
                 with pytest.raises(InputError, match="has no meaning inside a transaction"):
                     plain.submit(resize, {"path": "a"}, connection=connection, **options)
+            for metadata in ({"k": "v\0"}, {"k": "\\\0"}):
+                with pytest.raises(InputError, match=r"the metadata of a job of handler 'images\.resize' .*U\+0000"):
+                    plain.submit(resize, {"path": "a"}, connection=connection, metadata=metadata)
+            assert connection.execute("SELECT 1").fetchone() == (1,), "the caller's transaction is not aborted"
             with pytest.raises(InvalidArguments, match=r"U\+0000"):
                 plain.submit(resize, {"path": "a\0"}, connection=connection)
-            plain.submit(resize, {"path": r"a\u0000"}, connection=connection)
+            plain.submit(
+                resize, {"path": r"a\u0000"}, connection=connection, metadata={"k": r"\u0000"}, allow_volatile=False
+            )
 
     await asyncio.to_thread(work)
     assert len(await client.rows()) == 1
+
+
+async def test_a_transaction_of_asyncpg_refuses_the_same_options(client: ClientFixture) -> None:
+    connection = await client.connect()
+    for options in ({"durability": "store"}, {"on_full": "raise"}, {"allow_volatile": True}):
+        given: Any = options
+        async with client.cluster.transaction(connection) as tx:
+            with pytest.raises(InputError, match="has no meaning inside a transaction"):
+                await tx.submit(call(resize, "a"), **given)
+            with pytest.raises(InputError, match="has no meaning inside a transaction"):
+                await client.cluster.submit(call(resize, "a"), connection=connection, **given)
+        with pytest.raises(InputError, match="has no meaning inside a transaction"):
+            client.cluster.statement(call(resize, "a"), **given)
+    async with client.cluster.transaction(connection) as tx:
+        await tx.submit(call(resize, "kept"), allow_volatile=False)
+    await connection.close()
+    assert len(await client.rows()) == 1
+
+
+async def test_the_notice_of_a_commit_can_be_left_out(client: ClientFixture, plain: SyncCluster) -> None:
+    listener, heard = await client.connect(), list[str]()
+    await listener.add_listener(client.settings.schema_name(), lambda *notice: heard.append(str(notice[-1])))
+
+    def work() -> None:
+        with psycopg.connect(client.dsn) as connection:
+            plain.submit(call(resize, "a"), connection=connection, notify=False)
+        with psycopg.connect(client.dsn) as connection:
+            connection.execute(*client.cluster.statement(call(resize, "b"), notify=False))
+            connection.execute(*client.cluster.statement("images.resize", {"path": "c"}, notify=False))
+        with psycopg.connect(client.dsn) as connection:
+            plain.submit(call(resize, "d"), connection=connection, notify=True, lane="payroll")
+
+    await asyncio.to_thread(work)
+    await until(lambda: heard, "the notice")
+    assert [text.partition(" ")[0] for text in heard] == ["payroll"]
+    await listener.close()
+    assert len(await client.rows()) == 4
+
+
+async def test_the_option_about_the_notice_is_refused_where_no_notice_is_sent(client: ClientFixture) -> None:
+    connection = await client.connect()
+    with pytest.raises(InputError, match="'notify' is an option of a submit by the SQL function"):
+        await client.cluster.submit(call(resize, "a"), notify=False)
+    with pytest.raises(InputError, match="'notify' is an option of a submit by the SQL function"):
+        await client.cluster.submit_many([call(resize, "a")], notify=True)  # type: ignore[call-arg]
+    async with client.cluster.transaction(connection) as tx:
+        with pytest.raises(InputError, match="'notify' is an option of a submit by the SQL function"):
+            await tx.submit(call(resize, "a"), notify=False)
+    with pytest.raises(InputError, match="'notify' must be True or False, not 'no'"):
+        client.cluster.statement(call(resize, "a"), notify="no")  # type: ignore[call-overload]
+    await connection.close()
+    assert await client.rows() == {}
 
 
 async def test_an_own_id_and_every_option_arrive(client: ClientFixture, plain: SyncCluster) -> None:
@@ -337,6 +396,18 @@ async def test_a_statement_runs_on_any_connection_and_in_every_style(client: Cli
 
     two, three = await asyncio.to_thread(work)
     assert (await client.rows()).keys() == {one.bytes, two.bytes, three.bytes}
+
+
+async def test_a_statement_is_made_in_a_thread_without_an_event_loop(client: ClientFixture) -> None:
+    def work() -> None:
+        with psycopg.connect(client.dsn) as connection:
+            connection.execute(*client.cluster.statement(call(resize, "a")))
+
+    await asyncio.to_thread(work)
+    assert len(await client.rows()) == 1
+    await client.cluster.close()
+    with pytest.raises(JobMasterError, match="the cluster is closed"):
+        client.cluster.statement(call(resize, "a"))
 
 
 async def test_a_statement_that_could_never_work_is_refused_before_it_is_run(client: ClientFixture) -> None:

@@ -61,6 +61,16 @@ def test_warnings_of_the_configuration_are_logged(empty_folder: Path, caplog: py
         (Handlers(), {}, r"not Handlers \(the registry of handlers is named: connect\(handlers=\.\.\.\)\)"),
         (ClusterSettings(), {"env": {}}, "change nothing in settings that are loaded already"),
         (ClusterSettings(), {"overrides": ["cluster=x"]}, "change nothing in settings that are loaded already"),
+        (
+            None,
+            {"handlers": "tasks"},
+            r"handlers= takes a registry .*, not str \(import it: `from tasks import handlers`",
+        ),
+        (None, {"handlers": jobmaster}, "handlers= takes a registry .*, not module"),
+        (None, {"env": "x"}, "env= takes a mapping of variables, not str"),
+        (None, {"overrides": 5}, "overrides= takes a list of texts, not 5"),
+        (None, {"overrides": "a=b"}, "overrides= takes a list of texts, not 'a=b'"),
+        (None, {"overrides": [b"a=b"]}, "overrides= takes a list of texts, not"),
     ],
 )
 def test_wrong_arguments(config: object, named: dict[str, object], sentence: str) -> None:
@@ -74,7 +84,11 @@ def test_a_cluster_that_was_not_awaited_answers_with_the_way_to_open_it() -> Non
     opening = jobmaster.connect(env={})
     with pytest.raises(InputError, match=re.escape("async with jobmaster.connect() as cluster:")):
         opening.submit("images.resize", {})
-    assert not hasattr(opening, "nonsense")
+    for name in ("job", "handlers", "settings", "submit", "nonsense"):
+        assert not hasattr(opening, name)
+        with pytest.raises(InputError, match=f"has not been awaited, so it has no '{name}' yet"):
+            getattr(opening, name)
+    assert not hasattr(opening, "_repr_html_")
 
 
 async def test_a_master_that_is_away_is_named_by_both_ways_to_open(empty_folder: Path) -> None:
