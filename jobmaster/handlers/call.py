@@ -21,7 +21,6 @@ R = TypeVar("R")
 
 FUNCTIONS_MAX = 4096
 """Functions whose parameter names are remembered."""
-_POSITIONS: dict[Callable[..., Any] | str, tuple[str, ...]] = {}
 
 
 class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
@@ -77,7 +76,7 @@ def call(handler: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Cal
         InvalidArguments: more arguments by position than the function has, or one that is given twice.
     """
     if args:  # a submit takes four microseconds in all; dict(zip(...)) and functools.lru_cache would be a tenth of that
-        names, position = _POSITIONS.get(handler) or _positions(handler), 0
+        names, position = _POSITIONS[handler], 0
         if len(args) > len(names):
             raise _misfit(handler, args, kwargs)
         named = {} if kwargs else kwargs
@@ -102,19 +101,22 @@ def parts(call: Call[Any], args: object) -> tuple[Callable[..., Any] | str, dict
     return call.handler, call.arguments
 
 
-def _positions(handler: Callable[..., Any] | str) -> tuple[str, ...]:
-    """Names of the parameters that take an argument by position, without the context."""
-    if not callable(handler):
-        return ()
-    if (known := _POSITIONS.get(handler)) is not None:
-        return known
-    parameters = list(inspect.signature(handler).parameters.values())
-    if takes_context(handler):
-        del parameters[0]
-    if len(_POSITIONS) >= FUNCTIONS_MAX:
-        _POSITIONS.clear()
-    names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return _POSITIONS.setdefault(handler, names)
+class _Positions(dict[Callable[..., Any] | str, tuple[str, ...]]):
+    """Function -> names of its parameters that take an argument by position, without the context."""
+
+    def __missing__(self, handler: Callable[..., Any] | str) -> tuple[str, ...]:
+        if not callable(handler):
+            return ()
+        parameters = list(inspect.signature(handler).parameters.values())
+        if takes_context(handler):
+            del parameters[0]
+        if len(self) >= FUNCTIONS_MAX:
+            self.clear()
+        names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return self.setdefault(handler, names)
+
+
+_POSITIONS = _Positions()
 
 
 def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvalidArguments:
@@ -123,7 +125,7 @@ def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: di
             f"the arguments of handler {handler!r} have no names",
             hint=f"a handler given by its name takes named arguments: call({handler!r}, path='a.png')",
         )
-    name, known = getattr(handler, "__qualname__", repr(handler)), _positions(handler)
+    name, known = getattr(handler, "__qualname__", repr(handler)), _POSITIONS[handler]
     twice = [one for one in known[: len(args)] if one in kwargs]
     if twice:
         return InvalidArguments(f"call({name}, ...): argument {twice[0]!r} is given twice")
