@@ -98,13 +98,17 @@ class Unavailable(JobMasterError):
     Args:
         timed_out: the server had the call and did not finish it in time. A batch may have been too large: a repetition sends
             less at once.
+        blocked: another open transaction holds a lock that the call waited for.
     """
 
     exit_code = 69
 
-    def __init__(self, message: str, *, hint: str | None = None, timed_out: bool = False) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, timed_out: bool = False, blocked: bool = False
+    ) -> None:
         super().__init__(message, hint=hint)
         self.timed_out = timed_out
+        self.blocked = blocked
 
 
 class OutcomeUnknown(Unavailable):

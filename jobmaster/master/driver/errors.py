@@ -142,7 +142,9 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         return AccessRefused(f"the master does not allow {what}: {error}", hint=hint)
     if isinstance(error, _ROLLED_BACK):
         timed_out = isinstance(error, asyncpg.QueryCanceledError)
-        return Unavailable(f"the master gave up {what}, nothing was changed: {error}", timed_out=timed_out)
+        blocked = isinstance(error, asyncpg.LockNotAvailableError)
+        message = f"the master gave up {what}, nothing was changed: {error}"
+        return Unavailable(message, timed_out=timed_out, blocked=blocked)
     if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
         kind = InputError if what.startswith("intake/insert") else ValueRefused
         return kind(f"{what}: the master does not take a value: {error}")
