@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Self, cast
 
-from jobmaster.agentstore.blocking import FinishedSubscriptions, WakeWaiter
 from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, function, pack, pack_function, status_of
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
@@ -17,6 +16,7 @@ from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
 from jobmaster.agentstore.health import health_of, parse_config, parse_info
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
+from jobmaster.agentstore.wake_wait import FinishedSubscriptions, WakeWaiter
 from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused

@@ -16,7 +16,7 @@ from jobmaster.client.jobs.existence import ExistenceCheck
 from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.jobs.results import Results, is_final
-from jobmaster.client.jobs.retrying import retry_job
+from jobmaster.client.jobs.retry_as_new_job import retry_job
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jobmaster.client.schema_check import problems
+from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json
 from jobmaster.handlers import Handler, Handlers, check_lane, check_name

@@ -62,7 +62,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
     "agents/jobmaster_agents/outcomes/outcome_builder.py": "a result is foreign code while it is being encoded",
     "jobmaster/handlers/retry_rules.py": "a retry policy is a handler's own code",
-    "jobmaster/agentstore/blocking.py": "handed on to the callers that wait for the shared connection",
+    "jobmaster/agentstore/wake_wait.py": "handed on to the callers that wait for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescer.py": "handed on to every caller of the batch",

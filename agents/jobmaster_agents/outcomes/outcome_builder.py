@@ -21,7 +21,7 @@ from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, decision_in
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
-from jobmaster.rules.job_retry import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
+from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 

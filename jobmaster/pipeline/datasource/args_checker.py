@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
 
-from jobmaster.client.schema_check import FORMATS, Schema, problems, whole_numbers
+from jobmaster.client.published_schema import FORMATS, Schema, problems, whole_numbers
 from jobmaster.codec import DEPTH_MAX, check_value, decode_json, encode_args
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments

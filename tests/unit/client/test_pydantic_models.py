@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, SecretStr, computed_field, field_serializer, field_validator
 from typing_extensions import TypeAliasType, TypedDict
 
-from jobmaster.client.schema_check import problems
+from jobmaster.client.published_schema import problems
 from jobmaster.codec import encode_args, encode_value
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.model.errors import ConfigError, InvalidArguments

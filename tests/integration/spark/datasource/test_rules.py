@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster.client.schema_check import problems, whole_numbers
+from jobmaster.client.published_schema import problems, whole_numbers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler

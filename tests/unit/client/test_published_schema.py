@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmaster.client.schema_check import problems
+from jobmaster.client.published_schema import problems
 from jobmaster.codec import decode_json
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import InvalidArguments
