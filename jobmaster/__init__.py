@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
-    from jobmaster.wiring import connect, connect_sync
+    from jobmaster.wiring import Opening, connect, connect_sync
 
 __version__ = "0.2.0"
 
@@ -96,6 +96,7 @@ __all__ = [
     "JobView",
     "NotFound",
     "OnFull",
+    "Opening",
     "OutcomeUnknown",
     "Priority",
     "Refused",
@@ -155,6 +156,7 @@ _MODULE_OF = {
     "JobView": "jobmaster.model.job_view",
     "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
+    "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
     "Priority": "jobmaster.model.job",
     "Refused": "jobmaster.model.errors",

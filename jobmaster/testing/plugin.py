@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jobmaster.testing.jobs import Jobs
 
 _HANDLERS = "jobmaster_handlers"
+_ON_LOOP = "jobmaster_cluster_on_loop"
 
 
 @pytest.hookimpl
@@ -55,7 +56,7 @@ def jobmaster_settings() -> ClusterSettings:
 
 @pytest.fixture
 def jobs(jobmaster_settings: ClusterSettings, jobmaster_handlers: Handlers) -> Iterator[Jobs]:
-    """Submitted jobs, recorded in memory; see ``jobmaster.testing.Jobs``."""
+    """Submitted jobs, recorded in memory, looked for, and run on request; see ``jobmaster.testing.Jobs``. Needs no server."""
     from jobmaster.testing.jobs import Jobs
 
     kit = Jobs(jobmaster_settings, jobmaster_handlers)
@@ -86,49 +87,62 @@ def jobmaster_servers() -> Iterator[TestServers]:
         servers.stop()
 
 
+@pytest.fixture
+def jobmaster_cluster(request: pytest.FixtureRequest) -> RealCluster:
+    """A real cluster for one test, empty, with an agent on the event loop of the test. PostgreSQL and Valkey come from the
+    extra ``embedded`` and start once in a run; the event loop comes from pytest-asyncio or anyio."""
+    plugins, by_anyio = request.config.pluginmanager, "anyio_backend" in request.fixturenames
+    if not (plugins.hasplugin("asyncio") or (by_anyio and plugins.hasplugin("anyio"))):
+        pytest.fail(
+            "the fixture jobmaster_cluster needs a plugin that runs async tests: pip install pytest-asyncio, or anyio and "
+            "its marker (pytest.mark.anyio)",
+            pytrace=False,
+        )
+    if by_anyio and _is_auto(request.config):
+        pytest.fail(
+            "pytest-asyncio in auto mode and anyio would run the fixture jobmaster_cluster and its test on two event loops: "
+            "set asyncio_mode = strict, or remove the marker anyio from the test",
+            pytrace=False,
+        )
+    cluster: RealCluster = request.getfixturevalue(_ON_LOOP)
+    return cluster
+
+
+def _is_auto(config: pytest.Config) -> bool:
+    """True when pytest-asyncio takes every async fixture."""
+    if not config.pluginmanager.hasplugin("asyncio"):
+        return False
+    return (config.getoption("asyncio_mode", None) or config.getini("asyncio_mode")) == "auto"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """The fixture that needs an event loop is made by the plugin that runs async tests here."""
+    """The fixture that needs an event loop is made by the plugin that runs async tests here; anyio takes those of both."""
+    fixture: Callable[..., Any] = pytest.fixture
     if config.pluginmanager.hasplugin("asyncio"):
         import pytest_asyncio
 
-        made = _with_loop(pytest_asyncio.fixture)
-    elif config.pluginmanager.hasplugin("anyio"):
-        made = _with_loop(pytest.fixture)
-    else:
-        made = _WithoutLoop()
-    config.pluginmanager.register(made, "jobmaster-cluster")
+        fixture = pytest_asyncio.fixture
+    config.pluginmanager.register(_on_loop(fixture), _ON_LOOP)
 
 
-class _WithoutLoop:
-    """Fixtures where nothing runs async tests."""
-
-    @pytest.fixture
-    def jobmaster_cluster(self) -> None:
-        """Explains what is missing."""
-        pytest.fail(
-            "the fixture jobmaster_cluster needs a plugin that runs async tests: pip install pytest-asyncio, or anyio",
-            pytrace=False,
-        )
-
-
-def _with_loop(fixture: Callable[..., Any]) -> object:
-    """Fixtures on the event loop of the test.
+def _on_loop(fixture: Callable[..., Any]) -> object:
+    """A plugin with the real cluster on the event loop of the test.
 
     Args:
         fixture: the decorator for async fixtures.
     """
 
-    class WithLoop:
-        @fixture
-        async def jobmaster_cluster(
+    class OnLoop:
+        @fixture(name=_ON_LOOP)
+        async def cluster(
             self,
             jobmaster_servers: TestServers,
             jobmaster_settings: ClusterSettings,
             jobmaster_handlers: Handlers,
             request: pytest.FixtureRequest,
         ) -> AsyncIterator[RealCluster]:
-            """A real cluster for one test, empty, with an agent on the event loop; see ``jobmaster.testing.RealCluster``."""
+            """A cluster with an id of its own."""
             import msgspec
 
             from jobmaster.testing.embedded.cluster import RealCluster
@@ -142,4 +156,4 @@ def _with_loop(fixture: Callable[..., Any]) -> object:
             finally:
                 await cluster.shut_down()
 
-    return WithLoop()
+    return OnLoop()

@@ -30,6 +30,9 @@ MODULES = {
     "jobmaster.django": "For Django ([Django](django.md)).",
 }
 """Module -> what it is for. The public names are those of its ``__all__``."""
+PLUGIN = "jobmaster.testing.plugin"
+FIXTURES = "Fixtures of pytest"
+FIXTURES_PURPOSE = "For tests; the plugin is loaded by itself ([testing](how-to/test.md))."
 _SECTIONS = ("function", "class", "attribute")
 
 
@@ -44,7 +47,33 @@ def reference() -> str:
         parts.append(f"## {module}\n\n{purpose}\n")
         for name in public_names(module):
             parts.append(entry(name, target(package, module, name)))
+    parts.append(f"## {FIXTURES}\n\n{FIXTURES_PURPOSE}\n")
+    parts.extend(fixture_entry(fixture) for fixture in fixtures(package))
     return "\n".join(parts)
+
+
+def fixtures(package: griffe.Module) -> list[griffe.Function]:
+    """Fixtures of the plugin that a test may ask for: those that come back as a documented type."""
+    plugin = package[PLUGIN.removeprefix("jobmaster.")]
+    documented = {name for module in MODULES for name in public_names(module)}
+    return [
+        member
+        for member in plugin.members.values()
+        if isinstance(member, griffe.Function) and is_fixture(member) and value_of(member) in documented
+    ]
+
+
+def is_fixture(function: griffe.Function) -> bool:
+    return any(str(decorator.value).startswith("pytest.fixture") for decorator in function.decorators)
+
+
+def value_of(fixture: griffe.Function) -> str:
+    """Name of the type that the test gets."""
+    return re.sub(r"^\w*Iterator\[(.*)\]$", r"\1", str(fixture.returns))
+
+
+def fixture_entry(fixture: griffe.Function) -> str:
+    return "\n".join([f"### {fixture.name}", "", f"Type: `{value_of(fixture)}`", "", *text(fixture)])
 
 
 def public_names(module: str) -> list[str]:

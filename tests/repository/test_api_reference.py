@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.repository.api_reference import MODULES, PAGE, public_names, reference
+from tests.repository.api_reference import FIXTURES, MODULES, PAGE, public_names, reference
 
 
 def test_the_page_is_current() -> None:
@@ -22,3 +22,14 @@ def test_every_public_name_has_an_entry_with_a_text(module: str) -> None:
         assert found, f"{module}.{name} has no entry"
         body = re.sub(r"```text.*?```", "", found[1], flags=re.DOTALL)
         assert re.search(r"[a-z]{3}.* [a-z]", body), f"{module}.{name} has no docstring"
+
+
+def test_the_fixtures_of_the_plugin_have_entries() -> None:
+    part = PAGE.read_text(encoding="utf-8").split(f"\n## {FIXTURES}\n")[1]
+    names = re.findall(r"^### (\w+)\n\nType: `\w+`\n\n[A-Z`]", part, re.MULTILINE)
+    assert names == ["jobmaster_handlers", "jobmaster_settings", "jobs", "inline_jobs", "jobmaster_cluster"]
+
+
+def test_methods_for_other_modules_of_the_package_are_not_listed() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert not re.search(r"(submit|prepare|accept)_within|route_of|hint_after_commit|disconnect", page)

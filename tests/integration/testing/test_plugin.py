@@ -69,14 +69,20 @@ def test_a_module_of_handlers_that_is_not_there_is_named(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_the_real_cluster_runs_under_anyio(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [("-p", "no:asyncio"), ("-o", "asyncio_mode=strict")], ids=["alone", "beside pytest-asyncio"]
+)
+def test_the_real_cluster_runs_under_anyio(tmp_path: Path, options: tuple[str, str]) -> None:
     test = """
+import asyncio
 import pytest
 from jobmaster import Handlers, call
 handlers = Handlers()
+LOOPS = []
 
 @handlers.job
 async def add(first: int, second: int) -> int:
+    LOOPS.append(asyncio.get_running_loop())
     return first + second
 
 @pytest.fixture
@@ -92,6 +98,24 @@ async def test_it(jobmaster_cluster):
     receipt = await jobmaster_cluster.submit(call(add, 1, 2))
     assert (await jobmaster_cluster.drain()).succeeded == 1
     assert await receipt.result(timeout=5) == 3
+    assert LOOPS == [asyncio.get_running_loop()]
 """
-    ran = pytest_in(tmp_path, test, "-p", "no:asyncio")
+    ran = pytest_in(tmp_path, test, *options)
     assert "1 passed" in ran.stdout, ran.stdout
+
+
+@pytest.mark.parametrize("options", [("-o", "asyncio_mode=auto"), ("--asyncio-mode=auto",)])
+def test_two_plugins_that_would_use_two_event_loops_are_explained(tmp_path: Path, options: tuple[str, ...]) -> None:
+    test = """
+import pytest
+
+@pytest.mark.anyio
+async def test_it(jobmaster_cluster): ...
+"""
+    ran = pytest_in(tmp_path, test, *options)
+    assert "set asyncio_mode = strict, or remove the marker anyio" in ran.stdout, ran.stdout
+
+
+def test_the_real_cluster_under_anyio_needs_its_marker(tmp_path: Path) -> None:
+    ran = pytest_in(tmp_path, "def test_it(jobmaster_cluster): ...\n", "-p", "no:asyncio")
+    assert "pytest.mark.anyio" in ran.stdout, ran.stdout
