@@ -112,13 +112,14 @@ def _is_auto(config: pytest.Config) -> bool:
     """True when pytest-asyncio takes every async fixture."""
     if not config.pluginmanager.hasplugin("asyncio"):
         return False
-    return (config.getoption("asyncio_mode", None) or config.getini("asyncio_mode")) == "auto"
+    mode: object = config.getoption("asyncio_mode", None) or config.getini("asyncio_mode")
+    return mode == "auto"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """The fixture that needs an event loop is made by the plugin that runs async tests here; anyio takes those of both."""
-    fixture: Callable[..., Any] = pytest.fixture
+    fixture: Callable[..., Callable[..., Any]] = pytest.fixture
     if config.pluginmanager.hasplugin("asyncio"):
         import pytest_asyncio
 
@@ -126,7 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_on_loop(fixture), _ON_LOOP)
 
 
-def _on_loop(fixture: Callable[..., Any]) -> object:
+def _on_loop(fixture: Callable[..., Callable[..., Any]]) -> object:
     """A plugin with the real cluster on the event loop of the test.
 
     Args:
