@@ -200,11 +200,11 @@ def error_of(error: BaseException, *, reason: str = "error", limit_bytes: int = 
     kind = type(error)
     try:
         message = str(error)
-    except Exception as broken:  # a handler's exception is foreign code
+    except BaseException as broken:  # a handler's exception is foreign code: its SystemExit must not end other jobs
         message = f"<its text cannot be read: {type(broken).__name__}>"
     try:
         trace = "".join(traceback.format_exception(error))
-    except Exception:
+    except BaseException:
         trace = ""
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     message, cut_message = cut_text(message, limit_bytes // 4)

@@ -185,7 +185,8 @@ class TextLines(logging.Formatter):
         parts = [_stamp(record), f"{record.levelname.lower():7}", _one_line(record.getMessage())]
         fields = _fields(record)
         if not _is_event(record):
-            fields = {"logger": record.name, **fields}
+            logger: Fields = {"logger": record.name}
+            fields = {**logger, **fields, **logger}
         parts.extend(f"{name}={_quoted(plain(value))}" for name, value in fields.items())
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -220,7 +221,7 @@ def _is_event(record: logging.LogRecord) -> bool:
 def _fields(record: logging.LogRecord) -> Fields:
     own: Fields = getattr(record, "jobmaster_fields", {})
     extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return {**own, **extra} if extra else own
+    return {**own, **extra, **own} if extra else own  # ours come first, and win
 
 
 def _stamp(record: logging.LogRecord) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from jobmaster.clock import SystemClock
 from jobmaster.handlers import load_handlers
-from jobmaster.handlers.current import task_factory
+from jobmaster.handlers.current import LoopExecutor, task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
@@ -70,6 +70,7 @@ async def run_agent(config: ChildConfig) -> int:
     loop = asyncio.get_running_loop()
     if config.deadline is not None:  # the process, and so its loop, is ours
         loop.set_task_factory(task_factory)
+        loop.set_default_executor(LoopExecutor())
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, lifecycle.on_signal, signum)
     handlers = load_handlers(config.settings.handlers)
@@ -108,7 +109,9 @@ async def run_agent(config: ChildConfig) -> int:
             runtime.use_lifespans(lifespans)
             code = await _run_with_watchdog(config, runtime, lifecycle, log)
         finally:
-            await leave_lifespans(lifespans, config, lifecycle, log, in_order=code in (0, RECYCLED_EXIT_CODE))
+            await leave_lifespans(
+                lifespans, config, lifecycle, log, exit_code=code if code in (0, RECYCLED_EXIT_CODE) else None
+            )
         return code
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context, ContextVar
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
@@ -34,7 +35,7 @@ class JobPlace(Protocol):
         ...
 
     def note_task(self) -> None:
-        """A task was created there, which may go on after the job."""
+        """A task, or work of the loop's executor, was created there; it may go on after the job."""
         ...
 
 
@@ -62,10 +63,24 @@ def task_factory(
     """Task factory of an agent's event loop. It notes that a job has created a task: if that task outlives its job, it must
     not be taken for a part of the next job of the slot."""
     if options.get("context") is None:
-        running = _running.get()
-        if running is not None and not isinstance(running, JobContext):
-            running.note_task()
+        _note_task()
     return asyncio.Task(work, loop=loop, **options)  # type: ignore[misc]  # the last one is new
+
+
+class LoopExecutor(ThreadPoolExecutor):
+    """Default executor of an agent's event loop. It notes that a job has given it work, which may outlive the job like a
+    task: ``asyncio.to_thread`` copies the context variables of the job."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See ``ThreadPoolExecutor.submit``."""
+        _note_task()
+        return super().submit(fn, *args, **kwargs)
+
+
+def _note_task() -> None:
+    running = _running.get()
+    if running is not None and not isinstance(running, JobContext):
+        running.note_task()
 
 
 def set_running(context: Context, running: JobContext[Any] | JobPlace) -> Context:

@@ -34,7 +34,7 @@ class Retry(Decision):
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
         super().__init__(after, reason)
         self.after_seconds = None if after is None else _pause("Retry", after)
-        self.reason = reason
+        self.reason = _text(reason)
 
     def __str__(self) -> str:
         return self.reason or "the handler requested another attempt"
@@ -56,7 +56,7 @@ class Snooze(Decision):
     def __init__(self, after: float | timedelta, reason: str = "") -> None:
         super().__init__(after, reason)
         self.after_seconds = _pause("Snooze", after)
-        self.reason = reason
+        self.reason = _text(reason)
 
     def __str__(self) -> str:
         return self.reason or "the handler put the job off"
@@ -71,7 +71,7 @@ class Fail(Decision):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason)
 
     def __str__(self) -> str:
         return self.reason or "the handler failed its own job"
@@ -82,10 +82,19 @@ class Cancel(Decision):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason)
 
     def __str__(self) -> str:
         return self.reason or "the handler cancelled its own job"
+
+
+def asked_seconds(decision: Decision) -> float | None:
+    """The pause that a decision asks for; ``None``: none, or one that cannot be read. Raises nothing: a handler can set the
+    attribute past the check, and a subclass can compute it."""
+    try:
+        return pause_seconds(decision.after_seconds)
+    except BaseException:  # foreign code: its SystemExit must not end other jobs
+        return None
 
 
 def decision_in(error: BaseException) -> Decision | None:
@@ -106,6 +115,16 @@ def _pause(decision: str, after: object) -> float:
     if seconds > PAUSE_SECONDS_MAX:
         raise InputError(f"{decision}(after={after!r}) is more than {PAUSE_SECONDS_MAX / 86_400:g} days ahead")
     return seconds
+
+
+def _text(reason: object) -> str:
+    """A reason as text: handlers give errors, too."""
+    if reason is None:
+        return ""
+    try:
+        return str(reason) or (type(reason).__name__ if isinstance(reason, BaseException) else "")
+    except Exception as broken:
+        return f"<its text cannot be read: {type(broken).__name__}>"
 
 
 def pause_seconds(value: object) -> float | None:

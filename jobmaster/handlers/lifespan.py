@@ -16,6 +16,7 @@ from contextvars import Context, copy_context
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
+from jobmaster.codec import error_of
 from jobmaster.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ LifespanFunction = Callable[[], AbstractAsyncContextManager[Any]]
 _EXAMPLE = "@contextlib.asynccontextmanager\nasync def lifespan(): ... yield resources".replace("\n", " ")
 _CANCEL_SECONDS = 1.0
 """For a lifespan that is cancelled, because its time is over."""
+
+
+class _NoManager(ConfigError):
+    """Our own refusal of what a lifespan function returned; it names the lifespan. Every other error is the lifespan's."""
 
 
 class Lifespan:
@@ -70,7 +75,7 @@ class Lifespan:
         """A new context manager; ``ConfigError`` when the function returned something else."""
         made: object = self.function()
         if not _is_manager(made):
-            raise ConfigError(
+            raise _NoManager(
                 f"lifespan {self.name} returned {type(made).__name__}, which is no async context manager", hint=_EXAMPLE
             )
         return cast("AbstractAsyncContextManager[Any]", made)
@@ -170,11 +175,11 @@ class OpenLifespans:
         self._leave.set()
         await asyncio.wait((task,), timeout=max(seconds, 0.0))
         if not task.done():
-            where = self._line_in(_suspended_frames(task))
+            where = self.line_in(_suspended_frames(task))
             await self._cancel()
             return f"it was not left within {seconds:.1f} s, at {where}"
         error = None if task.cancelled() else task.exception()
-        return None if error is None else f"{type(error).__name__}: {error}"
+        return None if error is None else _shown(error)
 
     def abandon(self) -> None:
         """Cancel them without waiting for their end."""
@@ -199,17 +204,18 @@ class OpenLifespans:
 
     def _refuse(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, ConfigError):
+        if isinstance(error, _NoManager):
             raise error
         lifespan = self._entering
         name = lifespan.name if lifespan is not None else "of the dependencies"
         frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-        what = "was cancelled" if error is None else f"failed: {type(error).__name__}: {error}"
+        what = "was cancelled" if error is None else f"failed: {_shown(error)}"
         raise ConfigError(
             f"lifespan {name} {what}", hint=None if lifespan is None else lifespan.line_in(frames)
         ) from error
 
-    def _line_in(self, frames: list[FrameType]) -> str:
+    def line_in(self, frames: list[FrameType]) -> str:
+        """The innermost of these frames (outermost first) that stands in a file of the lifespans, as text."""
         files = [lifespan.file for lifespan in self._lifespans]
         own = [frame for frame in frames if frame.f_code.co_filename in files] or frames
         return 'File "{}", line {}, in {}'.format(*_place(own[-1])) if own else "an unknown line"
@@ -224,6 +230,10 @@ class OpenLifespans:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=_CANCEL_SECONDS)
+
+
+def _shown(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error_of(error).message}"  # its own ``__str__`` may raise
 
 
 def _is_manager(value: object) -> bool:

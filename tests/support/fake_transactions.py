@@ -7,7 +7,7 @@ from typing import Any
 
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
-from jobmaster.handlers import Handlers, JobContext
+from jobmaster.handlers import Fail, Handlers, JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, FinalRow
 from jobmaster.settings.model import AgentSettings
@@ -60,6 +60,38 @@ async def copes(ctx: JobContext) -> str:
             raise ValueError("there already")
     except ValueError:
         return "was there"
+
+
+class Wrapped(Exception):
+    """How middleware reports an error."""
+
+
+@handlers.job(name="wraps", transactional=True, max_attempts=1)
+async def wraps(ctx: JobContext) -> None:
+    try:
+        async with ctx.transaction():
+            pass
+    except Unavailable as error:
+        raise Wrapped("the job failed") from error
+
+
+@handlers.job(name="groups", transactional=True, max_attempts=1)
+async def groups(ctx: JobContext) -> None:
+    async def work() -> None:
+        async with ctx.transaction():
+            pass
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(work())
+
+
+@handlers.job(name="decides", transactional=True, max_attempts=1)
+async def decides(ctx: JobContext) -> None:
+    try:
+        async with ctx.transaction():
+            pass
+    except Unavailable:
+        raise Fail("not without the database")  # noqa: B904 - it has the outage as its context
 
 
 @handlers.job(name="does_without", transactional=True)

@@ -56,7 +56,14 @@ async def blocking_lifespan() -> AsyncIterator[None]:
     yield
 
 
+@contextlib.asynccontextmanager
+async def blocking_end_lifespan() -> AsyncIterator[None]:
+    yield
+    time.sleep(600)
+
+
 handlers = Handlers(lifespan=lifespan)
+blocking_end = Handlers(lifespan=blocking_end_lifespan)
 failing = Handlers(lifespan=failing_lifespan)
 hanging = Handlers(lifespan=hanging_lifespan)
 blocking = Handlers(lifespan=blocking_lifespan)
@@ -101,6 +108,7 @@ async def breaks_the_lifespan(ctx: JobContext[Pool]) -> None:
 @failing.job(name="life.never")
 @hanging.job(name="life.never")
 @blocking.job(name="life.never")
+@blocking_end.job(name="life.never")
 @lingering.job(name="life.never")
 async def never() -> None:
     log.info("it ran")

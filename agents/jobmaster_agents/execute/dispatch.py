@@ -380,11 +380,14 @@ class Dispatcher:
             return
         started = dispatched.started
         ended = started + ran_us / 1e6
-        if error is not None:
-            self._outcome_builder.raised(dispatched.job, error, started, ended)
-        else:
-            self._outcome_builder.returned(dispatched.job, result, started, ended)
-        self._finish(dispatched)
+        try:
+            if error is not None:
+                self._outcome_builder.raised(dispatched.job, error, started, ended)
+            else:
+                self._outcome_builder.returned(dispatched.job, result, started, ended)
+            self._finish(dispatched)
+        except Exception as defect:  # as in a slot or a task: a job without outcome would hold up the exit
+            self._on_failure(defect)
 
     async def _run_around_thread(self, dispatched: DispatchedJob) -> None:
         """Middleware and dependencies run in this task, and the function in a thread."""
@@ -408,8 +411,8 @@ class Dispatcher:
         if dispatched.detached:
             return
         dispatched.is_ending = True
-        if not dispatched.started:
-            self._not_started(dispatched)
+        if not dispatched.started:  # no thread could be started; it may have been stopped meanwhile
+            self._end_unstarted(dispatched, pause_seconds=_NOT_STARTED_PAUSE_SECONDS)
             return
         self._around_ended(dispatched, error, result)
         self._finish(dispatched)

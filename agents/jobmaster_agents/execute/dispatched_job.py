@@ -76,5 +76,7 @@ class DispatchedJob:
         context = self.context
         if context is None:
             context = self.context = self.make_context(self)
-            context.cancelled = self.cause is not None
+            # Only ever set: the handler's thread makes the context, and a stop on the loop may have set it meanwhile.
+            if self.cause is not None:
+                context.cancelled = True
         return context

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from enum import Enum
-from math import inf, isfinite
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
-from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, decision_in
+from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
@@ -197,7 +197,7 @@ class OutcomeBuilder:
         assert job.handler is not None
         try:
             return job.handler.encode_result(result, self._limits.result_bytes)
-        except Exception as error:  # a result is foreign code: its properties and mappings may raise anything
+        except BaseException as error:  # a result is foreign code: its properties and mappings may raise anything
             return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
 
     def success_row(self, job: ClaimedJob, started: float) -> FinalRow:
@@ -239,11 +239,11 @@ class OutcomeBuilder:
         """The handler has decided itself how its run ends."""
         if isinstance(decision, Retry):
             info = self._info(decision, "retry")
-            self._fail_attempt(job, info, started, ended, _seconds(decision.after_seconds))
+            self._fail_attempt(job, info, started, ended, asked_seconds(decision))
         elif isinstance(decision, Snooze):
-            self.snoozed(job, self._info(decision, "snoozed"), started, ended, decision.after_seconds)
+            self.snoozed(job, self._info(decision, "snoozed"), started, ended, asked_seconds(decision))
         elif isinstance(decision, Cancel):
-            self.cancelled(job, str(decision), started, ended)
+            self.cancelled(job, self._info(decision, "cancelled").message, started, ended)
         else:
             self.failed(job, self._info(decision, "failed"), started, ended)
 
@@ -277,7 +277,7 @@ class OutcomeBuilder:
         if not may_snooze(headers.snoozes, self.defaults.max_snoozes):
             self._fail(job, _snoozed_out(info, self.defaults.max_snoozes), started, ended)
             return
-        delay = min(max(_seconds(after_seconds) or 0.0, 0.0), PAUSE_SECONDS_MAX)
+        delay = min(pause_seconds(after_seconds) or 0.0, PAUSE_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
         counted = encode_headers(msgspec.structs.replace(headers, snoozes=headers.snoozes + 1))
         job.phase = JobPhase.ENDED
@@ -321,7 +321,7 @@ class OutcomeBuilder:
         self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
     ) -> None:
         """An attempt failed in a thread or a worker process."""
-        self._fail_attempt(job, info, started, ended, after_seconds=_seconds(after_seconds))
+        self._fail_attempt(job, info, started, ended, after_seconds=pause_seconds(after_seconds))
 
     def release(self, job: ClaimedJob, *, after_seconds: float = 0.0, now: float = 0.0) -> None:
         """Give it back to the master; no attempt is used up or recorded.
@@ -433,11 +433,6 @@ def warn_after_seconds(job: ClaimedJob) -> float:
 def is_at_most_once(job: ClaimedJob) -> bool:
     """True when the job must not be started a second time (``must_not_start`` has seen its headers)."""
     return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
-
-
-def _seconds(asked: object) -> float | None:
-    """The pause that a handler asks for; ``None`` unless it is a finite number."""
-    return float(asked) if isinstance(asked, int | float) and isfinite(asked) else None
 
 
 def _snoozed_out(info: ErrorInfo, max_snoozes: int) -> ErrorInfo:

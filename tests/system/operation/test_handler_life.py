@@ -94,6 +94,17 @@ async def test_a_lifespan_that_is_not_left_within_the_grace_time_is_named(deploy
     assert "in lingering_lifespan" in failed["reason"]
 
 
+async def test_a_lifespan_that_blocks_the_loop_while_it_is_left_ends_with_the_process(deployment: Deployment) -> None:
+    deployment.document["handlers"] = ["tests.system.life_jobs:blocking_end"]
+    deployment.document["leases"]["grace"] = "1s"
+    agent = await deployment.start_agent()
+    assert await agent.terminate() == 0
+    (failed,) = [line for line in agent.events if line.get("event") == "lifespan_failed"]
+    assert "it blocks the event loop, at File" in failed["reason"]
+    assert "in blocking_end_lifespan" in failed["reason"]
+    assert not await deployment.fetch("SELECT 1 FROM agent WHERE state <> 'RETIRED'")
+
+
 async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no_attempt(
     deployment: Deployment, cluster: Cluster
 ) -> None:

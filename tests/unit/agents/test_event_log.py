@@ -48,6 +48,27 @@ def test_no_value_can_forge_a_line(log_format: str) -> None:
     assert "\x1b" not in out.getvalue()
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.usefixtures("quiet_afterwards")
+def test_values_given_by_a_handler_replace_no_field_of_its_job(log_format: str) -> None:
+    out = io.StringIO()
+    logger = logging.getLogger("tests.log_fields")
+    logger.propagate = False
+    configure("info", log_format, out)
+    logger.handlers = logging.getLogger(LOGGER_NAME).handlers[:]
+    logger.setLevel("INFO")
+    fields = {"job": "job-1", "handler": "mail.send", "attempt": 1}
+    given = {"jobmaster_fields": fields, "job": "another", "attempt": 9, "logger": "false", "customer": 7}
+    logger.info("sent", extra=given)
+    line = out.getvalue()
+    if log_format == "json":
+        shown = json.loads(line)
+        assert {name: shown[name] for name in fields} == fields
+        assert (shown["logger"], shown["customer"]) == ("tests.log_fields", 7)
+    else:
+        assert line.rstrip().endswith("sent logger=tests.log_fields job=job-1 handler=mail.send attempt=1 customer=7")
+
+
 @pytest.mark.usefixtures("quiet_afterwards")
 def test_text_lines_quote_only_what_needs_it() -> None:
     out = io.StringIO()

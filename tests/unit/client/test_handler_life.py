@@ -59,6 +59,12 @@ async def failing() -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
+async def unconfigured() -> AsyncIterator[None]:
+    raise ConfigError("no password is set")
+    yield
+
+
+@contextlib.asynccontextmanager
 async def hanging() -> AsyncIterator[None]:
     await asyncio.Event().wait()
     yield
@@ -151,6 +157,15 @@ async def test_a_lifespan_that_fails_is_named_with_its_line_and_the_others_are_l
     assert f'File "{__file__}", line' in said
     assert said.endswith("in failing)")
     assert steps == ["enter", "leave"]
+
+
+async def test_an_error_of_the_configuration_in_a_lifespan_is_named_with_its_line() -> None:
+    handlers = Handlers(lifespan=unconfigured)
+    handlers.job(name="never")(coroutine)
+    with pytest.raises(ConfigError) as raised:
+        await OpenLifespans(handlers, 5.0).open()
+    assert f"lifespan {__name__}.unconfigured failed: ConfigError: no password is set" in str(raised.value)
+    assert f'File "{__file__}", line ' in str(raised.value)
 
 
 async def test_a_lifespan_that_hangs_is_named_with_its_line_and_the_limit() -> None:

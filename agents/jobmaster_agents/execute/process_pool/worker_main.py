@@ -38,7 +38,7 @@ from jobmaster.codec import error_of
 from jobmaster.handlers import Cancel, Decision, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
 from jobmaster.handlers.context import NO_RESOURCES
 from jobmaster.handlers.current import set_running
-from jobmaster.handlers.decisions import decision_in
+from jobmaster.handlers.decisions import asked_seconds, decision_in
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.handlers.middleware import Innermost
 from jobmaster.model.errors import InvalidArguments
@@ -319,10 +319,10 @@ class Worker:
         """The handler has decided itself how its run ends."""
         if isinstance(decision, Retry):
             info = self._describe(decision, "retry")
-            return AttemptResult(kind=ResultKind.RETRY, error=info, after_seconds=_number(decision.after_seconds))
+            return AttemptResult(kind=ResultKind.RETRY, error=info, after_seconds=asked_seconds(decision))
         if isinstance(decision, Snooze):
             info = self._describe(decision, "snoozed")
-            return AttemptResult(kind=ResultKind.SNOOZE, error=info, after_seconds=_number(decision.after_seconds))
+            return AttemptResult(kind=ResultKind.SNOOZE, error=info, after_seconds=asked_seconds(decision))
         if isinstance(decision, Cancel):
             return _failed(ResultKind.CANCEL, self._describe(decision, "cancelled"))
         return _failed(ResultKind.FAIL, self._describe(decision, "failed"))
@@ -391,11 +391,6 @@ class Worker:
     @staticmethod
     def _is_ours(thread: threading.Thread) -> bool:
         return thread.name.startswith(CountingExecutor.PREFIX)
-
-
-def _number(asked: object) -> float | None:
-    """``None`` for what a handler has put in the place of seconds: the message would not be readable."""
-    return float(asked) if isinstance(asked, int | float) else None
 
 
 def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from jobmaster.clock import Clock
+from jobmaster.handlers.decisions import decision_in
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.call_retry import UntilAnswered
@@ -103,7 +104,7 @@ class TransactionalRunner:
             outcome_builder.stopped(job, cause, dispatched.started, now)
         elif cause is StopCause.SUPERSEDED:
             return
-        elif error is attempt.unavailable and not is_at_most_once(job):
+        elif _comes_of(error, attempt.unavailable) and not is_at_most_once(job):
             outcome_builder.release(
                 job, after_seconds=_UNAVAILABLE_PAUSE_SECONDS, now=now
             )  # it could not begin its work
@@ -180,6 +181,24 @@ class _RetryingSource:
 
     async def begin(self, attempt: str) -> OpenTransaction:
         return await self._until_answered("confirm", lambda: self._source.begin(attempt))
+
+
+def _comes_of(error: BaseException, unavailable: BaseException | None) -> bool:
+    """True when no transaction could be opened and that is the reason of this error; middleware may have wrapped it. A
+    decision of the handler counts as it is."""
+    if unavailable is None or decision_in(error) is not None:
+        return False
+    todo, seen = [error], set[int]()
+    while todo:
+        each = todo.pop()
+        if each is unavailable:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            todo.extend(linked for linked in (each.__cause__, each.__context__) if linked is not None)
+            if isinstance(each, BaseExceptionGroup):
+                todo.extend(each.exceptions)
+    return False
 
 
 def is_current_task(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.outcomes.outcome_builder import StopCause
@@ -408,6 +410,79 @@ async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(harne
     assert harness.master.rows[live.entry.id].state == "HELD"
     assert counters_are_back(harness)
     assert dispatcher._in_processes.admitted == 0
+
+
+surrounded = Handlers()
+
+
+@surrounded.around
+async def around(ctx: JobContext, run: Callable[[], Any]) -> object:
+    try:
+        return await run()
+    except Unavailable:
+        stops[0]()
+        raise
+
+
+stops: list[Callable[[], None]] = []
+
+
+@surrounded.job(name="surrounded", mode="thread")
+def surrounded_thread() -> None:
+    raise AssertionError("no thread can be started")
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"), [(StopCause.RELEASE, "HELD"), (StopCause.CANCEL, "CANCELLED"), (None, "HELD")]
+)
+async def test_a_surrounded_thread_that_cannot_start_has_an_outcome_also_when_it_was_stopped(
+    monkeypatch: pytest.MonkeyPatch, cause: StopCause | None, state: str
+) -> None:
+    async with WorkerHarness(surrounded, AgentSettings(threads=1)) as harness:
+
+        def refuse(*_: object) -> None:
+            raise Unavailable("cannot start a thread for a job")
+
+        monkeypatch.setattr(harness.bucket_worker._dispatcher._threads, "submit", refuse)
+        entry = job("surrounded")
+
+        def stop() -> None:
+            live = harness.bucket_worker.job_table.get(entry.id)
+            assert live is not None
+            if cause is not None:
+                harness.bucket_worker.executor.stop_job(live, cause)
+
+        stops[:] = [stop]
+        harness.submit(harness.bucket(), [entry])
+        await harness.settled()
+        assert harness.master.rows[entry.id].state == state
+        assert harness.bucket_worker.executor.running == 0
+        assert not harness.bucket_worker._dispatcher._dispatched
+
+
+def test_a_stop_while_a_thread_makes_the_context_of_its_job_is_kept() -> None:
+    """The loop sets it between two steps of the thread: after the look at the cause, before the end of the look."""
+    context: Any = SimpleNamespace(cancelled=True)
+    live: Any = None
+    dispatched = DispatchedJob(live, lambda job: None, ConcurrencyLimit(1), lambda dispatched: context)
+    assert dispatched.current_context().cancelled
+
+
+async def test_a_defect_in_the_outcome_of_a_thread_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise CodeError("an outcome that cannot be")
+
+    async def live() -> None:
+        async with ProcessPoolHarness() as harness:
+            monkeypatch.setattr(harness.bucket_worker.outcome_builder, "returned", broken)
+            harness.submit(harness.bucket(), [job("quick")])
+            run = harness._run
+            assert run is not None
+            await until(run.done, "the end of the process")
+
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors") as ended:
+        await live()
+    assert ended.group_contains(CodeError)
 
 
 async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(

@@ -12,7 +12,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error, decode_headers, encode_headers
-from jobmaster.handlers import Fail, Handlers, JobContext, Retry, Snooze
+from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, Retry, Snooze
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, HoldRow, JobState
 from jobmaster.settings.model import AgentSettings
@@ -98,6 +98,50 @@ class Careless(Snooze):
 @handlers.job(name="careless")
 async def careless(after: Any) -> None:
     raise Careless(float(after) if after in ("nan", "inf") else after)
+
+
+class Unreadable:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Computed(Retry):
+    @property
+    def after_seconds(self) -> float | None:
+        """Of foreign code."""
+        raise SystemExit(3)
+
+    @after_seconds.setter
+    def after_seconds(self, value: float | None) -> None: ...
+
+
+DECISIONS: dict[str, Any] = {
+    "cancel": lambda: Cancel(OSError("card refused")),  # type: ignore[arg-type]
+    "fail": lambda: Fail(OSError("card refused")),  # type: ignore[arg-type]
+    "snooze": lambda: Snooze(5, OSError("card refused")),  # type: ignore[arg-type]
+    "retry": lambda: Retry(5, OSError("card refused")),  # type: ignore[arg-type]
+    "unreadable": lambda: Cancel(Unreadable()),  # type: ignore[arg-type]
+    "without text": lambda: Fail(TimeoutError()),  # type: ignore[arg-type]
+    "none": lambda: Cancel(None),  # type: ignore[arg-type]
+    "huge snooze": lambda: Careless(10**400),
+    "computed": lambda: Computed(3, "card refused"),
+    "exits": lambda: ExitingText("card refused"),
+}
+
+
+class ExitingText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@handlers.job(name="decides")
+async def decides(how: str) -> None:
+    raise DECISIONS[how]()
+
+
+@handlers.job(name="decides_in_thread", mode="thread")
+def decides_in_thread(how: str) -> None:
+    raise DECISIONS[how]()
 
 
 @handlers.job(name="in_group")
@@ -291,7 +335,16 @@ async def test_the_bound_of_snoozes_ends_the_job_and_is_named(harness: ExecutorH
 
 @pytest.mark.parametrize(
     ("after", "seconds"),
-    [("null", 0), ('"nan"', 0), ('"inf"', 0), ('"soon"', 0), ("[]", 0), ("-7", 0), ("1e300", PAUSE_SECONDS_MAX)],
+    [
+        ("null", 0),
+        ('"nan"', 0),
+        ('"inf"', 0),
+        ('"soon"', 0),
+        ("[]", 0),
+        ("-7", 0),
+        ("1e300", PAUSE_SECONDS_MAX),
+        ("true", 0),
+    ],
 )
 async def test_a_decision_past_its_check_harms_no_other_job(
     harness: ExecutorHarness, after: str, seconds: float
@@ -300,6 +353,43 @@ async def test_a_decision_past_its_check_harms_no_other_job(
     assert (isinstance(row, HoldRow), why.reason, pause) == (True, "snoozed", near(seconds))
     row, _, _ = await end_of(harness, "echo")
     assert row.state == "SUCCEEDED" if isinstance(row, FinalRow) else False
+
+
+DECISION_ENDS = [
+    ("cancel", "CANCELLED", "card refused"),
+    ("fail", "FAILED", "card refused"),
+    ("snooze", None, "card refused"),
+    ("retry", None, "card refused"),
+    ("unreadable", "CANCELLED", "<its text cannot be read: RuntimeError>"),
+    ("without text", "FAILED", "TimeoutError"),
+    ("none", "CANCELLED", "the handler cancelled its own job"),
+    ("huge snooze", None, "the handler put the job off"),
+    ("computed", None, "card refused"),
+    ("exits", None, "<its text cannot be read: SystemExit>"),
+]
+
+
+@pytest.mark.parametrize(("how", "state", "message"), DECISION_ENDS)
+async def test_a_decision_of_any_content_has_its_outcome_and_harms_no_other_job(
+    harness: ExecutorHarness, how: str, state: str | None, message: str
+) -> None:
+    row, why, _ = await end_of(harness, "decides", b'{"how":"%s"}' % how.encode())
+    assert (row.state if isinstance(row, FinalRow) else None, why.message) == (state, message)
+    row, _, _ = await end_of(harness, "echo")
+    assert row.state == "SUCCEEDED" if isinstance(row, FinalRow) else False
+
+
+@pytest.mark.parametrize(("how", "state", "message"), DECISION_ENDS)
+async def test_a_decision_of_any_content_has_its_outcome_in_a_thread(how: str, state: str | None, message: str) -> None:
+    async with WorkerHarness(handlers, AgentSettings(threads=1)) as harness:
+        entry = Entry(new_id(), 1, "decides_in_thread", b'{"how":"%s"}' % how.encode())
+        harness.submit(harness.bucket(), [entry])
+        await until(lambda: harness.master.finals or harness.master.rows.get(entry.id) is not None)
+        await until(lambda: harness.bucket_worker.executor.running == 0)
+        if state is not None:
+            await harness.settled()
+            (final,) = harness.master.finals
+            assert (final.state, decode_error(final.error or b"").message) == (state, message)
 
 
 async def test_a_decision_counts_as_the_only_error_of_a_task_group(harness: ExecutorHarness) -> None:

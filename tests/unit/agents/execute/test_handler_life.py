@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import io
 import json
 import logging
@@ -19,7 +20,7 @@ from uncalled_for import Depends
 from jobmaster import Handlers, JobContext, current_job
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
-from jobmaster.handlers.current import task_factory
+from jobmaster.handlers.current import LoopExecutor, task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.job import Entry, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
@@ -374,6 +375,43 @@ async def test_a_task_that_a_handler_leaves_behind_is_no_part_of_the_next_job() 
         loop.set_task_factory(None)
     assert told == ["leaves", None, "next"]
     assert workers[0] is workers[1], "a task is no reason for another slot"
+
+
+left_threads: list[asyncio.Future[str | None]] = []
+thread_may_look = threading.Event()
+
+
+def name_of_current_job() -> str | None:
+    thread_may_look.wait(10)
+    now = current_job()
+    return None if now is None else now.handler
+
+
+@leaving.job(name="leaves_thread")
+async def leaves_thread() -> str | None:
+    context = contextvars.copy_context()
+    loop = asyncio.get_running_loop()
+    left_threads.append(loop.run_in_executor(None, context.run, name_of_current_job))
+    now = current_job()
+    return None if now is None else now.handler
+
+
+@leaving.job(name="after_thread")
+async def after_thread() -> list[str | None]:
+    thread_may_look.set()
+    now = current_job()
+    return [await left_threads[0], None if now is None else now.handler]
+
+
+async def test_a_thread_that_a_handler_leaves_behind_is_no_part_of_the_next_job() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(LoopExecutor())
+    left_threads.clear()
+    thread_may_look.clear()
+    async with WorkerHarness(leaving, AgentSettings(max_running=1)) as harness:
+        harness.submit(harness.bucket(), [entry("leaves_thread"), entry("after_thread")])
+        await harness.settled()
+        assert [row.result for row in harness.master.finals] == [b'"leaves_thread"', b'[null,"after_thread"]']
 
 
 async def test_a_handler_without_anything_around_it_is_called_without_a_context() -> None:

@@ -88,6 +88,25 @@ async def test_a_handler_that_copes_with_a_failed_block_succeeds_the_usual_way(h
     assert harness.batched() == 2
 
 
+@pytest.mark.parametrize("name", ["wraps", "groups"])
+async def test_an_outage_of_the_master_uses_up_no_attempt_however_it_is_wrapped(
+    harness: TransactionalHarness, name: str
+) -> None:
+    harness.source.down = True
+    (entry,) = harness.put(name)
+    await harness.settled()
+    assert harness.state(entry) == "HELD"
+    assert not harness.master.finals
+    assert not harness.master.attempts
+
+
+async def test_a_decision_of_the_handler_counts_during_an_outage(harness: TransactionalHarness) -> None:
+    harness.source.down = True
+    (entry,) = harness.put("decides")
+    await harness.settled()
+    assert (harness.state(entry), harness.error(entry).message) == ("FAILED", "not without the database")
+
+
 async def test_without_the_declaration_it_is_a_clear_error(harness: TransactionalHarness) -> None:
     (entry,) = harness.put("not_declared")
     await harness.settled()
