@@ -21,6 +21,10 @@ MEANINGLESS = ("durability", "on_full", "allow_volatile")
 """Options that mean nothing inside the caller's transaction: the job is as safe as its commit."""
 
 
+class FreshId(bytes):
+    """A ``job_id`` that was made for this one submit and was sent nowhere before it: no job is searched for under it."""
+
+
 class BulkOptions(TypedDict, total=False):
     """Options that one ``submit`` and a ``submit_many`` share. What is left out comes from the handler, then from the
     cluster's job defaults."""
@@ -285,7 +289,7 @@ def _job_id(value: bytes | str | UUID | None, now_us: int, limits: Limits) -> by
     if value is None:
         return None
     try:
-        job_id = ids.parse(value)
+        job_id = bytes(ids.parse(value))
     except (ValueError, AttributeError, TypeError) as error:
         raise InputError(f"job_id {value!r} is not an id: {error}") from None
     if job_id[6] >> 4 != 7:

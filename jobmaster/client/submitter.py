@@ -16,6 +16,7 @@ from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, argu
 from jobmaster.client.options import (
     BulkOptions,
     CheckedOptions,
+    FreshId,
     SubmitOptions,
     check_submit_options,
     refuse_in_transaction,
@@ -216,7 +217,7 @@ class Submitter(SubmitChecks):
             on_full=checked.on_full or self._on_full,
             allow_volatile=checked.allow_volatile,
             key=checked.key,
-            own_id=checked.job_id is not None,
+            own_id=checked.job_id is not None and type(options["job_id"]) is not FreshId,
             refuses_unserved=checked.refuses_unserved,
         )
         return request, checked.connection

@@ -71,9 +71,9 @@ class CreatedFilter(admin.SimpleListFilter):
             yield choice
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
-        """The rows of the span; all rows while something is searched for."""
+        """The rows of the span; of any time while an id is searched for, which has its time."""
         seconds, _ = SPANS.get(self.value() or self.span_without_choice, SPANS[self.span_without_choice])
-        if not seconds or request.GET.get("q"):
+        if not seconds or _id_range(request.GET.get("q", "")) is not None:
             return queryset
         since_ms = int((timezone.now().timestamp() - seconds) * 1000)
         return queryset.filter(pk__gte=UUID(int=since_ms << 80))
@@ -140,10 +140,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        digits = term.replace("-", "").lower()
-        if _PREFIX_DIGITS_MIN <= len(digits) <= _ID_DIGITS and not set(digits) - set("0123456789abcdef"):
-            low, high = (UUID(digits.ljust(_ID_DIGITS, fill)) for fill in "0f")
-            return queryset.filter(pk__gte=low, pk__lte=high), False
+        if (found := _id_range(term)) is not None:
+            return queryset.filter(pk__gte=found[0], pk__lte=found[1]), False
         return self.of_handler(queryset, term), False
 
     def of_handler(self, queryset: QuerySet, name: str) -> QuerySet:
@@ -229,6 +227,15 @@ class LedgerAdmin(ReadOnlyAdmin):
     def reason(self, line: LedgerLine) -> str:
         """Its message."""
         return (line.error or {}).get("message", "")
+
+
+def _id_range(term: str) -> tuple[UUID, UUID] | None:
+    """The first and the last id with these digits; ``None``: the text is no beginning of an id."""
+    digits = term.strip().replace("-", "").lower()
+    if not _PREFIX_DIGITS_MIN <= len(digits) <= _ID_DIGITS or set(digits) - set("0123456789abcdef"):
+        return None
+    low, high = (UUID(digits.ljust(_ID_DIGITS, fill)) for fill in "0f")
+    return low, high
 
 
 def _json(value: object) -> str:

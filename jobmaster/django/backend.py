@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage
 from django.db import connections, transaction
 from django.utils import timezone
 
+from jobmaster.client.options import FreshId
 from jobmaster.clock import new_id
 from jobmaster.django.arguments import bind, parameters_of
 from jobmaster.django.checks import backend_findings
@@ -28,7 +29,7 @@ from jobmaster.django.open_clusters import OPEN, OpenCluster
 from jobmaster.django.options import BackendOptions, ClusterBackend, read_options
 from jobmaster.django.results import TaskNote, change, level_of, new_result, result_of
 from jobmaster.handlers import check_lane
-from jobmaster.model.errors import InputError, NotFound, WaitTimeout
+from jobmaster.model.errors import InputError, JobMasterError, NotFound, OutcomeUnknown, WaitTimeout
 from jobmaster.model.ids import created_ms
 
 FRESH_SECONDS = 10.0
@@ -91,6 +92,8 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
 
         Raises:
             InvalidTask: the backend cannot run it. TypeError: the arguments do not fit the function, or are no JSON.
+            OutcomeUnknown: an answer was lost, and sending the job once more gave none: it may be stored, under the id that
+                the error names. Another call of ``enqueue`` makes another job.
             JobMasterError: the cluster refuses it or does not answer; nothing was stored.
         """
         self.validate_task(task)
@@ -115,7 +118,7 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
             run_after = timezone.make_aware(run_after)
         note = TaskNote(positional=positional, priority=task.priority, backend=self.alias, run_after=task.run_after)
         options: dict[str, Any] = {
-            "job_id": job_id,
+            "job_id": FreshId(job_id),
             "priority": level_of(task.priority),
             "lane": task.queue_name,
             "metadata": note.metadata(),
@@ -135,7 +138,14 @@ class JobMasterBackend(ClusterBackend, BaseTaskBackend):
             options = {**options, "connection": connection}
         elif self.job_options.durability is not None:
             options = {**options, "durability": self.job_options.durability}
-        cluster.client.submit(result.task.module_path, arguments, **options)
+        name = result.task.module_path
+        try:
+            cluster.client.submit(name, arguments, **options)
+        except OutcomeUnknown as lost:
+            try:
+                cluster.client.submit(name, arguments, **{**options, "job_id": bytes(options["job_id"])})
+            except JobMasterError as error:
+                raise lost from error  # the second one was not stored, the first one may be
         change(result, {"enqueued_at": timezone.now()})
         task_enqueued.send(type(self), task_result=result)
 

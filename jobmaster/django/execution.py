@@ -6,6 +6,7 @@ are closed around each job as Django closes them around each request: when they 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import socket
@@ -30,9 +31,11 @@ from jobmaster.django.interface import (
     task_finished,
     task_started,
 )
-from jobmaster.django.results import TaskNote, call_of, change, created_at, new_result, task_of
-from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, JobOptions, Snooze
-from jobmaster.model.errors import ConfigError
+from jobmaster.django.results import TaskNote, call_of, change, created_at, level_of, new_result, task_of
+from jobmaster.handlers import Handlers, JobContext, JobOptions, Retry, Snooze, check_lane
+from jobmaster.handlers.decisions import decision_in
+from jobmaster.handlers.retry_rules import RetryRules, checked_rules
+from jobmaster.model.errors import ConfigError, InputError, InvalidArguments
 
 if TYPE_CHECKING:
     from jobmaster.django.open_clusters import OpenCluster
@@ -70,6 +73,15 @@ def job_options(**options: Unpack[JobOptions]) -> Callable[[F], F]:
     return note
 
 
+def _rules_of(task: Task) -> RetryRules | None:
+    """The rules of the task's options; those that cannot work are refused by ``Handlers.add``."""
+    given = getattr(task.func, _OPTIONS, {})
+    try:
+        return checked_rules(given.get("retry_on"), given.get("give_up_on"), given.get("retry"))
+    except ValueError:
+        return None
+
+
 def declare(cluster: OpenCluster, task: Task, backend: str) -> None:
     """Make the task known to the producer of this process, so that its jobs are checked before they are handed in."""
     if task.module_path not in cluster.handlers:
@@ -87,10 +99,26 @@ def add_handler(handlers: Handlers, task: Task, backend: str) -> None:
     Raises:
         ConfigError: an option of ``job_options`` cannot work.
     """
-    is_async = inspect.iscoroutinefunction(task.func)
-    function = _async_handler(task, backend) if is_async else _plain_handler(task, backend)
+    options: dict[str, Any] = {
+        **getattr(task.func, _OPTIONS, {}),
+        "name": task.module_path,
+        "priority": level_of(task.priority).label,
+    }
+    if _is_lane(task.queue_name):
+        options["lane"] = task.queue_name
+    wrap = _async_handler if inspect.iscoroutinefunction(task.func) else _plain_handler
+    function = wrap(task, backend, _rules_of(task))
     _look_like(function, task)
-    handlers.add(function, **{**getattr(task.func, _OPTIONS, {}), "name": task.module_path})
+    handlers.add(function, **options)
+
+
+def _is_lane(queue: str) -> bool:
+    """A task of another backend may have a queue that is none."""
+    try:
+        check_lane(queue)
+    except InputError:
+        return False
+    return True
 
 
 def _look_like(function: Any, task: Task) -> None:
@@ -113,19 +141,46 @@ def _look_like(function: Any, task: Task) -> None:
     function.__annotations__ = {own.name: JobContext}
 
 
-def _plain_handler(task: Task, backend: str) -> Callable[..., Any]:
+def _plain_handler(task: Task, backend: str, rules: RetryRules | None) -> Callable[..., Any]:
     def run(job: JobContext, /, **arguments: Any) -> Any:
-        with _own_connections(), TaskRun(task, backend, job, arguments).reported() as attempt:
-            return attempt.returned(task.func(*attempt.args, **attempt.kwargs))
+        with _own_connections():
+            attempt = TaskRun(task, backend, job, arguments, rules)
+            try:
+                task_started.send(attempt.sender, task_result=attempt.result)
+                value = attempt.returned(task.func(*attempt.args, **attempt.kwargs))
+                ended = attempt.given_up() if job.cancelled else attempt.succeeded()
+            except (Exception, SystemExit) as error:
+                if attempt.given_up() if job.cancelled else attempt.failed(error):
+                    task_finished.send_robust(attempt.sender, task_result=attempt.result)
+                raise
+            if ended:
+                # A receiver that fails must not make a job that is done run again; Django logs its error.
+                task_finished.send_robust(attempt.sender, task_result=attempt.result)
+            return value
 
     return run
 
 
-def _async_handler(task: Task, backend: str) -> Callable[..., Any]:
+def _async_handler(task: Task, backend: str, rules: RetryRules | None) -> Callable[..., Any]:
+    """Receivers that are plain functions run in the job's own thread, where they may use the ORM; the loop turns on."""
+
     async def run(job: JobContext, /, **arguments: Any) -> Any:
         async with _own_thread():
-            with TaskRun(task, backend, job, arguments).reported() as attempt:
-                return attempt.returned(await task.func(*attempt.args, **attempt.kwargs))
+            attempt = TaskRun(task, backend, job, arguments, rules)
+            try:
+                await task_started.asend(attempt.sender, task_result=attempt.result)
+                value = attempt.returned(await task.func(*attempt.args, **attempt.kwargs))
+            except (Exception, SystemExit) as error:
+                if attempt.failed(error):
+                    await task_finished.asend_robust(attempt.sender, task_result=attempt.result)
+                raise
+            except asyncio.CancelledError:
+                if attempt.given_up():
+                    await task_finished.asend_robust(attempt.sender, task_result=attempt.result)
+                raise
+            attempt.succeeded()
+            await task_finished.asend_robust(attempt.sender, task_result=attempt.result)
+            return value
 
     return run
 
@@ -163,10 +218,13 @@ async def _own_thread() -> AsyncIterator[None]:
 
 
 class TaskRun:
-    """One attempt of a task, its result so far, and the signals about it."""
+    """One attempt of a task and its result so far. It decides as the agent does whether the attempt is the last one."""
 
-    def __init__(self, task: Task, backend: str, job: JobContext, arguments: Mapping[str, Any]) -> None:
+    def __init__(
+        self, task: Task, backend: str, job: JobContext, arguments: Mapping[str, Any], rules: RetryRules | None
+    ) -> None:
         self._job = job
+        self._rules = rules
         note = TaskNote.read(job.metadata, backend)
         # The task with the priority and queue of this job; the function is that of the declared one.
         self.result: TaskResult = new_result(
@@ -176,48 +234,66 @@ class TaskRun:
         self.args: list[Any] = list(self.result.args)
         if task.takes_context:
             self.args.insert(0, TaskContext(task_result=self.result))
-        self._sender = type(task_backends[self.result.backend])
-
-    @contextmanager
-    def reported(self) -> Iterator[TaskRun]:
-        """Send ``task_started``, and ``task_finished`` when this attempt is the last one."""
+        self.sender = type(task_backends[self.result.backend])
+        """Of the signals."""
         now = timezone.now()
         begun = {
             "status": TaskResultStatus.RUNNING,
-            "enqueued_at": created_at(self._job.job_id_bytes),
+            "enqueued_at": created_at(job.job_id_bytes),
             "started_at": now,
             "last_attempted_at": now,
-            "worker_ids": [this_worker()] * self._job.attempt,
+            "worker_ids": [this_worker()] * job.attempt,
         }
         change(self.result, begun)
-        task_started.send(self._sender, task_result=self.result)
-        try:
-            yield self
-        except Snooze:
-            raise  # the attempt does not count
-        except (Exception, SystemExit) as error:
-            self._failed(error)
-            raise
-        self._finished(TaskResultStatus.SUCCESSFUL)
 
     def returned(self, value: Any) -> Any:
         """The return value as JSON values; ``TypeError`` when it is not of JSON's types."""
         change(self.result, {"_return_value": normalize_json(value)})
         return self.result._return_value
 
-    def _failed(self, error: BaseException) -> None:
+    def succeeded(self) -> bool:
+        """The function has returned: the end."""
+        return self._finished(TaskResultStatus.SUCCESSFUL)
+
+    def failed(self, error: BaseException) -> bool:
+        """The attempt has raised. True: it is the last one."""
+        decision = decision_in(error)
+        if isinstance(decision, Snooze):
+            return False  # the attempt does not count
+        self._note(error)
+        if isinstance(decision, Retry):
+            again = True
+        elif decision is not None or isinstance(error, InvalidArguments):
+            again = False
+        else:
+            again = self._tried_again(error)
+        return False if again and not self._job.last_attempt else self._finished(TaskResultStatus.FAILED)
+
+    def given_up(self) -> bool:
+        """The agent has stopped the attempt, and what the function returns or raises is dropped. True: at its time-out, and
+        it is the last one. A job that is given back runs again, and one that is cancelled has its outcome in the master."""
+        change(self.result, {"_return_value": None})
+        if self._job.remaining_seconds:
+            return False
+        error = TimeoutError("the task ran longer than its timeout")
+        self._note(error)
+        if not self._job.last_attempt and self._tried_again(error):
+            return False
+        return self._finished(TaskResultStatus.FAILED)
+
+    def _tried_again(self, error: BaseException) -> bool:
+        return self._job.last_attempt or self._rules is None or self._rules.judge(error, lambda: self._job).again
+
+    def _note(self, error: BaseException) -> None:
         kind = type(error)
         text = "".join(traceback.format_exception(error))
         self.result.errors.append(
             TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
         )
-        if isinstance(error, Cancel | Fail) or self._job.last_attempt:
-            self._finished(TaskResultStatus.FAILED)
 
-    def _finished(self, status: TaskResultStatus) -> None:
+    def _finished(self, status: TaskResultStatus) -> bool:
         change(self.result, {"status": status, "finished_at": timezone.now()})
-        # A receiver that fails must not make a job that is done run again; Django logs its error.
-        task_finished.send_robust(self._sender, task_result=self.result)
+        return True
 
 
 def this_worker() -> str:

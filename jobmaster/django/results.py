@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +24,8 @@ _LEVEL_WIDTH = 40
 _BUILTIN_ERRORS = frozenset(
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 )
+_RAISED = frozenset({"error", "given_up", "failed", "retry"})
+"""Reasons of errors that were raised inside the task."""
 _COUNTED = frozenset({
     AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.UNCONFIRMED, JobState.SUCCEEDED, JobState.FAILED,
 })  # fmt: skip
@@ -44,7 +47,8 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     backend: str
     positional: int = 0
     """Arguments that were given by position."""
-    priority: int = 0
+    priority: int | None = 0
+    """``None``: that of the task, because another program has submitted the job."""
     run_after: datetime | None = None
 
     def metadata(self) -> dict[str, str]:
@@ -53,12 +57,12 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def read(cls, metadata: Mapping[str, str], backend: str) -> TaskNote:
-        """The note of a job; of a job that another program has submitted, one with defaults and this backend."""
+        """The note of a job; of a job that another program has submitted, one with this backend and the task's priority."""
         text = metadata.get(METADATA_KEY)
         try:
-            return cls(backend=backend) if text is None else msgspec.json.decode(text, type=cls)
+            return cls(backend=backend, priority=None) if text is None else msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError:
-            return cls(backend=backend)
+            return cls(backend=backend, priority=None)
 
 
 def level_of(priority: int) -> Priority:
@@ -69,6 +73,8 @@ def level_of(priority: int) -> Priority:
 def task_of(name: str, note: TaskNote, lane: str) -> Task:
     """The task whose job has the handler ``name``, with the options with which it was enqueued.
 
+    They are not validated: the job exists, and its lane may be none of the backend's ``QUEUES``.
+
     Raises:
         InvalidTask: there is no such task in this project.
     """
@@ -78,10 +84,13 @@ def task_of(name: str, note: TaskNote, lane: str) -> Task:
         raise InvalidTask(f"handler {name!r} cannot be imported as a task of this project: {error}") from error
     if not isinstance(task, Task):
         raise InvalidTask(f"handler {name!r} is no task of this project; it was submitted by another program")
-    changes: dict[str, Any] = {"priority": note.priority, "queue_name": lane, "backend": note.backend}
-    if all(getattr(task, field) == value for field, value in changes.items()) and note.run_after is None:
+    priority = task.priority if note.priority is None else note.priority
+    changes = {"priority": priority, "queue_name": lane, "backend": note.backend, "run_after": note.run_after}
+    if all(getattr(task, field) == value for field, value in changes.items()):
         return task
-    return task.using(**changes, run_after=note.run_after)
+    enqueued = copy.copy(task)
+    change(enqueued, changes)
+    return enqueued
 
 
 def call_of(task: Task, arguments: Mapping[str, Any], note: TaskNote) -> tuple[list[Any], dict[str, Any]]:
@@ -112,10 +121,10 @@ def new_result(task: Task, job_id: bytes, args: Sequence[Any], kwargs: Mapping[s
     )
 
 
-def change(result: TaskResult, values: Mapping[str, Any]) -> None:
-    """Set fields of a result, which is frozen for its readers."""
+def change(frozen: TaskResult | Task, values: Mapping[str, Any]) -> None:
+    """Set fields of a result or a task, which are frozen for their readers."""
     for name, value in values.items():
-        object.__setattr__(result, name, value)
+        object.__setattr__(frozen, name, value)
 
 
 def result_of(view: JobView, history: Sequence[Attempt], backend: str) -> TaskResult:
@@ -142,12 +151,17 @@ def result_of(view: JobView, history: Sequence[Attempt], backend: str) -> TaskRe
         "started_at": starts[0] if starts else None,
         "last_attempted_at": starts[-1] if starts else None,
         "finished_at": view.ended_at,
-        "errors": [task_error(line.error) for line in history if line.error is not None],
+        "errors": [task_error(line.error) for line in history if line.error is not None and not _was_put_off(line)],
         "worker_ids": workers,
         "_return_value": view.result_value,
     }
     change(result, seen)
     return result
+
+
+def _was_put_off(line: Attempt) -> bool:
+    """``Snooze`` is no failure."""
+    return line.outcome == AttemptOutcome.SNOOZED
 
 
 def _worker(run: Attempt | JobView) -> str:
@@ -162,7 +176,7 @@ def task_error(info: ErrorInfo) -> TaskError:
     """
     if info.type in _BUILTIN_ERRORS:
         path = f"builtins.{info.type}"
-    elif info.reason in ("error", "retry") and "." in info.type:
+    elif info.reason in _RAISED and "." in info.type:
         path = info.type
     else:
         path = "jobmaster.JobFailed"

@@ -102,6 +102,19 @@ def test_a_list_is_of_the_last_day_unless_another_time_is_chosen(browser: Any, p
     assert "," not in orders[0]
 
 
+def test_a_search_for_a_handler_is_of_the_chosen_time_and_one_for_an_id_of_any(browser: Any, tasks: Any) -> None:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    result = tasks.noop_task.enqueue()
+    for term, bounds in [(tasks.noop_task.module_path, 1), (result.id, 2), (result.id[:8], 2)]:
+        with CaptureQueriesContext(connection) as queries:
+            page(browser, f"{JOBS}?q={term}&created=week")
+        on_jobs = [one["sql"] for one in queries.captured_queries if '"jobs"' in one["sql"]]
+        assert len(on_jobs) == 2
+        assert all(sql.count('"id" >= ') + sql.count('"id" <= ') == bounds for sql in on_jobs), on_jobs
+
+
 def test_a_slow_list_ends_with_one_sentence(browser: Any, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobmaster.django import admin
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,10 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster import Retry
+from jobmaster import Fail, Retry
+from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import new_id
+from jobmaster.model.errors import OutcomeUnknown
 from tests.integration.django.conftest import Project
 from tests.support.waiting import wait_until
 
@@ -157,6 +160,68 @@ def test_a_task_that_is_due_later_does_not_start_before(tasks: Any, agent: Path)
     assert result.started_at >= due - timedelta(milliseconds=50)
 
 
+def test_a_new_job_is_not_searched_for(tasks: Any, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id of the caller's own means a look into every bucket and a statement; that of a new task is known to be new."""
+    from django.db import transaction
+
+    from jobmaster.client.dedup import Deduplicator
+    from jobmaster.master.queries import Queries
+
+    searched: list[Any] = []
+    for owner, name in ((Deduplicator, "receipt"), (Queries, "states")):
+        monkeypatch.setattr(owner, name, lambda *args, **_: searched.append(args))
+    tasks.noop_task.enqueue()
+    tasks.noop_task.using(run_after=datetime.now(UTC) + timedelta(hours=1)).enqueue()
+    with transaction.atomic():
+        tasks.noop_task.enqueue()
+        tasks.noop_task.using(backend="after_commit").enqueue()
+    assert searched == []
+
+
+def losing_answers(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """The next answers to submits are lost after the job was stored. Returns the ids that are sent."""
+    sent: list[str] = []
+    submit = SyncCluster.submit
+
+    def lose(cluster: Any, *args: Any, **options: Any) -> Any:
+        receipt = submit(cluster, *args, **options)
+        sent.append(str(receipt.id))
+        if len(sent) <= number:
+            raise OutcomeUnknown("the answer was lost", id_bytes=[receipt.id_bytes])
+        return receipt
+
+    monkeypatch.setattr(SyncCluster, "submit", lose)
+    return sent
+
+
+@pytest.mark.parametrize("backend", ["default", "after_commit"])
+def test_a_job_whose_answer_was_lost_is_sent_once_more_under_its_id(
+    tasks: Any, agent: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    from django.db import transaction
+
+    sent = losing_answers(monkeypatch, 1)
+    if backend == "default":
+        result = tasks.noop_task.enqueue("lost")
+    else:
+        with transaction.atomic():
+            result = tasks.noop_task.using(backend=backend).enqueue("lost")
+    assert sent == [result.id, result.id]
+    assert result.enqueued_at is not None
+    assert finished(result).attempts == 1
+
+
+def test_a_job_whose_answers_are_all_lost_is_an_error_with_its_id(
+    tasks: Any, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = losing_answers(monkeypatch, 2)
+    with pytest.raises(OutcomeUnknown) as caught:
+        tasks.noop_task.enqueue("lost twice")
+    lost = str(UUID(bytes=caught.value.id_bytes[0]))
+    assert sent == [lost, lost]
+    assert finished(tasks.noop_task.get_result(lost)).status == "SUCCESSFUL"
+
+
 # ---------------------------------------------------------------- results
 
 
@@ -243,6 +308,29 @@ def test_a_program_without_django_submits_a_task_by_its_path(tasks: Any, agent: 
     assert tasks.echo.get_backend().get_result(str(UUID(bytes=job_id))).kwargs == {"third": 9}
 
 
+def test_a_program_without_django_submits_a_task_into_its_queue_with_its_priority(
+    tasks: Any, agent: Path, project: Project
+) -> None:
+    shown = project.done("jobmaster", "job", "submit", tasks.urgent_mail.module_path, "to=ann", "-o", "json")
+    result = finished(tasks.urgent_mail.get_result(json.loads(shown)["id"]))
+    assert (result.task, result.return_value) == (tasks.urgent_mail, "ann")
+    job = tasks.urgent_mail.get_backend().cluster().client.get(result.id)
+    assert (job.lane, job.priority.label) == ("mails", "critical")
+
+
+def test_a_job_in_a_lane_that_is_no_queue_of_the_backend_runs(tasks: Any, agent: Path) -> None:
+    client = tasks.echo.get_backend().cluster().client
+    receipt = client.submit(
+        tasks.echo.module_path,
+        {"first": 1},
+        allow_unregistered=True,
+        lane="mails",
+        metadata={"django": '{"backend":"after_commit"}'},
+    )
+    assert receipt.result(timeout=20) == [1, 2, [], 3, {}]
+    assert tasks.echo.get_backend().get_result(str(receipt.id)).task.queue_name == "mails"
+
+
 # ---------------------------------------------------------------- context, retries, signals
 
 
@@ -287,6 +375,50 @@ def test_an_agent_sends_the_signals_of_start_and_end(
     assert [state for job, state in lines if job == result.id] == states
 
 
+def signals_of(project: Project, result: Any, number: int) -> list[str]:
+    """The statuses of the signals of a task, when there are so many."""
+
+    def sent() -> list[str]:
+        lines = [line.split() for line in project.signals.read_text().splitlines()]
+        return [status for job, status in lines if job == result.id]
+
+    wait_until(lambda: len(sent()) >= number, 20, lambda: f"{number} signals of {result.id}, not {sent()}")
+    return sent()
+
+
+@pytest.mark.parametrize("name", ["noop_task", "noop_task_async"])
+def test_receivers_may_use_the_database(tasks: Any, agent: Path, project: Project, name: str) -> None:
+    result = finished(getattr(tasks, name).enqueue("the receivers read"))
+    assert (result.status, result.attempts, result.errors) == ("SUCCESSFUL", 1, [])
+    assert signals_of(project, result, 2) == ["RUNNING", "SUCCESSFUL"]
+
+
+@pytest.mark.parametrize("name", ["given_up_by_its_rules", "given_up_by_its_rules_async", "given_up_by_its_policy"])
+def test_a_task_that_its_rules_give_up_has_ended(tasks: Any, agent: Path, project: Project, name: str) -> None:
+    result = finished(getattr(tasks, name).enqueue())
+    assert (result.status, result.attempts) == ("FAILED", 1)
+    assert [error.exception_class for error in result.errors] == [tasks.Hopeless]
+    assert signals_of(project, result, 2) == ["RUNNING", "FAILED"]
+
+
+@pytest.mark.parametrize("name", ["too_slow", "too_slow_async"])
+def test_a_task_that_is_given_up_at_its_timeout_has_failed(
+    tasks: Any, agent: Path, project: Project, name: str
+) -> None:
+    result = finished(getattr(tasks, name).enqueue(2))
+    assert result.status == "FAILED"
+    assert [error.exception_class_path for error in result.errors] == ["jobmaster.JobFailed"]
+    assert signals_of(project, result, 2) == ["RUNNING", "FAILED"]
+
+
+def test_what_runs_on_after_its_timeout_is_not_the_end_of_the_task(tasks: Any, agent: Path, project: Project) -> None:
+    result = tasks.slow_at_first.enqueue(1.5)
+    assert finished(result).status == "SUCCESSFUL"
+    other = finished(tasks.too_slow.enqueue(2))  # its thread ends later than the first one of `result`
+    assert signals_of(project, other, 2) == ["RUNNING", "FAILED"]
+    assert signals_of(project, result, 3) == ["RUNNING", "RUNNING", "SUCCESSFUL"]
+
+
 def test_a_receiver_that_fails_does_not_run_a_task_again_that_is_done(tasks: Any, agent: Path) -> None:
     result = finished(tasks.noop_task.enqueue("the receiver fails"))
     assert (result.status, result.attempts, result.errors) == ("SUCCESSFUL", 1, [])
@@ -297,6 +429,7 @@ def test_a_task_that_ends_itself_and_one_that_is_put_off(
 ) -> None:
     result = finished(tasks.given_up_after_a_pause.enqueue(str(tmp_path / "seen")))
     assert (result.status, result.attempts) == ("FAILED", 1)
+    assert [error.exception_class for error in result.errors] == [Fail]
     lines = [line.split() for line in project.signals.read_text().splitlines()]
     assert [state for job, state in lines if job == result.id] == ["RUNNING", "RUNNING", "FAILED"]
 

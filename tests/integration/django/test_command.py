@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from jobmaster.embedded import PostgresServer
+from jobmaster.model.job import Priority
 from tests.integration.django.conftest import Project
 from tests.support.deployment import RUN_AGENT
 
@@ -47,8 +48,18 @@ def test_a_command_from_code_runs_in_the_process(project: Project, capfd: pytest
     assert json.loads(capfd.readouterr().out)
     with pytest.raises(CommandError, match="job show nothing has failed"):
         call_command("jobmaster", "job", "show", "nothing")
-    with pytest.raises(CommandError, match="process of its own"):
-        call_command("jobmaster", "agent", "run")
+    for options in ([], ["--set", "leases.lease=3s"], ["--debug", "-o", "json", "--config=other.yaml"]):
+        with pytest.raises(CommandError, match="process of its own"):
+            call_command("jobmaster", *options, "agent", *options, "run")
+
+
+def test_an_agent_has_the_tasks_of_the_project_whatever_options_come_first(project: Project) -> None:
+    from jobmaster.django.management.commands.jobmaster import command_line
+
+    for options in ([], ["--set", "leases.lease=3s"], ["-v", "--set=leases.lease=3s"], ["--backend", "default"]):
+        assert command_line([*options, "agent", *options, "run"])[0][-2:] == ["--handlers", "jobmaster.django.handlers"]
+    for words in (["agent", "list"], ["status", "agent", "run"], ["--set", "agent", "run"]):
+        assert "--handlers" not in command_line(words)[0]
 
 
 def test_an_agent_publishes_every_task_of_the_project(tasks: Any, agent: Path) -> None:
@@ -58,6 +69,8 @@ def test_an_agent_publishes_every_task_of_the_project(tasks: Any, agent: Path) -
     assert handlers.names() == sorted(handlers.names())
     assert all(name.startswith("tests.integration.django.project.shelf.tasks.") for name in handlers.names())
     assert handlers.get(tasks.third_time_lucky.module_path).options.max_attempts == 3  # type: ignore[union-attr]
+    options = handlers.get(tasks.urgent_mail.module_path).options  # type: ignore[union-attr]
+    assert (options.lane, options.priority) == ("mails", Priority.CRITICAL)
 
 
 def test_without_a_project_an_agent_ends_with_one_sentence(project: Project, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from django.conf import ENVIRONMENT_VARIABLE
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from jobmaster.cli.invocation import common_options
 from jobmaster.cli.main import run
 from jobmaster.django.options import BACKEND_VARIABLE, chosen_backend
 from jobmaster.model.errors import ConfigError
@@ -50,7 +51,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: object, arguments: list[str], **__: object) -> None:
         """``call_command("jobmaster", "status")``: in this process."""
-        if arguments[:2] == ["agent", "run"]:
+        if _is_agent_run(arguments):
             raise CommandError("an agent needs a process of its own: python manage.py jobmaster agent run")
         try:
             words, _variables = command_line(arguments)
@@ -72,12 +73,28 @@ def command_line(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     before = [] if options.config is None else ["--config", options.config]
     for override in options.overrides:
         before += ["--set", override]
-    if words[:2] == ["agent", "run"] and HANDLERS not in words:
+    if _is_agent_run(words) and HANDLERS not in words:
         words += ["--handlers", HANDLERS]
     return [*before, *words], {
         ENVIRONMENT_VARIABLE: os.environ.get(ENVIRONMENT_VARIABLE, ""),
         BACKEND_VARIABLE: alias,
     }
+
+
+def _is_agent_run(arguments: list[str]) -> bool:
+    """The command is ``agent run``, with or without options before and between its words."""
+    with_value = {_BACKEND, *_OF_DJANGO}
+    for option in common_options():
+        if not option.is_flag and not option.count:
+            with_value.update(option.opts)
+    command: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in with_value:
+            next(words, None)
+        elif not word.startswith("-"):
+            command.append(word)
+    return command[:2] == ["agent", "run"]
 
 
 def _values(arguments: list[str], option: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from typing import Any
 
-from jobmaster import Fail, Retry, Snooze
+from jobmaster import Fail, JobContext, Retry, Snooze
 from jobmaster.django import job_options
 from jobmaster.django.interface import TaskContext
 from tests.integration.django.project.settings import TASKS_PACKAGE
@@ -90,6 +92,51 @@ def given_up_after_a_pause(context: TaskContext, path: str) -> None:
         open(path, "w").close()
         raise Snooze(0)
     raise Fail("not today")
+
+
+class Hopeless(Exception):
+    pass
+
+
+@task()
+@job_options(max_attempts=5, give_up_on=Hopeless)
+def given_up_by_its_rules() -> None:
+    raise Hopeless("in vain")
+
+
+@task()
+@job_options(max_attempts=5, retry_on=OSError)
+async def given_up_by_its_rules_async() -> None:
+    raise Hopeless("in vain")
+
+
+def never(_: JobContext, error: Exception) -> bool:
+    return False
+
+
+@task()
+@job_options(max_attempts=5, retry=never)
+def given_up_by_its_policy() -> None:
+    raise Hopeless("in vain")
+
+
+@task(takes_context=True)
+@job_options(max_attempts=2, backoff=0, timeout=0.5)
+def slow_at_first(context: TaskContext, seconds: float) -> None:
+    if context.attempt == 1:
+        time.sleep(seconds)
+
+
+@task()
+@job_options(max_attempts=1, timeout=0.5)
+def too_slow(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task()
+@job_options(max_attempts=1, timeout=0.5)
+async def too_slow_async(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 @task(priority=70, queue_name="mails")
