@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, Self, TypedDict
 from uuid import UUID
 
 from jobmaster.codec import encode_headers
@@ -23,6 +23,9 @@ MEANINGLESS = ("durability", "on_full", "allow_volatile")
 
 class FreshId(bytes):
     """A ``job_id`` that was made for this one submit and was sent nowhere before it: no job is searched for under it."""
+
+    def __new__(cls, job_id: bytes) -> Self:
+        return super().__new__(cls, job_id)
 
 
 class BulkOptions(TypedDict, total=False):

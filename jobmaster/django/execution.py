@@ -47,7 +47,7 @@ _OF_THE_TASK = ("name", "priority", "lane")
 
 
 def job_options(**options: Unpack[JobOptions]) -> Callable[[F], F]:
-    """Options of a task's jobs that ``@task`` has no word for: attempts, time-outs, back-off, delivery.
+    """Options of a task's jobs that ``@task`` does not have: attempts, time-outs, back-off, rules for errors, delivery.
 
     ::
 

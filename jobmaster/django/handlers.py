@@ -51,7 +51,7 @@ def collect() -> Handlers:
 def declared_tasks() -> list[Task]:
     """The tasks of all imported modules under the names of their functions; one that ``using`` has changed is not another."""
     found: dict[str, Task] = {}
-    # By type(): isinstance would wake lazy objects.
+    # By type(): isinstance would evaluate lazy objects.
     kinds = {Task, *(type(backend).task_class for backend in task_backends.all())}
     for module in list(sys.modules.values()):
         values: list[Any] = list(getattr(module, "__dict__", {}).values())

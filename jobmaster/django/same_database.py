@@ -17,13 +17,17 @@ DEFAULT_PORT = "5432"
 
 def is_master(alias: str, settings: ClusterSettings) -> bool:
     """True when the project's database ``alias`` and the cluster's master are one: the same server by its name and port, and
-    the same database. A master that is found only when it runs (an embedded one) is none of the project's databases."""
+    the same database. A master that is found only when it runs (an embedded one) is none of the project's databases.
+    Nor is one whose address names several hosts: which of them answers is known only then."""
     configured = project.DATABASES.get(alias, {})
     if not str(configured.get("ENGINE", "")).endswith(("postgresql", "postgis", "postgresql_psycopg2")):
         return False
     if settings.master.dsn is None:
         return False
-    return _place_of_dsn(settings.master.dsn) == _place_of_database(configured)
+    try:
+        return _place_of_dsn(settings.master.dsn) == _place_of_database(configured)
+    except ValueError:  # several hosts with a port each
+        return False
 
 
 def _place_of_dsn(dsn: str) -> tuple[str, str, str]:

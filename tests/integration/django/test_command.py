@@ -48,7 +48,7 @@ def test_a_command_from_code_runs_in_the_process(project: Project, capfd: pytest
     assert json.loads(capfd.readouterr().out)
     with pytest.raises(CommandError, match="job show nothing has failed"):
         call_command("jobmaster", "job", "show", "nothing")
-    for options in ([], ["--set", "leases.lease=3s"], ["--debug", "-o", "json", "--config=other.yaml"]):
+    for options in ([], ["--set", "leases.lease=3s"]):
         with pytest.raises(CommandError, match="process of its own"):
             call_command("jobmaster", *options, "agent", *options, "run")
 
@@ -56,7 +56,7 @@ def test_a_command_from_code_runs_in_the_process(project: Project, capfd: pytest
 def test_an_agent_has_the_tasks_of_the_project_whatever_options_come_first(project: Project) -> None:
     from jobmaster.django.management.commands.jobmaster import command_line
 
-    for options in ([], ["--set", "leases.lease=3s"], ["-v", "--set=leases.lease=3s"], ["--backend", "default"]):
+    for options in ([], ["--set", "leases.lease=3s"], ["-v", "--set=leases.lease=3s"], ["--debug", "-o", "json"]):
         assert command_line([*options, "agent", *options, "run"])[0][-2:] == ["--handlers", "jobmaster.django.handlers"]
     for words in (["agent", "list"], ["status", "agent", "run"], ["--set", "agent", "run"]):
         assert "--handlers" not in command_line(words)[0]

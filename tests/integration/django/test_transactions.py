@@ -96,6 +96,8 @@ def test_whether_a_database_is_the_masters(project: Project, monkeypatch: pytest
         ("postgresql://u@db.example/shop", {"PORT": ""}, True),
         ("postgresql://u@other.example:5433/shop", {}, False),
         ("postgresql://u@127.0.0.1/shop", {"HOST": "localhost", "PORT": "5432"}, True),
+        ("postgresql://u:p@db.example:5433,db2.example:5433/shop", {}, False),
+        ("postgresql://u:p@db.example,db2.example:5433/shop", {}, False),
         ("postgresql:///shop?host=/run/pg", {"HOST": "/run/pg/", "PORT": ""}, True),
         ("postgresql://u:p@db.example:5433/shop", {"ENGINE": "django.db.backends.sqlite3"}, False),
     ]:

@@ -21,7 +21,7 @@ EXPLAINING = {
 }
 """Pages that explain with fragments -> prelude with what the fragments need."""
 ELSEWHERE = {
-    "docs/django.md": "tests/system/examples/test_django_shop.py runs an application with these settings",
+    "docs/django.md": "tests/integration/django/test_page.py makes a project of its blocks",
     "docs/pipeline.md": "tests/integration/spark reads and writes with these options",
 }
 """Pages whose Python blocks need more than a cluster, and where that is tested."""
