@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self, TypedDict
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from jobmaster.handlers import check_lane, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority
+from jobmaster.model.job_view import EPOCH
 from jobmaster.settings.model import Limits
 
 KEY_CHARS_MAX = 200
@@ -193,7 +194,7 @@ def _due_us(at: object, after: object, now_us: int, limits: Limits) -> int:
     if at is not None and after is not None:
         raise InvalidDueTime("both 'at' and 'after' are given", hint="a job has one due time")
     if at is not None:
-        due_us = _moment_us(at, "at")
+        due_us = moment_us(at, "at")
     elif after is not None:
         due_us = now_us + _span_us(after, "after")
     else:
@@ -209,24 +210,22 @@ def _due_us(at: object, after: object, now_us: int, limits: Limits) -> int:
 def _expires_us(value: object, now_us: int, limits: Limits) -> int | None:
     if value is None:
         return None
-    expires_us = _moment_us(value, "expires") if isinstance(value, datetime) else now_us + _span_us(value, "expires")
+    expires_us = moment_us(value, "expires") if isinstance(value, datetime) else now_us + _span_us(value, "expires")
     if expires_us <= now_us:
         raise InvalidDueTime("'expires' is not in the future: the job could never start", hint="give a later time")
     return expires_us
 
 
-def _moment_us(value: object, what: str) -> int:
+def moment_us(value: object, what: str, error: type[InputError] = InvalidDueTime) -> int:
+    """Microseconds since 1970 of an aware datetime; ``error`` for anything else."""
     if not isinstance(value, datetime):
-        raise InvalidDueTime(f"{what!r} must be an aware datetime, not {type(value).__name__}")
+        raise error(f"{what!r} must be an aware datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
-        raise InvalidDueTime(
+        raise error(
             f"{what!r} is a naive datetime ({value.isoformat()}): its time zone is unknown",
             hint="use datetime.now(tz=UTC) or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))",
         )
-    return (value - _EPOCH) // timedelta(microseconds=1)
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+    return (value - EPOCH) // timedelta(microseconds=1)
 
 
 def _span_us(value: object, what: str) -> int:

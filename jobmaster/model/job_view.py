@@ -13,14 +13,14 @@ from jobmaster.model.ids import created_ms
 from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
 from jobmaster.model.response import PRIORITY_LABEL, response_schema
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Decoder()
 _HEADERS = msgspec.json.Decoder(Headers)
 
 
 def moment(us: int | None) -> datetime | None:
     """The time (aware, UTC) of microseconds since 1970; ``None`` for ``None`` and for 0."""
-    return _EPOCH + timedelta(microseconds=us) if us else None
+    return EPOCH + timedelta(microseconds=us) if us else None
 
 
 VIEW_RESPONSE = {
@@ -139,7 +139,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def created_at(self) -> datetime:
         """When it was submitted, by the producer's clock (in milliseconds)."""
-        return _EPOCH + timedelta(milliseconds=created_ms(self.id_bytes))
+        return EPOCH + timedelta(milliseconds=created_ms(self.id_bytes))
 
     @property
     def due_at(self) -> datetime | None:

@@ -20,6 +20,7 @@ from benchmarks import (
     memory,
     onboard,
     payloads,
+    portal,
     rescue,
     retire,
     submit,
@@ -41,6 +42,7 @@ COMMANDS = (
     memory,
     onboard,
     payloads,
+    portal,
     rescue,
     retire,
     submit,
@@ -94,6 +96,16 @@ def test_payloads() -> None:
     assert found["outcomes_in_master"] == 200
     assert found["agent_peak_mb"] >= found["agent_before_mb"] > 0
     assert found["servers"]["postgres"]["fsync"] == "on"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_portal() -> None:
+    found = measured("benchmarks.portal", "--jobs", "80", "--runs", "1")
+    assert found["portal_over_loop"].keys() == found["details"].keys() == {"1", "8"}
+    for one in found["details"].values():
+        assert one["loop_jobs_per_second"]["median"] > 0
+        assert one["portal_over_loop"] > 0
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from jobmaster import __version__
 from jobmaster.distribution import DISTRIBUTION, install_command
@@ -75,6 +76,12 @@ def test_the_extra_all_has_every_extra() -> None:
     (everything,) = PROJECT["project"]["optional-dependencies"]["all"]
     assert everything.startswith(f"{DISTRIBUTION}[")
     assert set(everything.partition("[")[2].rstrip("]").split(",")) == extras - {"all"}
+
+
+def test_the_extra_django_brings_its_tasks_for_each_version_of_django_on_each_python() -> None:
+    needed = {one.name: one for one in map(Requirement, PROJECT["project"]["optional-dependencies"]["django"])}
+    assert "5.2" in needed["Django"].specifier, "this version has no django.tasks"
+    assert needed["django-tasks"].marker is None
 
 
 def test_extras_that_a_text_names_exist() -> None:

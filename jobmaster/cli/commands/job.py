@@ -15,7 +15,7 @@ from jobmaster.cli.id_prefix import id_range
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
-from jobmaster.model.errors import Conflict, InputError, NotFound
+from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState, Priority
 from jobmaster.model.job_view import JobView
@@ -55,7 +55,9 @@ class TimeBound(click.ParamType[Any]):
             return float(parse_duration(str(value)))
         except UnitError as error:
             if "T" in str(value).upper() or "-" in str(value)[1:]:
-                return _moment(str(value), f"--{param.name}" if param is not None and param.name else "the time")
+                return _moment(
+                    str(value), f"--{param.name}" if param is not None and param.name else "the time", InputError
+                )
             self.fail(f"{value!r}: {error}; or give a time such as 2030-01-31T12:00:00Z", param, ctx)
 
 
@@ -185,18 +187,16 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _moment(value: str, option: str) -> Any:
+def _moment(value: str, option: str, wrong: type[InputError] = InvalidDueTime) -> Any:
     from datetime import datetime
-
-    from jobmaster.model.errors import InvalidDueTime
 
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidDueTime(f"{option} {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
+        raise wrong(f"{option} {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
         whole = moment.isoformat()
-        raise InvalidDueTime(f"{option} {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
+        raise wrong(f"{option} {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
     return moment
 
 

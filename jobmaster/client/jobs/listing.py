@@ -7,9 +7,10 @@ number of rows, however few of them fit: a rare filter over a long history takes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
+from jobmaster.client.options import moment_us
 from jobmaster.handlers import Handlers, check_lane, check_name
 from jobmaster.model.errors import InputError, UnknownHandler
 from jobmaster.model.job import MASTER_STATES, JobState, Priority
@@ -22,7 +23,6 @@ LIMIT, LIMIT_MAX = 100, 1000
 READS, READS_MAX, READS_GROWTH = 1000, 64_000, 4
 """Rows that the first step reads, that one step reads at most, and how much more the next one reads."""
 _HIGHEST = b"\xff" * 16
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 State = JobState | Literal["HELD", "ASSIGNED", "PROCESSING", "WAITING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
 Since = datetime | timedelta | float
@@ -141,12 +141,7 @@ def _state(value: object) -> JobState:
 def _first_id(bound: Since, name: str, now_us: int) -> bytes:
     """The lowest id of a job that was created at a time or later."""
     if isinstance(bound, datetime):
-        if bound.utcoffset() is None:
-            raise InputError(
-                f"{name!r} is a naive datetime ({bound.isoformat()}): its time zone is unknown",
-                hint="use datetime.now(tz=UTC), or a timedelta for 'so long ago'",
-            )
-        us = (bound - _EPOCH) // timedelta(microseconds=1)
+        us = moment_us(bound, name, InputError)
     else:
         us = now_us - _ago_us(bound, name)
     return (min(max(us // 1000, 0), (1 << 48) - 1)).to_bytes(6, "big") + bytes(10)
