@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from jobmaster import Fail, Retry
+from jobmaster import Fail, JobContext, Retry
 from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import new_id
 from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.job import Priority
 from tests.integration.django.conftest import Project
 from tests.support.waiting import wait_until
 
@@ -417,6 +419,34 @@ def test_what_runs_on_after_its_timeout_is_not_the_end_of_the_task(tasks: Any, a
     other = finished(tasks.too_slow.enqueue(2))  # its thread ends later than the first one of `result`
     assert signals_of(project, other, 2) == ["RUNNING", "FAILED"]
     assert signals_of(project, result, 3) == ["RUNNING", "RUNNING", "SUCCESSFUL"]
+
+
+@pytest.mark.parametrize(
+    ("deadline", "max_attempts", "name", "sent"),
+    [
+        (inf, 1, "noop_task", []),
+        (0.0, 1, "noop_task", ["FAILED"]),
+        (0.0, 2, "noop_task", []),
+        (0.0, 5, "given_up_by_its_policy", ["FAILED"]),
+    ],
+)
+def test_an_attempt_that_the_agent_has_stopped_is_the_end_only_at_its_last_timeout(
+    tasks: Any, agent: Path, deadline: float, max_attempts: int, name: str, sent: list[str]
+) -> None:
+    """A job that is cancelled or given back has no end here, whatever its function returns."""
+    from jobmaster.django.handlers import handlers
+    from jobmaster.django.interface import task_finished
+
+    handler = handlers.get(getattr(tasks, name).module_path)
+    assert handler is not None
+    context: JobContext[Any] = JobContext(
+        job_id_bytes=new_id(), token=1, handler=handler.name, lane="default", priority=Priority.MEDIUM, attempt=1,
+        max_attempts=max_attempts, deadline_boottime=deadline, cancelled=True,
+    )  # fmt: skip
+    with received(task_finished) as got, suppress(tasks.Hopeless):
+        handler.function(context)
+    assert [result.status for _, result in got] == sent
+    assert all(result.errors[0].exception_class is TimeoutError for _, result in got)
 
 
 def test_a_receiver_that_fails_does_not_run_a_task_again_that_is_done(tasks: Any, agent: Path) -> None:

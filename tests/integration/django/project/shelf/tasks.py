@@ -77,7 +77,7 @@ def check_context(context: TaskContext, attempt: int) -> None:
 
 
 @task(takes_context=True)
-@job_options(max_attempts=3, backoff=0)
+@job_options(max_attempts=3, backoff=0, retry_on=OSError)
 def third_time_lucky(context: TaskContext) -> int:
     if context.attempt < 3:
         raise Retry(after=0, reason=f"attempt {context.attempt} is not the third")
