@@ -128,7 +128,7 @@ class BucketWorker:
                 growth_bytes=agent.isolated_growth_bytes,
                 lifespan_seconds=agent.lifespan_timeout_seconds if needs_lifespans(handlers) else 0.0,
             ),
-            log_level=settings.observability.log_level if settings.observability.root_logging else None,
+            log_level=_log_level(settings),
             on_output=self._printed,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
@@ -139,6 +139,7 @@ class BucketWorker:
         """Set when every thread, or every slot of the loop, is stuck in a handler that was given up: the process is to be
         replaced."""
         telemetry.read_from("threads_stuck", lambda: threads.quarantined)
+        self._pool = pool
         self._dispatcher = Dispatcher(
             threads,
             pool,
@@ -377,8 +378,10 @@ class BucketWorker:
     # ------------------------------------------------------------ reload of the configuration
 
     def retune(self, settings: ClusterSettings, agent: AgentSettings) -> None:
-        """Apply the settings that can change while jobs run: slots, buffers, defaults of jobs."""
+        """Apply the settings that can change while jobs run: slots, buffers, defaults of jobs; the log level of worker
+        processes that start from now on."""
         self._settings, self._agent = settings, agent
+        self._pool.set_log_level(_log_level(settings))
         self.executor.set_slots(agent)
         self.outcome_builder.defaults = settings.jobs
         for claimer in self.claimers.values():
@@ -415,12 +418,12 @@ class BucketWorker:
         if job is not None:
             fields = {"job": job.job_id, "handler": job.handler, "attempt": job.attempt, **fields}
         printed, logged = split_logged(line)
+        counted: dict[str, object] = {"left_out": left_out} if left_out else {}
         if printed.strip():
-            self._log.info(
-                Event.HANDLER_OUTPUT, {**fields, "line": printed, **({"left_out": left_out} if left_out else {})}
-            )
+            self._log.info(Event.HANDLER_OUTPUT, {**fields, "line": printed, **counted})
+            counted = {}
         if logged is not None:
-            relay(logged.level, logged.logger, logged.message, fields)
+            relay(logged.level, logged.logger, logged.message, {**fields, **counted})
 
     def _given_up(self, job: ClaimedJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}
@@ -462,3 +465,8 @@ class BucketWorker:
         telemetry.read_from("outcomes_moved_to_store", lambda: self.kept_outcomes.kept)
         telemetry.read_from("batches_fenced", lambda: outcome_writer.fenced_batches)
         telemetry.read_from("buckets_owned", lambda: len(self._ownership.buckets))
+
+
+def _log_level(settings: ClusterSettings) -> str | None:
+    """Of the root logger of worker processes; ``None``: it is the application's."""
+    return settings.observability.log_level if settings.observability.root_logging else None

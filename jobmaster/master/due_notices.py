@@ -13,7 +13,7 @@ from jobmaster.master.driver import errors
 from jobmaster.master.driver.connection import Connection, ConnectionFactory, close_politely, rows_of
 from jobmaster.master.transactions import MasterAccess
 
-Heard = Callable[[str, int], None]
+OnNotice = Callable[[str, int], None]
 """Called with lane and priority."""
 
 
@@ -25,7 +25,7 @@ class DueNotices:
         self._connections = ConnectionFactory(access.dsn, access.schema, access.settings, access.application_name)
         self._connection: Connection | None = None
 
-    async def listen(self, heard: Heard) -> None:
+    async def listen(self, on_notice: OnNotice) -> None:
         """Listen from now on; when it listens already, make sure that the connection still answers.
 
         Raises:
@@ -40,14 +40,14 @@ class DueNotices:
                 raise errors.calling(error, "the look at the connection for notices", writes=False) from error
             return
 
-        def on_notice(_: Any, __: int, ___: str, payload: object) -> None:
+        def pass_on(_: Any, __: int, ___: str, payload: object) -> None:
             lane, _, priority = str(payload).rpartition(" ")
             if lane and priority.isdecimal():
-                heard(lane, int(priority))
+                on_notice(lane, int(priority))
 
         connection = await self._connections.open(plan_once=False)
         try:
-            await connection.add_listener(self._schema, on_notice)
+            await connection.add_listener(self._schema, pass_on)
         except errors.DRIVER_ERRORS as error:
             connection.terminate()
             raise errors.calling(error, "LISTEN", writes=False) from error

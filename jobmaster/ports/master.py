@@ -257,8 +257,8 @@ class Leadership(Protocol):
 class DueNotices(Protocol):
     """Notices of submits in SQL."""
 
-    async def listen(self, heard: Callable[[str, int], None]) -> None:
-        """Call ``heard`` with the lane and priority of each notice; when it listens already, look at the connection."""
+    async def listen(self, on_notice: Callable[[str, int], None]) -> None:
+        """Call ``on_notice`` with the lane and priority of each notice; when it listens already, look at the connection."""
         ...
 
     async def stop(self) -> None:

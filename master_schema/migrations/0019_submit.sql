@@ -97,8 +97,14 @@ BEGIN
 END
 $$;
 
--- JSON without blanks, the keys sorted by code point: what the programs compare and hash. Only what is nested costs a call.
-CREATE FUNCTION submit_json(value jsonb, depth integer DEFAULT 0) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+-- A place in the arguments, for errors: '.sizes[0]' is "argument 'sizes'[0]".
+CREATE FUNCTION submit_place(place text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE place WHEN '' THEN 'the arguments' ELSE regexp_replace(place, '^\.([^.[]+)(.*)$', 'argument ''\1''\2') END
+$$;
+
+-- JSON without blanks, the keys sorted by code point: what the programs compare and hash. Only what is nested costs a call. A
+-- number outside double precision is refused: jsonb can hold it, and no agent could read it.
+CREATE FUNCTION submit_json(value jsonb, depth integer DEFAULT 0, place text DEFAULT '') RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
     CASE jsonb_typeof(value)
     WHEN 'object' THEN
@@ -107,8 +113,9 @@ BEGIN
         END IF;
         RETURN '{' || coalesce((
             SELECT string_agg(to_json(key)::text || ':' || CASE
-                WHEN jsonb_typeof(item) IN ('object', 'array') OR jsonb_typeof(item) = 'number' AND item::text LIKE '%.%'
-                THEN submit_json(item, depth + 1) ELSE item::text END, ',' ORDER BY key COLLATE "C")
+                WHEN jsonb_typeof(item) IN ('object', 'array') OR jsonb_typeof(item) = 'number'
+                     AND (item::text LIKE '%.%' OR length(item::text) > 308)
+                THEN submit_json(item, depth + 1, place || '.' || key) ELSE item::text END, ',' ORDER BY key COLLATE "C")
             FROM jsonb_each(value) AS each (key, item)), '') || '}';
     WHEN 'array' THEN
         IF depth > 100 THEN
@@ -116,10 +123,16 @@ BEGIN
         END IF;
         RETURN '[' || coalesce((
             SELECT string_agg(CASE
-                WHEN jsonb_typeof(item) IN ('object', 'array') OR jsonb_typeof(item) = 'number' AND item::text LIKE '%.%'
-                THEN submit_json(item, depth + 1) ELSE item::text END, ',' ORDER BY place)
-            FROM jsonb_array_elements(value) WITH ORDINALITY AS each (item, place)), '') || ']';
+                WHEN jsonb_typeof(item) IN ('object', 'array') OR jsonb_typeof(item) = 'number'
+                     AND (item::text LIKE '%.%' OR length(item::text) > 308)
+                THEN submit_json(item, depth + 1, format('%s[%s]', place, at - 1)) ELSE item::text END, ',' ORDER BY at)
+            FROM jsonb_array_elements(value) WITH ORDINALITY AS each (item, at)), '') || ']';
     WHEN 'number' THEN
+        IF abs(value::numeric) > 1.7976931348623157e308 OR value::numeric <> 0 AND abs(value::numeric) < 5e-324 THEN
+            PERFORM submit_refuse(format('%s: a number with an exponent of %s is outside double precision', submit_place(place),
+                                         CASE WHEN abs(value::numeric) > 1 THEN length(trunc(abs(value::numeric))::text) - 1
+                                         ELSE floor(log(abs(value::numeric)))::integer END), 'give it as text');
+        END IF;
         RETURN CASE WHEN value::text LIKE '%.%' THEN submit_float(value::double precision) ELSE value::text END;
     ELSE
         RETURN value::text;
@@ -146,8 +159,7 @@ $$;
 CREATE FUNCTION submit_misfit(schema jsonb, value jsonb, place text, definitions jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    what    text := CASE place WHEN '' THEN 'the arguments'
-                    ELSE regexp_replace(place, '^\.([^.[]+)(.*)$', 'argument ''\1''\2') END;
+    what    text := submit_place(place);
     kinds   text[];
     problem text;
     field   text;
@@ -262,16 +274,18 @@ $$;
 -- Microseconds since 1970 of a moment with its time zone.
 CREATE FUNCTION submit_moment(value jsonb, what text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    said text := value #>> '{}';
+    given_text text := value #>> '{}';
+    zone text := (regexp_match(given_text, ':[0-9.]+ ?([A-Za-z]+(?:/[A-Za-z0-9_+-]+)*)\s*$'))[1];
     moment timestamptz;
 BEGIN
-    IF jsonb_typeof(value) = 'string' AND said ~ '^\s*[0-9]{4,6}-[0-9]{1,2}-[0-9]{1,2}' THEN
-        IF said !~ ':[0-9.]+ ?(Z|z|[+-][0-9]{1,2}(:?[0-9]{2}){0,2}|[A-Za-z]+(/[A-Za-z_+-]+)*)\s*$' THEN
+    IF jsonb_typeof(value) = 'string' AND given_text ~ '^\s*[0-9]{4,6}-[0-9]{1,2}-[0-9]{1,2}' THEN
+        IF given_text !~ ':[0-9.]+ ?(Z|z|[+-][0-9]{1,2}(:?[0-9]{2}){0,2}|[A-Za-z]+(/[A-Za-z0-9_+-]+)*)\s*$' THEN
             PERFORM submit_refuse(format('''%s'' is %s: its time zone is unknown', what, left(value::text, 80)),
                                   'give a time with its zone: a timestamptz, or the text 2030-01-31T09:00:00+01:00');
         END IF;
         BEGIN
-            moment := said::timestamptz;
+            PERFORM to_timestamp(0) AT TIME ZONE zone;  -- PM, BC and Monday are words of a time, too, and no zones
+            moment := given_text::timestamptz;
         EXCEPTION WHEN data_exception THEN
             moment := NULL;
         END;
@@ -419,22 +433,22 @@ $$;
 -- so ids of one session are in the order of their submits.
 CREATE FUNCTION submit_id(given jsonb, rules submit_rule, now_us bigint) RETURNS uuid LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    said    text := given #>> '{}';
+    given_text text := given #>> '{}';
     off_by  double precision;
 BEGIN
-    IF said IS NULL THEN
+    IF given_text IS NULL THEN
         RETURN (lpad(to_hex(now_us / 1000), 12, '0') || '7' || lpad(to_hex(now_us % 1000 * 4096 / 1000), 3, '0')
                 || substr(replace(gen_random_uuid()::text, '-', ''), 17))::uuid;
-    ELSIF said !~* '^[0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$' THEN
+    ELSIF given_text !~* '^[0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[0-9a-f]{4}-?[0-9a-f]{12}$' THEN
         PERFORM submit_refuse(format('job_id %s is not a UUIDv7', left(given::text, 80)), 'leave it out: then the id is made here');
     END IF;
-    off_by := extract(epoch FROM uuid_moment(said::uuid)) - now_us / 1e6;
+    off_by := extract(epoch FROM uuid_moment(given_text::uuid)) - now_us / 1e6;
     IF abs(off_by) > rules.clock_skew_seconds THEN
-        PERFORM submit_refuse(format('the time in job_id %s is %s s off the database''s clock, the limit is %s s', said::uuid,
+        PERFORM submit_refuse(format('the time in job_id %s is %s s off the database''s clock, the limit is %s s', given_text::uuid,
                                      round(off_by), rules.clock_skew_seconds),
                               'send a job again within that time, or leave the id out');
     END IF;
-    RETURN said::uuid;
+    RETURN given_text::uuid;
 END
 $$;
 
@@ -524,7 +538,7 @@ BEGIN
     END IF;
     BEGIN
         same := known.handler = wanted AND convert_to(submit_json(convert_from(known.args, 'UTF8')::jsonb), 'UTF8') = data;
-    EXCEPTION WHEN untranslatable_character OR numeric_value_out_of_range THEN
+    EXCEPTION WHEN untranslatable_character OR numeric_value_out_of_range OR invalid_parameter_value THEN
         same := false;  -- arguments that jsonb cannot hold were not given here
     END;
     IF NOT same THEN

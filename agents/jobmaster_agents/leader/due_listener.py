@@ -32,7 +32,7 @@ class DueListener:
         self.kicked = asyncio.Event()
 
     async def tick(self) -> float:
-        """Pass on what was heard, or follow the leadership."""
+        """Pass on the notices, or follow the leadership."""
         if not self._leads():
             self._due.clear()
             if self._listens:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from jobmaster.client.dedup import canonical
@@ -297,6 +298,36 @@ async def test_bad_input_is_one_error_and_stores_nothing(client: ClientFixture, 
 
 
 @pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ('{"x": 1e400}', "argument 'x': a number with an exponent of 400 is outside double precision"),
+        ('{"x": -1e309}', "argument 'x': a number with an exponent of 309 is outside"),
+        ('{"x": 1e-400}', "argument 'x': a number with an exponent of -400 is outside"),
+        ('{"a": {"b": [1, 1e400]}}', "argument 'a'.b[1]: a number with an exponent of 400 is outside"),
+    ],
+)
+async def test_a_number_outside_double_precision_is_refused_with_its_place(sql: Sql, args: str, message: str) -> None:
+    with pytest.raises(asyncpg.InvalidParameterValueError) as caught:
+        await sql.fetchval("""SELECT submit('no.such', $1, '{"allow_unregistered": true}')""", args)
+    assert message in str(caught.value)
+    assert await sql.fetchval("SELECT count(*) FROM job") == 0
+
+
+async def test_the_largest_and_the_smallest_numbers_are_stored(sql: Sql) -> None:
+    args = '{"a":1.7976931348623157e308,"b":-5e-324,"c":0.0,"d":[1e308]}'
+    job_id = await sql.fetchval("""SELECT submit('no.such', $1, '{"allow_unregistered": true}')""", args)
+    stored = msgspec.json.decode((await row(sql, job_id))["args"])
+    assert [float(stored[name]) for name in "abc"] == [1.7976931348623157e308, -5e-324, 0.0]
+    assert float(stored["d"][0]) == 1e308
+
+
+@pytest.mark.parametrize("word", [" PM", "AM", " BC", " Monday", " nowhere", " Nowhere/Else"])
+async def test_a_word_that_is_no_zone_is_refused(sql: Sql, word: str) -> None:
+    error = await refused(sql, "images.resize", {"path": "a"}, at=f"2031-01-01 10:00:00{word}")
+    assert (error.sqlstate, "must be a time with its zone" in str(error)) == ("22023", True)
+
+
+@pytest.mark.parametrize(
     "case", [name for name in BAD if name not in ("durability", "after text", "notify", "no name", "unregistered")]
 )
 async def test_what_sql_refuses_a_producer_refuses_too(client: ClientFixture, sql: Sql, case: str) -> None:
@@ -356,7 +387,13 @@ async def test_times_may_be_texts_of_postgresql(sql: Sql) -> None:
     found = await row(sql, job_id)
     assert found["due_at"] == datetime(2031, 1, 1, 9, tzinfo=UTC)
     assert found["headers"] == b'{"timeout_seconds":90.0}'
-    for text in ("2031-01-01 10:00:00 Europe/Berlin", "2031-01-01 10:00:00+0100", "2031-01-01T09:00Z"):
+    for text in (
+        "2031-01-01 10:00:00 Europe/Berlin",
+        "2031-01-01 10:00:00+0100",
+        "2031-01-01T09:00Z",
+        "2031-01-01 04:00 Etc/GMT+5",
+        "2031-01-01 10:00:00 CET",
+    ):
         assert (await row(sql, await submit(sql, "images.resize", {"path": "a"}, at=text)))["due_at"] == found["due_at"]
     held = await row(sql, await submit(sql, "images.resize", {"path": "a"}, after="2 hours"))
     assert timedelta(minutes=119) < held["due_at"] - datetime.now(UTC) < timedelta(minutes=121)

@@ -15,6 +15,8 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+import msgspec
+
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
 from jobmaster.rules.backoff import backoff_delay
@@ -97,6 +99,10 @@ class ProcessPool:
         self._failures = 0
         self._not_before = 0.0
         self._closing = asyncio.Event()
+
+    def set_log_level(self, log_level: str | None) -> None:
+        """The least severe line of the root logger in workers that start from now on; ``None``: left to their modules."""
+        self._setup = msgspec.structs.replace(self._setup, log_level=log_level)
 
     # ------------------------------------------------------------ running jobs
 

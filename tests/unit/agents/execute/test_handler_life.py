@@ -23,8 +23,9 @@ from jobmaster.codec import decode_error
 from jobmaster.handlers.current import LoopExecutor, task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.model.job import Entry, FinalRow, JobState
-from jobmaster.settings.model import AgentSettings
+from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
 from jobmaster_agents.event_log import LOGGER_NAME, configure
+from jobmaster_agents.execute.process_pool.worker_output import LINES_PER_SECOND
 from tests.support.bucket_worker_fixture import WorkerHarness, turns
 from tests.support.fake_transactions import FakeTransactions
 from tests.support.patience import PATIENCE_SECONDS
@@ -412,6 +413,30 @@ async def test_a_thread_that_a_handler_leaves_behind_is_no_part_of_the_next_job(
         harness.submit(harness.bucket(), [entry("leaves_thread"), entry("after_thread")])
         await harness.settled()
         assert [row.result for row in harness.master.finals] == [b'"leaves_thread"', b'[null,"after_thread"]']
+
+
+async def test_a_changed_log_level_reaches_worker_processes_that_start_later() -> None:
+    async with WorkerHarness(leaving) as harness:
+        pool = harness.bucket_worker._pool
+        assert pool._setup.log_level == "info"
+        settings = ClusterSettings(observability=Observability(log_level="error"))
+        harness.bucket_worker.retune(settings, AgentSettings())
+        assert pool._setup.log_level == "error"
+
+
+async def test_the_number_of_lines_left_out_comes_with_a_logged_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with WorkerHarness(leaving) as harness:
+        worker = harness.bucket_worker
+        for _ in range(LINES_PER_SECOND + 7):
+            worker._printed("", 1, None)
+        harness.clock.now += 2.0
+        harness.trust()
+        caplog.clear()
+        worker._printed("\x1eWARNING shop.mail: sent", 1, None)
+        worker._printed("\x1eWARNING shop.mail: sent again", 1, None)
+    first, second = caplog.records
+    assert vars(first)["jobmaster_fields"] == {"worker": 1, "left_out": 7}
+    assert vars(second)["jobmaster_fields"] == {"worker": 1}
 
 
 async def test_a_handler_without_anything_around_it_is_called_without_a_context() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from jobmaster_agents.execute.attempt_result import ResultKind
@@ -65,7 +64,7 @@ async def test_a_plain_handler_in_middleware_is_interrupted(make_pool: Make, tmp
 async def test_lines_of_the_root_logger_are_separated_from_printed_lines(make_pool: Make) -> None:
     lines: list[str] = []
     pool: ProcessPool = make_pool(1, LIMITS, LIFE, lambda line, pid, job: lines.append(line))
-    pool._setup = msgspec.structs.replace(pool._setup, log_level="info")
+    pool.set_log_level("info")
     await value(pool, "plain")
     seen = [split_logged(line) for line in lines]
     assert [logged for _, logged in seen if logged is not None] == [
