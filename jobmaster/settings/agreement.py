@@ -1,7 +1,7 @@
 """The settings that all agents of a cluster should have in common, and the differences between agents.
 
 A difference breaks nothing at once: a lease row holds its own length, and the failure detector uses that. But the moment of a
-rescue, how early jobs leave the master, and the number of rescues that ends a job then depend on which agent acts.
+rescue, how early jobs leave the master, and the number of rescues or snoozes that ends a job then depend on which agent acts.
 """
 
 from __future__ import annotations
