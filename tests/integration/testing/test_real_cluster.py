@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from jobmaster import ClusterSettings, Handlers, InputError, WaitTimeout, call
-from jobmaster.testing import Drained, RealCluster
+from jobmaster import ClusterSettings, Handlers, InputError, WaitTimeout, call, connect_sync
+from jobmaster.testing import Drained, Jobs, RealCluster
 from tests.integration.testing import contract_jobs
 from tests.unit.testing import app
 
@@ -28,6 +30,23 @@ async def test_the_next_test_has_an_empty_cluster_of_its_own(jobmaster_cluster: 
     assert await jobmaster_cluster.drain() == Drained()
     await jobmaster_cluster.submit(call(app.send_mail, "ann"))
     assert (await jobmaster_cluster.drain()).succeeded == 1
+
+
+async def test_a_synchronous_cluster_that_is_connected_is_moved_to_memory_and_back(
+    jobmaster_cluster: RealCluster,
+) -> None:
+    settings = jobmaster_cluster.settings
+    held = connect_sync(settings, handlers=app.handlers)
+    try:
+        await asyncio.to_thread(held.submit, call(app.send_mail, "1"))
+        kit = Jobs(settings, app.handlers)
+        with kit.connected():
+            await asyncio.to_thread(held.submit, call(app.send_mail, "2"))
+        await asyncio.to_thread(held.submit, call(app.send_mail, "3"))
+    finally:
+        await asyncio.to_thread(held.close)
+    assert [job.arguments for job in kit.all_submitted()] == [{"to": "2"}]
+    assert (await jobmaster_cluster.drain()).succeeded == 2
 
 
 async def test_killing_needs_a_process(jobmaster_cluster: RealCluster) -> None:
