@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -421,6 +422,8 @@ async def around(ctx: JobContext, run: Callable[[], Any]) -> object:
         return await run()
     except Unavailable:
         stops[0]()
+        with contextlib.suppress(asyncio.CancelledError):  # the stop
+            await asyncio.sleep(0)
         raise
 
 
