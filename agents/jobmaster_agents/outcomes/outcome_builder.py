@@ -1,6 +1,6 @@
 """Builds the row of an outcome from the end of a handler; no other module builds one.
 
-Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.job_retry`` decides between a retry and the
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.attempt_delay`` decides between a retry and the
 end; the rows go to the outcome writer.
 """
 
