@@ -104,7 +104,8 @@ def test_a_project_outside_the_tree_tests_its_jobs(installed: Path, tmp_path: Pa
     for options in ([], ["-n", "2"]):
         answer = run([str(installed / "python"), "-m", "pytest", "-q", "-p", "no:valkey", *options], tmp_path)
         found = re.search(r"(\d+) passed", answer)
-        assert found and int(found[1]) >= len(re.findall(r"^(?:async )?def test_", page, re.MULTILINE)), answer
+        assert found, answer
+        assert int(found[1]) >= len(re.findall(r"^(?:async )?def test_", page, re.MULTILINE)), answer
     code = "import jobmaster.testing.plugin as plugin; print(plugin.__file__)"
     assert Path(run([str(installed / "python"), "-c", code], tmp_path).strip()).is_relative_to(installed.parent)
 
