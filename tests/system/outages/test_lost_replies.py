@@ -117,10 +117,13 @@ async def test_of_everything_at_once(deployment: FaultyDeployment) -> None:
 
 @pytest.mark.slow
 async def test_of_release(deployment: FaultyDeployment) -> None:
-    """Three puts are refused before they are sent, so the rows go back; whether they did is not known."""
+    """All tries of a put are refused before they are sent, so the rows go back; whether they did is not known.
+
+    Several puts may be under way at once: every put fails until one has used its tries.
+    """
     pid = deployment.faulty.agent_pid()
     args = {"path": str(deployment.path("witness"))}
-    for occurrence in (1, 2, 3):
+    for occurrence in range(1, 40):
         deployment.give(f"refused {occurrence}", FaultSpec("store.assign", Action.FAIL, occurrence))
     lost = lose(deployment, "master.release", 1)
     receipts = [await deployment.client.submit(jobs.quick, args, durability="master", after=0.3) for _ in range(8)]
@@ -128,6 +131,7 @@ async def test_of_release(deployment: FaultyDeployment) -> None:
     work.add("given back", receipts, JobState.SUCCEEDED, 1)
     deployment.acknowledged += work.ids
     await deployment.struck(lost[0])
+    deployment.withdraw_all()
     await deployment.healed(work, rescues_max=0)
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
