@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jobmaster.client.bucket_choice import Placement
 from jobmaster.client.caller_connections import CallerConnection, Driver, caller_connection, run_awaited
 from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
@@ -36,8 +38,8 @@ class StoredArguments(bytes):
     of pydantic a second time, and other programs that retry the job would not."""
 
 
-class Started(NamedTuple):
-    """A submit that waits for a bucket's answer."""
+class Started(msgspec.Struct, frozen=True):
+    """A submit that waits for a bucket's answer. One for each job: a named tuple takes four times as long to make."""
 
     job_id: bytes
     entry: bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, final, overload
 
 import msgspec
 
@@ -23,6 +23,7 @@ FUNCTIONS_MAX = 4096
 """Functions whose parameter names are remembered."""
 
 
+@final
 class Call(msgspec.Struct, Generic[R], frozen=True, gc=False):
     """A handler and its arguments by name; made by ``call``. ``R`` is the type of the job's result.
 
@@ -75,18 +76,18 @@ def call(handler: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Cal
     Raises:
         InvalidArguments: more arguments by position than the function has, or one that is given twice.
     """
-    if args:  # a submit takes four microseconds in all; dict(zip(...)) and functools.lru_cache would be a tenth of that
-        names, position = _POSITIONS[handler], 0
+    if args:  # a submit takes four microseconds in all: every call made here is a hundredth of it
+        names = _NAMES.get(handler)
+        if names is None:
+            names = _learn(handler)
         if len(args) > len(names):
             raise _misfit(handler, args, kwargs)
-        named = {} if kwargs else kwargs
-        for value in args:
-            named[names[position]] = value
-            position += 1  # noqa: SIM113
-        if kwargs is not named:
-            named.update(kwargs)
-            if len(named) != len(args) + len(kwargs):
-                raise _misfit(handler, args, kwargs)
+        if not kwargs and len(args) == 1:
+            return Call(handler, {names[0]: args[0]})
+        named = dict(zip(names, args, strict=False))
+        if not kwargs.keys().isdisjoint(named):
+            raise _misfit(handler, args, kwargs)
+        named.update(kwargs)
         kwargs = named
     return Call(handler, kwargs)
 
@@ -101,22 +102,21 @@ def parts(call: Call[Any], args: object) -> tuple[Callable[..., Any] | str, dict
     return call.handler, call.arguments
 
 
-class _Positions(dict[Callable[..., Any] | str, tuple[str, ...]]):
-    """Function -> names of its parameters that take an argument by position, without the context."""
-
-    def __missing__(self, handler: Callable[..., Any] | str) -> tuple[str, ...]:
-        if not callable(handler):
-            return ()
-        parameters = list(inspect.signature(handler).parameters.values())
-        if takes_context(handler):
-            del parameters[0]
-        if len(self) >= FUNCTIONS_MAX:
-            self.clear()
-        names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        return self.setdefault(handler, names)
+_NAMES: dict[Callable[..., Any] | str, tuple[str, ...]] = {}
+"""Function -> names of its parameters that take an argument by position, without the context."""
 
 
-_POSITIONS = _Positions()
+def _learn(handler: Callable[..., Any] | str) -> tuple[str, ...]:
+    """The names of a function's parameters, remembered; none for a handler that is given by its name."""
+    if not callable(handler):
+        return ()
+    parameters = list(inspect.signature(handler).parameters.values())
+    if takes_context(handler):
+        del parameters[0]
+    if len(_NAMES) >= FUNCTIONS_MAX:
+        _NAMES.clear()
+    names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return _NAMES.setdefault(handler, names)
 
 
 def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvalidArguments:
@@ -125,7 +125,7 @@ def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: di
             f"the arguments of handler {handler!r} have no names",
             hint=f"a handler given by its name takes named arguments: call({handler!r}, path='a.png')",
         )
-    name, known = getattr(handler, "__qualname__", repr(handler)), _POSITIONS[handler]
+    name, known = getattr(handler, "__qualname__", repr(handler)), _learn(handler)
     twice = [one for one in known[: len(args)] if one in kwargs]
     if twice:
         return InvalidArguments(f"call({name}, ...): argument {twice[0]!r} is given twice")
