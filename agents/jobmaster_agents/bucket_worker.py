@@ -423,7 +423,8 @@ class BucketWorker:
             self._log.info(Event.HANDLER_OUTPUT, {**fields, "line": printed, **counted})
             counted = {}
         if logged is not None:
-            relay(logged.level, logged.logger, logged.message, {**fields, **counted})
+            # Ours come first, and win.
+            relay(logged.level, logged.logger, logged.message, {**fields, **logged.extra, **fields, **counted})
 
     def _given_up(self, job: ClaimedJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}

@@ -187,7 +187,7 @@ class TextLines(logging.Formatter):
         if not _is_event(record):
             logger: Fields = {"logger": record.name}
             fields = {**logger, **fields, **logger}
-        parts.extend(f"{name}={_quoted(plain(value))}" for name, value in fields.items())
+        parts.extend(f"{_one_line(name)}={_quoted(plain(value))}" for name, value in fields.items())
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -218,9 +218,14 @@ def _is_event(record: logging.LogRecord) -> bool:
     return record.name == LOGGER_NAME
 
 
+def extra_of(record: logging.LogRecord) -> Fields:
+    """What the caller gave as ``extra``."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
 def _fields(record: logging.LogRecord) -> Fields:
     own: Fields = getattr(record, "jobmaster_fields", {})
-    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    extra = extra_of(record)
     return {**own, **extra, **own} if extra else own  # ours come first, and win
 
 

@@ -190,8 +190,8 @@ class BulkSubmit:
             await self._send(chunk)
 
     def _add(self, item: Any, resolved: ResolvedHandler | None, index: int) -> _Chunk | None:
-        """Encode one item into its open chunk. Returns the chunk when it is full, ``_SLOW`` when the handler must be
-        looked up first."""
+        """Encode one item into its open chunk. Returns the chunk when it is full, ``_SLOW`` when the handler, or a bucket
+        for it, must be looked up first."""
         if resolved is None:
             handler, args = _split(item, index)
             resolved = self._submitter.handler_lookup.local(handler)
@@ -220,6 +220,10 @@ class BulkSubmit:
                 )
             except InputError as error:
                 raise _at(error, index) from error
+        if self._checked.refuses_unserved and resolved.name not in self._group_of:
+            lane, priority, _ = self._new_group(resolved)
+            await self._router.require_bucket(lane, priority, resolved.name)
+            self._group_of[resolved.name] = self._new_group(resolved)
         chunk = self._append(resolved, data)
         if chunk is not None:
             await self._send(chunk)
@@ -243,17 +247,12 @@ class BulkSubmit:
             raise _at(error, index) from error
 
     def _append(self, resolved: ResolvedHandler, data: bytes) -> _Chunk | None:
-        checked = self._checked
-        entry = encode_entry(Entry(new_id(), 1, resolved.name, data, checked.due_us, checked.headers))
         group = self._group_of.get(resolved.name)
         if group is None:
-            # Where agents differ in their handlers, each has chunks of its own, which go to agents that have it.
-            apart = resolved.name if self._router.buckets.mixed else ""
-            group = self._group_of[resolved.name] = (
-                checked.lane or resolved.lane,
-                int(checked.priority or resolved.priority),
-                apart,
-            )
+            if self._checked.refuses_unserved:
+                return _SLOW
+            group = self._group_of[resolved.name] = self._new_group(resolved)
+        entry = encode_entry(Entry(new_id(), 1, resolved.name, data, self._checked.due_us, self._checked.headers))
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
@@ -262,6 +261,12 @@ class BulkSubmit:
         if len(chunk.entries) >= self._chunk_max or chunk.size >= CHUNK_BYTES_MAX:
             return chunk
         return None
+
+    def _new_group(self, resolved: ResolvedHandler) -> tuple[str, int, str]:
+        """Lane, priority and, where agents differ in their handlers, the name: such a handler has chunks of its own, which
+        go to agents that have it."""
+        apart = resolved.name if self._router.buckets.mixed else ""
+        return self._checked.lane or resolved.lane, int(self._checked.priority or resolved.priority), apart
 
     # ------------------------------------------------------------ sending
 

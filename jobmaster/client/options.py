@@ -52,6 +52,10 @@ class BulkOptions(TypedDict, total=False):
     """The job must not start after this time (aware datetime, or seconds from now)."""
     on_full: OnFull | Literal["block", "raise", "spill"]
     """When every matching bucket is over its high-water mark: wait, raise, or write to the master."""
+    on_unserved: Literal["hold", "raise"]
+    """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
+    says ``unserved``), ``raise`` stores nothing and raises ``Unserved``. A bulk looks at the first job of each handler: the
+    one that raises is not stored, and earlier ones of other handlers may be (``BulkFailed`` has their ids)."""
     allow_unregistered: bool
     """Accept a handler name that is neither declared nor published; its arguments are not checked."""
     allow_volatile: bool
@@ -66,9 +70,6 @@ class SubmitOptions(BulkOptions, total=False):
     always a committed row (level ``master``), so that the key and the job cannot part."""
     job_id: bytes | str | UUID
     """A UUIDv7 made now by the caller, to be able to send the same job again."""
-    on_unserved: Literal["hold", "raise"]
-    """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
-    says ``unserved``), ``raise`` stores nothing and raises ``Unserved``."""
     connection: Any
     """A connection with an open transaction on the master's database: the job's row joins it. Of asyncpg, async psycopg or
     async SQLAlchemy for a ``Cluster``; of psycopg, psycopg2, SQLAlchemy or Django for a ``SyncCluster``."""

@@ -151,10 +151,14 @@ class SubmitRouter:
 
     async def refuse_unserved(self, request: SubmitRequest) -> None:
         """``Unserved`` when no bucket serves the request and the request refuses that."""
-        job = request.job
-        if request.refuses_unserved and await self.is_unserved(job.lane, job.priority, job.handler):
+        if request.refuses_unserved:
+            await self.require_bucket(request.job.lane, request.job.priority, request.job.handler)
+
+    async def require_bucket(self, lane: str, priority: int, handler: str) -> None:
+        """``Unserved`` when no bucket serves such jobs."""
+        if await self.is_unserved(lane, priority, handler):
             raise Unserved(
-                f"no bucket serves {job.lane}/{Priority(job.priority).label} for the handler {job.handler!r}",
+                f"no bucket serves {lane}/{Priority(priority).label} for the handler {handler!r}",
                 hint="configure buckets for it on some agent, or leave out on_unserved='raise' and let the job wait",
             )
 

@@ -10,11 +10,13 @@ import asyncio
 import inspect
 import os
 import socket
+import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+import msgspec
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import close_old_connections, connections
 from django.utils import timezone
@@ -34,7 +36,7 @@ from jobmaster.django.interface import (
 from jobmaster.django.results import TaskNote, call_of, change, created_at, level_of, new_result, task_of
 from jobmaster.handlers import Handlers, JobContext, JobOptions, Retry, Snooze, check_lane
 from jobmaster.handlers.decisions import decision_in
-from jobmaster.handlers.retry_rules import RetryRules, checked_rules
+from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.model.errors import ConfigError, InputError, InvalidArguments
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = "__jobmaster_options__"
 _OF_THE_TASK = ("name", "priority", "lane")
 """Options that the task has already."""
+_ANSWERS_MAX = 1024
+"""Answers of one policy that are kept for the second call: more than attempts that end at once."""
 
 
 def job_options(**options: Unpack[JobOptions]) -> Callable[[F], F]:
@@ -77,9 +81,46 @@ def _rules_of(task: Task) -> RetryRules | None:
     """The rules of the task's options; those that cannot work are refused by ``Handlers.add``."""
     given = getattr(task.func, _OPTIONS, {})
     try:
-        return checked_rules(given.get("retry_on"), given.get("give_up_on"), given.get("retry"))
+        rules = checked_rules(given.get("retry_on"), given.get("give_up_on"), given.get("retry"))
     except ValueError:
         return None
+    if rules is None or rules.policy is None:
+        return rules
+    return msgspec.structs.replace(rules, policy=_CalledOnce(rules.policy))
+
+
+class _CalledOnce:
+    """A retry policy that is called once for an attempt, and answers twice: the task and the agent both need to know whether
+    the attempt is the last one. The agent comes second after an error, and first at a time-out.
+
+    An answer is kept until the second call. A second call may never come (the job was cancelled), so the number is bounded.
+    """
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._answers: dict[tuple[bytes, int], tuple[Any, BaseException | None]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, ctx: JobContext, error: Exception) -> Any:
+        attempt = (ctx.job_id_bytes, ctx.token)
+        with self._lock:
+            known = self._answers.pop(attempt, None)
+        if known is None:
+            known = self._call(ctx, error)
+            with self._lock:
+                self._answers[attempt] = known
+                if len(self._answers) > _ANSWERS_MAX:
+                    del self._answers[next(iter(self._answers))]
+        answer, raised = known
+        if raised is not None:
+            raise raised
+        return answer
+
+    def _call(self, ctx: JobContext, error: Exception) -> tuple[Any, BaseException | None]:
+        try:
+            return self._policy(ctx, error), None
+        except BaseException as raised:  # foreign code; the rules of the handler report it
+            return None, raised
 
 
 def declare(cluster: OpenCluster, task: Task, backend: str) -> None:
@@ -107,7 +148,10 @@ def add_handler(handlers: Handlers, task: Task, backend: str) -> None:
     if _is_lane(task.queue_name):
         options["lane"] = task.queue_name
     wrap = _async_handler if inspect.iscoroutinefunction(task.func) else _plain_handler
-    function = wrap(task, backend, _rules_of(task))
+    rules = _rules_of(task)
+    if rules is not None and rules.policy is not None:
+        options["retry"] = rules.policy
+    function = wrap(task, backend, rules)
     _look_like(function, task)
     handlers.add(function, **options)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from jobmaster.distribution import install_command
 from jobmaster.model.errors import ConfigError
 
 if find_spec("django.tasks") is not None:
@@ -27,7 +28,7 @@ elif find_spec("django_tasks") is not None:
 else:
     raise ConfigError(
         "this Django has no django.tasks, and its backport is not installed",
-        hint='use Django 6.0 or newer, or: pip install "django-tasks>=0.12"',
+        hint=f"use Django 6.0 or newer, or the backport: {install_command('django')}",
     )
 
 __all__ = [

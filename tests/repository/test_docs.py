@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,6 +20,8 @@ from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.supervisor.restart_policy import REFUSED_EXIT_CODES
 from tests.repository.made_texts import PAGES, PARTS, ROOT, made, parts_of
 from tests.repository.tree import there
+from tests.support.page_runner import blocks
+from tests.system.docs import test_pages as runs_of_pages
 
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -107,6 +110,38 @@ def test_python_compiles(page: Path) -> None:
     for language, block in _BLOCK.findall(text_of(page)):
         if language == "python":
             compile(block, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+RUN_LANGUAGES = {"python", "sql"}
+
+
+def test_snippets_of_every_page_are_run() -> None:
+    """Programs and statements are executed; commands of other pages are compared with the command line below."""
+    run = [*runs_of_pages.PAGES, *(ROOT / page for page in (*runs_of_pages.EXPLAINING, *runs_of_pages.ELSEWHERE))]
+    assert unrun(MARKDOWN, run) == []
+
+
+def test_a_page_that_nothing_runs_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("1. Do this:\n\n   ```python\n   print(1)\n   ```\n")
+    assert unrun([page], []) == ["page.md: python"]
+    assert unrun([page], [page]) == []
+
+
+def unrun(pages_: Sequence[Path], run: Sequence[Path]) -> list[str]:
+    """Pages with blocks of code that no test runs."""
+    found = {path: {language for language, _ in blocks(path)} & RUN_LANGUAGES for path in pages_ if path not in run}
+    return [f"{path.name}: {', '.join(sorted(languages))}" for path, languages in found.items() if languages]
+
+
+@pytest.mark.parametrize(("page", "test"), runs_of_pages.ELSEWHERE.items())
+def test_what_is_run_elsewhere_is_read_there(page: str, test: str) -> None:
+    assert f'"{Path(page).name}"' in text_of(ROOT / test)
+
+
+def test_every_prelude_belongs_to_a_page() -> None:
+    there_ = {path.stem for path in runs_of_pages.PRELUDES.glob("*.py")}
+    assert there_ == set(runs_of_pages.EXPLAINING.values())
 
 
 @pytest.mark.parametrize("page", pages())

@@ -34,6 +34,11 @@ _ELSEWHERE = re.compile(r"^(\.venv/bin/|pip|python3? -m venv|source|git|make|cd|
 _GOES_ON = re.compile(r"^jobmaster (dev(?! (status|stop))|agent run)|^uvicorn |runserver")
 
 
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of every block of code on a page, also of those in lists."""
+    return [(language, textwrap.dedent(text)) for language, text in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
 class PageFailed(AssertionError):
     """The page does not work as it is written."""
 
@@ -68,8 +73,8 @@ class PageRunner:
     def run(self) -> None:
         """The whole page, from top to bottom."""
         try:
-            for language, text in _BLOCK.findall(self._page.read_text(encoding="utf-8")):
-                self._block(language, textwrap.dedent(text))
+            for language, text in blocks(self._page):
+                self._block(language, text)
         finally:
             self._stop()
 
@@ -77,8 +82,7 @@ class PageRunner:
         """The snippets alone, as one program beside a development cluster with the handlers of the prelude."""
         name = f"page_{prelude.stem}"
         (self._project / f"{name}.py").write_text(prelude.read_text(encoding="utf-8"))
-        blocks = _BLOCK.findall(self._page.read_text(encoding="utf-8"))
-        whole = "\n\n".join(textwrap.dedent(text) for language, text in blocks if language == "python")
+        whole = "\n\n".join(text for language, text in blocks(self._page) if language == "python")
         (self._project / "the_page.py").write_text(whole)  # for preludes whose agents run the handlers of the page
         try:
             self._start(f"jobmaster dev --handlers {name}")

@@ -11,15 +11,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
-import re
 import sys
 import types
 from importlib import import_module
 from pathlib import Path
 
 import jobmaster
-
-_SNIPPET = re.compile(r"^```(python|sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+from tests.support.page_runner import blocks
 
 
 async def execute(page: Path, prelude: str) -> None:
@@ -32,9 +30,10 @@ async def execute(page: Path, prelude: str) -> None:
     async with jobmaster.connect(handlers=before.handlers) as cluster:
         names["cluster"] = cluster
         await before.before(cluster, names)
-        for language, snippet in _SNIPPET.findall(page.read_text(encoding="utf-8")):
+        for language, snippet in blocks(page):
             if language == "sql":
                 before.run_sql(snippet)
+            if language != "python":
                 continue
             code = compile(snippet, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
             done = eval(code, names)  # noqa: S307 (a page of this repository)

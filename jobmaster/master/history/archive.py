@@ -121,7 +121,7 @@ class Archive:
     # ------------------------------------------------------------ one archiver a range
 
     async def take(self, name: str) -> bool:
-        """Reserve the range for this session; False while another session has it."""
+        """Reserve the range for this connection; False while another connection has it."""
         return bool((await self._run("archive/lock_range", name))[0]["taken"])
 
     async def let_go(self, name: str) -> None:

@@ -8,16 +8,19 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from jobmaster.clock import SystemClock, new_id
-from jobmaster.handlers import Handlers
+from jobmaster.handlers import Handler, Handlers, load_handlers
 from jobmaster.handlers.lifespan import OpenLifespans
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.errors import ConfigError, JobMasterError
 from jobmaster.model.ids import text
+from jobmaster.model.job import RunMode
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.rendering import settings_tree
 from jobmaster.telemetry import Telemetry
@@ -58,9 +61,12 @@ class AgentTask:
         """Start it and wait until its buckets are open.
 
         Raises:
+            ConfigError: a handler of mode ``process`` is in no module that can be imported.
             JobMasterError: it does not start.
         """
         settings, clock = self._settings, SystemClock()
+        modules = _modules_of(self._handlers, settings.handlers)
+        settings = msgspec.structs.replace(settings, handlers=modules)
         agent = settings.agents[self._kind]
         config = ChildConfig(settings, self._kind, "testing", new_id())
         async with AsyncExitStack() as stack:
@@ -100,6 +106,46 @@ class AgentTask:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=STOP_SECONDS)
         await self._stack.aclose()
+
+
+def _modules_of(handlers: Handlers, named: Sequence[str]) -> list[str]:
+    """The modules that worker processes import: those that are named, and those of the handlers that run there.
+
+    Raises:
+        ConfigError: a handler of mode ``process`` is in no module that can be imported.
+    """
+    modules = list(named)
+    isolated = [handler for handler in handlers if handler.options.mode is RunMode.PROCESS]
+    if not isolated:
+        return modules
+    known = load_handlers(modules)
+    missing: list[str] = []
+    for handler in isolated:
+        if known.of(handler.function) is not None:
+            continue
+        module = handler.function.__module__
+        if _declares(module, handler):
+            modules.append(module)
+            known = load_handlers(modules)
+        else:
+            missing.append(handler.name)
+    if missing:
+        raise ConfigError(
+            f"{', '.join(map(repr, sorted(missing)))}: a handler of mode 'process' runs in a worker process, which imports "
+            f"its module, and no module holds the registry that declares it",
+            hint="declare it at the top of a module, in a registry that the module names; or use mode='thread' in this test",
+        )
+    return modules
+
+
+def _declares(module: str, handler: Handler) -> bool:
+    """True when another process finds the handler by importing the module."""
+    if module == "__main__":
+        return False
+    try:
+        return load_handlers([module]).of(handler.function) is not None
+    except ConfigError:
+        return False
 
 
 class AgentProcess:

@@ -14,7 +14,15 @@ from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_json
 from jobmaster.handlers import Call, Handlers, call
-from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
+from jobmaster.model.errors import (
+    BucketsFull,
+    ClockSkew,
+    InputError,
+    InvalidArguments,
+    OutcomeUnknown,
+    UnknownHandler,
+    Unserved,
+)
 from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.integration.client.conftest import OpenCluster
@@ -65,6 +73,34 @@ async def test_calls_of_several_handlers_go_to_their_lanes(client: ClientFixture
         + [("images.resize", str({"path": "by name", "width": 5}))]
     )
     assert {entry.headers for entry in waiting.values()} == {b'{"metadata":{"bulk":"yes"}}'}
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_bulk_that_no_bucket_serves_is_refused(client: ClientFixture, named: bool) -> None:
+    submit_many = client.cluster.submit_many
+    paths = [{"path": str(i)} for i in range(3)]
+    items, handler = (paths, resize) if named else ([(resize, args) for args in paths], None)
+    with pytest.raises(BulkFailed, match=r"default/very_low for the handler 'images\.resize'") as caught:
+        await submit_many(items, handler, priority="very_low", on_unserved="raise")
+    assert isinstance(caught.value.__cause__, Unserved)
+    assert (caught.value.summary.submitted, len(caught.value.unknown_ids)) == (0, 0)
+    assert await client.rows() == {}
+    held = await submit_many(items, handler, priority="very_low", on_unserved="hold")
+    assert held.by_level == {Durability.MASTER: 3}
+    assert (await submit_many(items, handler, on_unserved="raise")).by_level == {Durability.STORE: 3}
+
+
+async def test_a_bulk_stops_at_the_first_handler_that_no_bucket_serves(client: ClientFixture) -> None:
+    items: list[Any] = [call(resize, "a"), call(resize, "b"), call(pay, 1), call(resize, "c")]
+    with pytest.raises(BulkFailed, match="no bucket serves payroll/high for the handler 'pay'") as caught:
+        await client.cluster.submit_many(items, on_unserved="raise")
+    stored = caught.value.summary.submitted + caught.value.unsent
+    assert stored == 2, "those before it, and neither it nor those after it"
+    await client.agent.open("payroll", 4)
+    assert len(await client.waiting()) == caught.value.summary.submitted
+    wrong: Any = {"on_unserved": "sink"}
+    with pytest.raises(InputError, match="'on_unserved' must be 'hold' or 'raise'"):
+        await client.cluster.submit_many(items, **wrong)
 
 
 async def test_held_and_durable_bulk_is_rows(client: ClientFixture) -> None:

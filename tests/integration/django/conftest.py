@@ -40,6 +40,8 @@ class Project:
         self.config = directory / "jobmaster.yaml"
         self.signals = directory / "signals"
         """Lines of job and status, one for each signal of a task's start and end."""
+        self.policy_calls = directory / "policy_calls"
+        """Lines of job and error, one for each call of a retry policy."""
         document = {
             "cluster": self.cluster,
             "master": {"dsn": dsn},
@@ -63,6 +65,7 @@ class Project:
             "TEST_DATABASES": json.dumps({"default": database}),
             "TEST_CONFIG": str(self.config),
             "TEST_SIGNALS": str(self.signals),
+            "TEST_POLICY_CALLS": str(self.policy_calls),
         }
 
     @property

@@ -403,6 +403,56 @@ def test_a_task_that_its_rules_give_up_has_ended(tasks: Any, agent: Path, projec
     assert signals_of(project, result, 2) == ["RUNNING", "FAILED"]
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("fails_with_a_policy", "Hopeless"),
+        ("fails_with_a_policy_async", "Hopeless"),
+        ("fails_with_a_policy_in_a_process", "Hopeless"),
+        ("too_slow_with_a_policy", "TimeoutError"),
+        ("too_slow_with_a_policy_async", "TimeoutError"),
+    ],
+)
+def test_a_policy_is_called_once_for_an_attempt(
+    tasks: Any, agent: Path, project: Project, name: str, error: str
+) -> None:
+    """The task needs its answer for its signals, and the agent for the record."""
+    result = finished(getattr(tasks, name).enqueue(1.5))
+    assert (result.status, result.attempts) == ("FAILED", 1)
+    assert signals_of(project, result, 2) == ["RUNNING", "FAILED"]
+    calls = [line.split() for line in project.policy_calls.read_text().splitlines()]
+    assert [kind for job, kind in calls if job == result.id] == [error]
+
+
+def test_an_answer_of_a_policy_is_kept_for_the_second_call_alone(project: Project) -> None:
+    from jobmaster.django.execution import _ANSWERS_MAX, _CalledOnce
+
+    asked: list[int] = []
+
+    def policy(ctx: JobContext, error: Exception) -> float:
+        asked.append(ctx.token)
+        if ctx.token == 2:
+            raise LookupError("broken")
+        return 1.5
+
+    def run(token: int) -> JobContext[Any]:
+        return JobContext(
+            job_id_bytes=bytes(16), token=token, handler="h", lane="default", priority=Priority.MEDIUM, attempt=1,
+            max_attempts=2,
+        )  # fmt: skip
+
+    once = _CalledOnce(policy)
+    assert [once(run(1), ValueError()) for _ in range(3)] == [1.5] * 3
+    assert asked == [1, 1], "the third call is about another run under the same token"
+    for _ in range(2):
+        with pytest.raises(LookupError, match="broken"):
+            once(run(2), ValueError())
+    assert asked == [1, 1, 2]
+    for token in range(3, 3 + 2 * _ANSWERS_MAX):
+        once(run(token), ValueError())
+    assert len(once._answers) == _ANSWERS_MAX
+
+
 @pytest.mark.parametrize("name", ["too_slow", "too_slow_async"])
 def test_a_task_that_is_given_up_at_its_timeout_has_failed(
     tasks: Any, agent: Path, project: Project, name: str

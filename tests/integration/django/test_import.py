@@ -48,7 +48,7 @@ def test_no_other_module_imports_django() -> None:
         (
             ["django.tasks", "django_tasks"],
             "this Django has no django.tasks, and its backport is not installed "
-            '(use Django 6.0 or newer, or: pip install "django-tasks>=0.12")',
+            '(use Django 6.0 or newer, or the backport: pip install "jobmaster-cluster[django]")',
         ),
     ],
 )

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from jobmaster import (
+    BulkFailed,
     Cluster,
     ClusterSettings,
     Conflict,
@@ -262,6 +263,8 @@ async def test_a_priority_that_nothing_serves_is_named(side: Side) -> None:
     assert (receipt.level.value, receipt.unserved) == ("master", True)
     with pytest.raises(Unserved):
         await side.cluster.submit(call(add, 1), priority="very_low", on_unserved="raise")
+    with pytest.raises(BulkFailed, match="no bucket serves default/very_low"):
+        await side.cluster.submit_many([call(add, 1)], priority="very_low", on_unserved="raise")
     assert (await receipt.get()).state is JobState.HELD
 
 

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from jobmaster import ClusterSettings, Handlers, InputError, WaitTimeout, call, connect_sync
+from jobmaster import ClusterSettings, ConfigError, Handlers, InputError, WaitTimeout, call, connect_sync
 from jobmaster.testing import Drained, Jobs, RealCluster
 from tests.integration.testing import contract_jobs
+from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.testing import app
 
 
@@ -52,6 +53,37 @@ async def test_a_synchronous_cluster_that_is_connected_is_moved_to_memory_and_ba
 async def test_killing_needs_a_process(jobmaster_cluster: RealCluster) -> None:
     with pytest.raises(InputError, match="use_agent_process"):
         await jobmaster_cluster.kill_agent()
+
+
+async def test_a_handler_that_no_worker_process_could_import_is_refused(jobmaster_cluster: RealCluster) -> None:
+    """Its jobs would be put off again and again, and nothing would name the reason."""
+    local = Handlers()
+
+    @local.job(name="isolated", mode="process")
+    def isolated() -> int:
+        return 1
+
+    @local.job(name="contract.in_process", mode="process")  # the name is in the module, the function is another
+    def other() -> int:
+        return 2
+
+    local.merge(app.handlers)
+    settings, directory = jobmaster_cluster.settings, jobmaster_cluster._directory
+    with pytest.raises(ConfigError, match=r"'contract\.in_process', 'isolated': a handler of mode 'process'") as caught:
+        await RealCluster.open(settings, local, directory)
+    assert "declare it at the top of a module" in str(caught.value)
+    assert (await jobmaster_cluster.drain()) == Drained(), "the agent of the test goes on"
+
+
+async def test_a_handler_in_a_module_that_is_named_runs_in_a_worker_process(jobmaster_cluster: RealCluster) -> None:
+    receipt = await jobmaster_cluster.submit(call(contract_jobs.in_process, "a"))
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == "A"
+
+
+async def test_the_module_of_a_handler_is_found_by_the_handler(jobmaster_cluster: RealCluster) -> None:
+    assert "tests.unit.testing.app" not in jobmaster_cluster.settings.handlers
+    receipt = await jobmaster_cluster.submit(call(app.double, 3))
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == 6
 
 
 async def test_jobs_that_do_not_end_in_time_are_named(jobmaster_cluster: RealCluster) -> None:

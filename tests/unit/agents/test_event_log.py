@@ -50,6 +50,16 @@ def test_no_value_can_forge_a_line(log_format: str) -> None:
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.usefixtures("quiet_afterwards")
+def test_no_name_of_a_field_can_forge_a_line(log_format: str) -> None:
+    out = io.StringIO()
+    configure("info", log_format, out)
+    EventLog().warning(Event.PERIODIC_TASK_FAILED, {"x\n2026-01-01T00:00:00.000Z error all_is_lost\x1b[31m": 1})
+    assert out.getvalue().count("\n") == 1
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.usefixtures("quiet_afterwards")
 def test_values_given_by_a_handler_replace_no_field_of_its_job(log_format: str) -> None:
     out = io.StringIO()
     logger = logging.getLogger("tests.log_fields")

@@ -7,13 +7,22 @@ in its own ``write`` and does not use up the agent's time.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
+
+from jobmaster_agents.event_log import extra_of, plain
 
 _MARK = "\x1e"
 """Begins a line of the worker's root logger. A handler may print it, too: then its own line has a false logger name."""
+_EXTRA_END = "\x1f"
+"""After the fields of such a line, which come first: the end of a long line is cut off."""
+EXTRA_BYTES = 400
+"""Fields of one line, as JSON. Those that do not fit are left out, and counted."""
+_LEFT_OUT = "extra_left_out"
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
 LINES = 100
@@ -29,6 +38,8 @@ class LoggedLine(NamedTuple):
     level: str
     logger: str
     message: str
+    extra: Mapping[str, object] = MappingProxyType({})
+    """What the caller of the logger gave as ``extra``."""
 
 
 class WorkerLines(logging.Formatter):
@@ -36,7 +47,7 @@ class WorkerLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         message = "\\n".join(record.getMessage().splitlines())
-        line = f"{_MARK}{record.levelname} {record.name}: {message}"
+        line = f"{_MARK}{_encoded_extra(record)}{record.levelname} {record.name}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -45,9 +56,39 @@ def split_logged(line: str) -> tuple[str, LoggedLine | None]:
     printed, mark, logged = line.partition(_MARK)
     if not mark:
         return line, None
+    extra: Mapping[str, object] = {}
+    if logged.startswith("{"):
+        encoded, _, logged = logged.partition(_EXTRA_END)
+        extra = _decoded_extra(encoded)
     head, _, message = logged.partition(": ")
     level, _, logger = head.partition(" ")
-    return printed, LoggedLine(level, logger, message)
+    return printed, LoggedLine(level, logger, message, extra)
+
+
+def _encoded_extra(record: logging.LogRecord) -> str:
+    """The fields of a line, if it has any. All of it is ASCII without control characters."""
+    extra = extra_of(record)
+    if not extra:
+        return ""
+    kept: list[str] = []
+    room = EXTRA_BYTES - len(f'{{"{_LEFT_OUT}": {len(extra)}}}')
+    for name, value in extra.items():
+        field = f"{json.dumps(str(name))}: {json.dumps(plain(value))}"
+        if len(field) + 2 <= room:
+            room -= len(field) + 2
+            kept.append(field)
+    if len(kept) < len(extra):
+        kept.append(f'"{_LEFT_OUT}": {len(extra) - len(kept)}')
+    return f"{{{', '.join(kept)}}}{_EXTRA_END}"
+
+
+def _decoded_extra(encoded: str) -> Mapping[str, object]:
+    """A handler may print such a line itself, with anything in it."""
+    try:
+        extra = json.loads(encoded)
+    except (ValueError, RecursionError):
+        return {}
+    return extra if isinstance(extra, dict) else {}
 
 
 class LineRate:

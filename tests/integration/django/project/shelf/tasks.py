@@ -120,6 +120,43 @@ def given_up_by_its_policy() -> None:
     raise Hopeless("in vain")
 
 
+def noted(job: JobContext, error: Exception) -> bool:
+    """A policy that writes down each of its calls."""
+    with open(os.environ["TEST_POLICY_CALLS"], "a", encoding="utf-8") as file:
+        file.write(f"{job.job_id} {type(error).__name__}\n")
+    return False
+
+
+@task()
+@job_options(max_attempts=5, retry=noted)
+def fails_with_a_policy(seconds: float) -> None:
+    raise Hopeless("in vain")
+
+
+@task()
+@job_options(max_attempts=5, retry=noted)
+async def fails_with_a_policy_async(seconds: float) -> None:
+    raise Hopeless("in vain")
+
+
+@task()
+@job_options(max_attempts=5, retry=noted, mode="process")
+def fails_with_a_policy_in_a_process(seconds: float) -> None:
+    raise Hopeless("in vain")
+
+
+@task()
+@job_options(max_attempts=5, retry=noted, timeout=0.5)
+def too_slow_with_a_policy(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@task()
+@job_options(max_attempts=5, retry=noted, timeout=0.5)
+async def too_slow_with_a_policy_async(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 @task(takes_context=True)
 @job_options(max_attempts=2, backoff=0, timeout=0.5)
 def slow_at_first(context: TaskContext, seconds: float) -> None:

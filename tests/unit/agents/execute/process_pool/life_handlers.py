@@ -68,7 +68,7 @@ async def in_loop(ctx: JobContext[Resources]) -> list[Any]:
 def plain() -> list[Any]:
     now = current_job()
     assert now is not None
-    log.info("two\nlines of %s", now.handler)
+    log.info("two\nlines of %s", now.handler, extra={"order": 7, "paid": True})
     log.debug("not logged")
     print("printed")  # noqa: T201
     try:
