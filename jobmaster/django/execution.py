@@ -105,22 +105,24 @@ class _CalledOnce:
         attempt = (ctx.job_id_bytes, ctx.token)
         with self._lock:
             known = self._answers.pop(attempt, None)
-        if known is None:
-            known = self._call(ctx, error)
-            with self._lock:
-                self._answers[attempt] = known
-                if len(self._answers) > _ANSWERS_MAX:
-                    del self._answers[next(iter(self._answers))]
-        answer, raised = known
-        if raised is not None:
-            raise raised
+        if known is not None:
+            answer, raised = known
+            if raised is not None:
+                raise raised
+            return answer
+        try:
+            answer = self._policy(ctx, error)
+        except BaseException as raised:
+            self._keep(attempt, None, raised)
+            raise
+        self._keep(attempt, answer, None)
         return answer
 
-    def _call(self, ctx: JobContext, error: Exception) -> tuple[Any, BaseException | None]:
-        try:
-            return self._policy(ctx, error), None
-        except BaseException as raised:  # foreign code; the rules of the handler report it
-            return None, raised
+    def _keep(self, attempt: tuple[bytes, int], answer: Any, raised: BaseException | None) -> None:
+        with self._lock:
+            self._answers[attempt] = answer, raised
+            if len(self._answers) > _ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
 
 
 def declare(cluster: OpenCluster, task: Task, backend: str) -> None:
