@@ -77,9 +77,7 @@ def call(handler: Callable[..., Any] | str, /, *args: Any, **kwargs: Any) -> Cal
         InvalidArguments: more arguments by position than the function has, or one that is given twice.
     """
     if args:  # a submit takes four microseconds in all: every call made here is a hundredth of it
-        names = _NAMES.get(handler)
-        if names is None:
-            names = _learn(handler)
+        names = _NAMES[handler]
         if len(args) > len(names):
             raise _misfit(handler, args, kwargs)
         if not kwargs and len(args) == 1:
@@ -102,21 +100,23 @@ def parts(call: Call[Any], args: object) -> tuple[Callable[..., Any] | str, dict
     return call.handler, call.arguments
 
 
-_NAMES: dict[Callable[..., Any] | str, tuple[str, ...]] = {}
-"""Function -> names of its parameters that take an argument by position, without the context."""
+class _PositionalNames(dict[Callable[..., Any] | str, tuple[str, ...]]):
+    """Function -> names of its parameters that take an argument by position, without the context. Learned at the first call;
+    none for a handler that is given by its name."""
+
+    def __missing__(self, handler: Callable[..., Any] | str) -> tuple[str, ...]:
+        if not callable(handler):
+            return ()
+        parameters = list(inspect.signature(handler).parameters.values())
+        if takes_context(handler):
+            del parameters[0]
+        if len(self) >= FUNCTIONS_MAX:
+            self.clear()
+        names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return self.setdefault(handler, names)
 
 
-def _learn(handler: Callable[..., Any] | str) -> tuple[str, ...]:
-    """The names of a function's parameters, remembered; none for a handler that is given by its name."""
-    if not callable(handler):
-        return ()
-    parameters = list(inspect.signature(handler).parameters.values())
-    if takes_context(handler):
-        del parameters[0]
-    if len(_NAMES) >= FUNCTIONS_MAX:
-        _NAMES.clear()
-    names = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return _NAMES.setdefault(handler, names)
+_NAMES = _PositionalNames()
 
 
 def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvalidArguments:
@@ -125,7 +125,7 @@ def _misfit(handler: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: di
             f"the arguments of handler {handler!r} have no names",
             hint=f"a handler given by its name takes named arguments: call({handler!r}, path='a.png')",
         )
-    name, known = getattr(handler, "__qualname__", repr(handler)), _learn(handler)
+    name, known = getattr(handler, "__qualname__", repr(handler)), _NAMES[handler]
     twice = [one for one in known[: len(args)] if one in kwargs]
     if twice:
         return InvalidArguments(f"call({name}, ...): argument {twice[0]!r} is given twice")
