@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_view import Attempt, JobView
+    from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -98,6 +99,9 @@ __all__ = [
     "OnFull",
     "Opening",
     "OutcomeUnknown",
+    "Pause",
+    "PauseChange",
+    "PauseKind",
     "Priority",
     "Refused",
     "Retry",
@@ -158,6 +162,9 @@ _MODULE_OF = {
     "OnFull": "jobmaster.model.job",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
+    "Pause": "jobmaster.model.pause",
+    "PauseChange": "jobmaster.model.pause",
+    "PauseKind": "jobmaster.model.pause",
     "Priority": "jobmaster.model.job",
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",

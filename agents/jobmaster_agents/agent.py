@@ -31,6 +31,7 @@ from jobmaster_agents.buckets.anti_entropy import AntiEntropy
 from jobmaster_agents.buckets.helper_buckets import HelperBuckets
 from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
+from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import Event, EventLog, set_level
 from jobmaster_agents.launch.launch_order import ChildConfig
@@ -174,6 +175,7 @@ class AgentRuntime:
             self._is_stopping,
             log,
         )
+        self.pause_watch = PauseWatch(config.agent_id, master.pauses, self.bucket_worker, clock, log)
         self.fallback = HelperBuckets(
             self.ownership,
             master.unserved,
@@ -242,6 +244,7 @@ class AgentRuntime:
                 self.anti_entropy,
                 self.lost_buckets,
                 self.ownership_check,
+                self.pause_watch,
             ]
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance]
@@ -283,7 +286,9 @@ class AgentRuntime:
         self.bucket_worker.use_lifespans(lifespans)
 
     async def open_all(self) -> None:
-        """Open the buckets of the configuration."""
+        """Open the buckets of the configuration, once the pauses are known."""
+        if self._agent.mode in WORKING_MODES:
+            await self.pause_watch.read_once.wait()
         await self.bucket_provisioner.open_all()
 
     def set_serving(self) -> None:
@@ -372,6 +377,7 @@ class AgentRuntime:
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)
+            self.pause_watch.renewed(renewal.pauses)
         if renewal.drain_requested and not self.stop_requested.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_requested.set()

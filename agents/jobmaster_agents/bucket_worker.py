@@ -45,6 +45,7 @@ from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.progress import Progress
 
 
@@ -89,6 +90,7 @@ class BucketWorker:
         """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.job_table = JobTable()
+        self.pauses = Pauses()
         self.memory_recovery = MemoryRecovery(master.outcomes, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
             master.outcomes,
@@ -166,6 +168,7 @@ class BucketWorker:
             self._room,
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
+            pauses=self.pauses,
         )
         self.due_fetcher = DueFetcher(
             master.onboarding,
@@ -237,6 +240,7 @@ class BucketWorker:
     def open(self, owned: OwnedBucket) -> None:
         """Serve a bucket that this agent owns in the master and that is open in the store."""
         bucket_id = owned.fence.bucket_id
+        owned.paused = self.pauses.cover_bucket(owned)
         self._ownership.add(owned)
         self.executor.open(owned)
         self.cancellation.open(owned)
@@ -374,6 +378,17 @@ class BucketWorker:
         self.due_fetcher.kick(bucket_id)
         if (claimer := self.claimers.get(bucket_id)) is not None:
             claimer.wake(lists=True)
+
+    # ------------------------------------------------------------ pauses
+
+    def apply_pauses(self) -> None:
+        """The pauses have changed: what they cover does not start any more, and what was resumed goes on."""
+        for claimer in self.claimers.values():
+            claimer.owned.paused = self.pauses.cover_bucket(claimer.owned)
+        self.executor.give_back_paused()
+        self.due_fetcher.apply_pauses(self.pauses)
+        for claimer in self.claimers.values():
+            claimer.wake()
 
     # ------------------------------------------------------------ reload of the configuration
 

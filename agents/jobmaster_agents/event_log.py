@@ -31,6 +31,7 @@ class Event(StrEnum):
     AGENT_FENCED = "agent_fenced"
     AGENT_CERTIFIED_DEAD = "agent_certified_dead"
     DRAIN_REQUESTED = "drain_requested"
+    PAUSES_CHANGED = "pauses_changed"
     LEASE_RENEWAL_FAILED = "lease_renewal_failed"
     CLOCK_SKEWED = "clock_skewed"
     LEASE_TRUSTED_AGAIN = "lease_trusted_again"

@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.jobs.existence import ExistenceCheck
+from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
 from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.jobs.results import Results, is_final
 from jobmaster.client.jobs.retry_as_new_job import retry_job
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import StoreHandle
@@ -29,18 +31,17 @@ from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Call, Handlers
 from jobmaster.handlers.call import parts
 from jobmaster.model import ids
-from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, Receipt
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings, StoreDurability
 from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
-J = TypeVar("J", bound="JobRef")
-JobRef = bytes | str | UUID | JobReceipt[Any] | JobView
-"""A job by its receipt, its view, its UUID, the UUID's text or its 16 bytes. A receipt is the fastest: it has the bucket."""
+J = TypeVar("J", bound=JobRef)
 
 
 class Cluster:
@@ -84,6 +85,7 @@ class Cluster:
         self._results = Results(master.queries, self.handlers, self._clock)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
+        self._pausing = Pausing(settings, master, self.handlers, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False
@@ -274,7 +276,7 @@ class Cluster:
 
     async def get(self, job: JobRef) -> JobView:
         """The job as it is now; ``NotFound`` when neither the master nor a bucket has it."""
-        job_id, bucket_id = _ref(job)
+        job_id, bucket_id = ref_of(job)
         return await self._job_lookup.get(job_id, bucket_id)
 
     async def state(self, job: JobRef) -> JobState:
@@ -283,7 +285,7 @@ class Cluster:
 
     async def wait_saved(self, job: JobRef, *, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds, ``NotFound`` as ``wait``."""
-        job_ids, doubtful = _watched([job])
+        job_ids, doubtful = watched([job])
         await self._open_waiter().until(job_ids, lambda state: state is not None, timeout, doubtful)
 
     async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
@@ -299,7 +301,7 @@ class Cluster:
 
     async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[UUID, JobState]:
         """Wait until all of the jobs have ended; their final states by id. Raises as ``wait``."""
-        job_ids, doubtful = _watched(jobs)
+        job_ids, doubtful = watched(jobs)
         states = await self._open_waiter().until(job_ids, is_final, timeout, doubtful)
         return {UUID(bytes=job_id): state for job_id, state in states.items() if state is not None}
 
@@ -347,7 +349,7 @@ class Cluster:
             JobFailed: one of them ended without a result. Raised at once; the others go on.
             WaitTimeout, NotFound: as ``wait``.
         """
-        job_ids, doubtful = _watched(jobs)
+        job_ids, doubtful = watched(jobs)
         read = self._results.each_of if return_exceptions else self._results.all_of
         return await read(job_ids, doubtful, self._open_waiter(), timeout)
 
@@ -366,7 +368,7 @@ class Cluster:
             NotFound: as ``wait``.
         """
         given = jobs if isinstance(jobs, IdList) else list(jobs)
-        job_ids, doubtful = _watched(given)
+        job_ids, doubtful = watched(given)
         by_id: dict[bytes, list[Any]] = {}
         for job_id, job in zip(job_ids, given, strict=True):
             by_id.setdefault(job_id, []).append(job)
@@ -420,7 +422,7 @@ class Cluster:
         Raises:
             NotFound: neither the master nor a bucket has the job.
         """
-        job_id, bucket_id = _ref(job)
+        job_id, bucket_id = ref_of(job)
         found = await self.master.queries.attempts(job_id)
         if not found:
             await self._job_lookup.get(job_id, bucket_id)
@@ -450,7 +452,7 @@ class Cluster:
         """Request the cancellation of a job; the state after it: CANCELLED, in flight with a flag, or its final state.
 
         A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it reads the request."""
-        job_id, bucket_id = _ref(job)
+        job_id, bucket_id = ref_of(job)
         return await self._job_lookup.cancel(job_id, bucket_id, actor=actor)
 
     async def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
@@ -468,6 +470,57 @@ class Cluster:
             OutcomeUnknown: call it again.
         """
         await confirm_run(self.master.requests, self.settings.limits, confirmation, result, actor=actor)
+
+    # ------------------------------------------------------------ pauses
+
+    async def pause(
+        self,
+        *,
+        until: Until | None = None,
+        reason: str = "",
+        timeout: float | None = TIMEOUT_SECONDS,
+        force: bool = False,
+        actor: str = "client",
+        **subject: Unpack[PauseSubject],
+    ) -> PauseChange:
+        """Pause a handler, a lane, a priority or a tag: no such job starts, in any agent, until it is resumed. What runs may
+        end; jobs are still accepted, and wait. Returns when every living agent has confirmed it.
+
+        A pause holds for agents and buckets that come later, and no rescue and no restart ends it. A second pause of the same
+        thing replaces its end, its reason and its actor.
+
+        Args:
+            until: its end: an aware time, or a ``timedelta`` or seconds from now by the master's clock; ``None``: ``resume``.
+            reason: for the list of the pauses and the operator's log; at most 1000 characters.
+            timeout: seconds to wait for the agents; 0: do not wait, ``None``: for as long as it takes.
+            force: also a handler that no agent has published, or a lane that none serves.
+            actor: for the list of the pauses and the operator's log.
+            subject: exactly one of ``handler`` (the function or the name), ``lane``, ``priority``, ``tag``.
+
+        Raises:
+            UnknownHandler, UnknownLane: there is none, and not ``force``; nothing was stored.
+            InputError: no subject or several, a value that no job can have, an end that is not in the future.
+            WaitTimeout: the pause is stored, and some agents have not confirmed it; they are named.
+        """
+        return await self._pausing.pause(subject, until, reason, timeout, actor, force=force)
+
+    async def resume(
+        self,
+        *,
+        reason: str = "",
+        timeout: float | None = TIMEOUT_SECONDS,
+        actor: str = "client",
+        **subject: Unpack[PauseSubject],
+    ) -> PauseChange:
+        """End a pause: jobs that waited for it start. ``changed`` of the answer is False when there was no such pause.
+
+        A job that is covered by another pause, of its lane for example, goes on waiting. Arguments and errors as ``pause``.
+        """
+        return await self._pausing.resume(subject, reason, timeout, actor)
+
+    async def pauses(self) -> list[Pause]:
+        """The pauses in force, by kind and value."""
+        return list((await self.master.pauses.in_force()).pauses)
 
     # ------------------------------------------------------------ opening and closing
 
@@ -518,43 +571,6 @@ class Cluster:
             raise JobMasterError("the cluster is closed", hint="open a new one")
 
 
-def job_id_of(job: object) -> bytes:
-    """The 16 bytes of the id of a job."""
-    return _ref(job)[0]
-
-
 def _volatile_ok(settings: ClusterSettings, store: str) -> bool:
     known = settings.stores.get(store)
     return known is not None and known.durability is StoreDurability.VOLATILE_OK
-
-
-def _ref(job: object) -> tuple[bytes, bytes | None]:
-    """Id and, from a receipt, bucket."""
-    if isinstance(job, JobReceipt | JobView):
-        return job.id_bytes, job.bucket_id
-    if isinstance(job, bytes | str | UUID):
-        try:
-            return ids.parse(job), None
-        except ValueError as error:
-            raise InputError(f"{job!r} is not the id of a job: {error}") from None
-    raise InputError(f"a job is named by a receipt, a view or an id, not by {type(job).__name__}")
-
-
-class _Watched(NamedTuple):
-    """The jobs of one wait."""
-
-    job_ids: list[bytes]
-    doubtful: set[bytes]
-    """Those that may not exist: an id, unlike a receipt or a view, can be anything."""
-
-
-def _watched(jobs: Iterable[Any]) -> _Watched:
-    if isinstance(jobs, IdList):  # of a summary: submitted here
-        return _Watched(list(jobs.as_bytes()), set())
-    job_ids, doubtful = [], set()
-    for job in jobs:
-        job_id = job_id_of(job)
-        job_ids.append(job_id)
-        if not isinstance(job, JobReceipt | JobView):
-            doubtful.add(job_id)
-    return _Watched(job_ids, doubtful)

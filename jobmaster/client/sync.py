@@ -30,14 +30,17 @@ from uuid import UUID
 
 from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.caller_connections import caller_connection, run
-from jobmaster.client.cluster import Cluster, JobRef, job_id_of
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.job_refs import JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
 
 R = TypeVar("R")
@@ -330,6 +333,40 @@ class SyncCluster:
     def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
         """As ``Cluster.confirm_run``."""
         self._call(lambda cluster: cluster.confirm_run(confirmation, result, actor=actor))
+
+    # ------------------------------------------------------------ pauses
+
+    def pause(
+        self,
+        *,
+        until: Until | None = None,
+        reason: str = "",
+        timeout: float | None = TIMEOUT_SECONDS,
+        force: bool = False,
+        actor: str = "client",
+        **subject: Unpack[PauseSubject],
+    ) -> PauseChange:
+        """See ``Cluster.pause``."""
+        return self._call(
+            lambda cluster: cluster.pause(
+                until=until, reason=reason, timeout=timeout, force=force, actor=actor, **subject
+            )
+        )
+
+    def resume(
+        self,
+        *,
+        reason: str = "",
+        timeout: float | None = TIMEOUT_SECONDS,
+        actor: str = "client",
+        **subject: Unpack[PauseSubject],
+    ) -> PauseChange:
+        """See ``Cluster.resume``."""
+        return self._call(lambda cluster: cluster.resume(reason=reason, timeout=timeout, actor=actor, **subject))
+
+    def pauses(self) -> list[Pause]:
+        """See ``Cluster.pauses``."""
+        return self._call(lambda cluster: cluster.pauses())
 
     # ------------------------------------------------------------ the thread behind
 

@@ -11,6 +11,7 @@ from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
 from jobmaster.master.onboarding import Onboarding
 from jobmaster.master.outcomes import Outcomes
+from jobmaster.master.pauses import Pauses
 from jobmaster.master.queries import Queries
 from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
@@ -53,6 +54,7 @@ class Master:
         self.buckets = Buckets(control)
         self.rescue = Rescue(data, control)
         self.unserved = UnservedJobs(data, control)
+        self.pauses = Pauses(control)
         self.maintenance = Maintenance(data, control)
         self.stores = Stores(control)
 

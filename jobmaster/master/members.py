@@ -82,6 +82,7 @@ class Members:
             row["agents"],
             frozenset(zip(row["help_lanes"], row["help_priorities"], strict=True)),
             to_us(row["now_at"]),
+            row["pauses"],
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

@@ -62,12 +62,13 @@ class Onboarding:
         horizon_seconds: float,
         limit: int,
         handlers: Sequence[str] | None = None,
+        without_tags: Sequence[str] = (),
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
         many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
         began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
-        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
+        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES, without_tags or None)
         rows = await self._data.write("onboarding/onboard", *fence, *wanted)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)

@@ -13,6 +13,8 @@ import asyncpg
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.connection import DatabaseConnector
 from jobmaster.master.driver.statements import quoted, sql
+from jobmaster.master.pauses import IN_FORCE, in_force_of
+from jobmaster.model.pause import PausesInForce
 
 STATEMENT_SECONDS = 120.0
 """No report may run longer."""
@@ -73,3 +75,7 @@ class Reader:
     async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
         """Rows of one of the statements in ``sql/reports``."""
         return await self.rows(sql(f"reports/{name}"), *values)
+
+    async def pauses(self) -> PausesInForce:
+        """The pauses in force, and their version."""
+        return in_force_of(await self.rows(sql(IN_FORCE)))

@@ -19,6 +19,7 @@ from jobmaster.ports.client import (
     Intake,
     LookupMaster,
     LookupStore,
+    Pauses,
     PlacementMaster,
     PlacementStore,
     Queries,
@@ -55,6 +56,7 @@ from jobmaster.ports.master import (
     Onboarding,
     Outcomes,
     OwnershipBuckets,
+    PauseReader,
     ProvisionerBuckets,
     ProvisionerMaster,
     ProvisionerUnserved,
@@ -90,6 +92,7 @@ from jobmaster.ports.master_answers import (
     UnservedHandler,
     UnstorableEntry,
     Written,
+    WrittenPause,
 )
 from jobmaster.ports.store import (
     AcknowledgerStore,
@@ -193,6 +196,8 @@ __all__ = [
     "OwnershipStore",
     "Page",
     "PagesStore",
+    "PauseReader",
+    "Pauses",
     "PlacementMaster",
     "PlacementStore",
     "ProvisionerBuckets",
@@ -232,4 +237,5 @@ __all__ = [
     "WriterOutcomes",
     "WriterStore",
     "Written",
+    "WrittenPause",
 ]

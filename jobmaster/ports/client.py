@@ -12,8 +12,9 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, NewJob
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
-from jobmaster.ports.master import BucketQueries, Release
-from jobmaster.ports.master_answers import EndedRow, JobsStep, SentBefore, Written
+from jobmaster.model.pause import PauseFollower, PauseKind
+from jobmaster.ports.master import BucketQueries, PauseReader, Release
+from jobmaster.ports.master_answers import EndedRow, JobsStep, SentBefore, Written, WrittenPause
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -113,6 +114,30 @@ class Queries(BucketQueries, StateQueries, Protocol):
         ...
 
 
+class Pauses(PauseReader, Protocol):
+    """Pauses of handlers, lanes, priorities and tags."""
+
+    async def pause(
+        self, kind: PauseKind, value: str, until_us: int | None, for_seconds: float | None, actor: str, reason: str
+    ) -> WrittenPause | None:
+        """Pause, or change such a pause, with a line in the operator's log. ``None``: the end is not in the future by the
+        master's clock, and nothing is written.
+
+        Args:
+            until_us: end of the pause, microseconds since 1970.
+            for_seconds: its end, in seconds from now by the master's clock. At most one of both is given.
+        """
+        ...
+
+    async def resume(self, kind: PauseKind, value: str, actor: str, reason: str) -> int | None:
+        """End a pause, with a line in the operator's log; the version, ``None`` when there was none."""
+        ...
+
+    async def followers(self, version: int) -> list[PauseFollower]:
+        """The living agents that run jobs, and which of them obey this version."""
+        ...
+
+
 class LookupMaster(Protocol):
     """For the look-up of one job."""
 
@@ -135,6 +160,9 @@ class PlacementMaster(Protocol):
 
 class ClientMaster(LookupMaster, PlacementMaster, Protocol):
     """For clients."""
+
+    @property
+    def pauses(self) -> Pauses: ...
 
 
 # ------------------------------------------------------------ agent stores

@@ -17,6 +17,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
+from jobmaster.model.pause import PausesInForce
 from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
@@ -178,9 +179,11 @@ class FetcherOnboarding(Release, Protocol):
         horizon_seconds: float,
         limit: int,
         handlers: Sequence[str] | None = None,
+        without_tags: Sequence[str] = (),
     ) -> Onboarded:
         """HELD rows due within the horizon -> ASSIGNED to a bucket, under its lock, SKIP LOCKED, oldest due first: at most
-        ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any)."""
+        ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any), and none with one of
+        these tags."""
         ...
 
 
@@ -433,6 +436,18 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
 
 class UnservedJobs(LeaderUnserved, FallbackUnserved, Protocol):
     """Overdue jobs whose handler no owner of a matching bucket has."""
+
+
+class PauseReader(Protocol):
+    """For an agent, which obeys the pauses."""
+
+    async def in_force(self) -> PausesInForce:
+        """The version of the pauses, and those that are not over, at one moment."""
+        ...
+
+    async def obey(self, agent_id: bytes, version: int) -> bool:
+        """Publish that the agent has applied a version; False when it has ended."""
+        ...
 
 
 class Maintenance(Protocol):

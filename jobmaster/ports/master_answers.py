@@ -62,6 +62,8 @@ class Renewal(NamedTuple):
     """Lanes and priorities without an owner, in which this agent is requested to have a bucket."""
     now_us: int | None = None
     """Clock of the master; ``None``: not in the answer."""
+    pauses: int | None = None
+    """Version of the pauses; ``None``: not in the answer."""
 
 
 class LeaderTick(NamedTuple):
@@ -176,6 +178,15 @@ class HelpRequest(NamedTuple):
     priority: int
     handler: str
     helper: bytes
+
+
+class WrittenPause(NamedTuple):
+    """A pause that is in the master now."""
+
+    version: int
+    """Of the pauses with this one."""
+    until_us: int | None
+    """Its end by the master's clock; ``None`` without one."""
 
 
 # ------------------------------------------------------------ queries

@@ -200,6 +200,7 @@ class FakeMaster(MasterParts, Scripted):
         horizon_seconds: float,
         limit: int,
         handlers: Sequence[str] | None = None,
+        without_tags: Sequence[str] = (),
     ) -> Onboarded:
         def effect() -> Onboarded:
             if fence.bucket_id in self.others:

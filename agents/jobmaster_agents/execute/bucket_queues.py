@@ -35,6 +35,10 @@ class JobDispatcher(Protocol):
         """Jobs that have begun (not only been dispatched) before a moment."""
         ...
 
+    def is_waiting(self, job: ClaimedJob) -> bool:
+        """True when the job was dispatched and has not begun."""
+        ...
+
     @property
     def stuck(self) -> int:
         """Number of detached handlers that still run; ``sweep`` cancels them again."""
@@ -201,6 +205,15 @@ class BucketQueue:
         self.jobs.clear()
         self.deferred.clear()
         return jobs
+
+    def take_some(self, wanted: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
+        """Remove and return those of the waiting jobs; the others keep their order."""
+        taken = [job for job in (*self.jobs, *self.deferred) if job.phase is JobPhase.QUEUED and wanted(job)]
+        if taken:
+            gone = set(taken)
+            self.jobs = deque(job for job in self.jobs if job not in gone)
+            self.deferred[:] = [job for job in self.deferred if job not in gone]
+        return taken
 
 
 class QueueChoice(NamedTuple):

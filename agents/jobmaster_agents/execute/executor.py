@@ -40,6 +40,7 @@ from jobmaster_agents.execute.bucket_queues import (
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.pauses import Pauses
 
 Authorise = Callable[[ClaimedJob], Coroutine[object, object, bool | None]]
 """Awaits an accepted PROCESSING write. True: start the job; False: do not; ``None``: not now."""
@@ -65,6 +66,7 @@ class Executor:
         on_room: called with the id of a bucket that has room for more jobs, after ``want_room``.
         on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler that does not stop.
+        pauses: jobs that they cover are given back instead of queued.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Executor:
         *,
         on_overdue: OnOverdue,
         on_detached: OnDetached,
+        pauses: Pauses | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -90,6 +93,7 @@ class Executor:
         self._dispatcher = dispatcher
         self._authorise = authorise
         self._on_room = on_room
+        self._pauses = pauses or Pauses()
         self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._context = copy_context()
@@ -136,6 +140,8 @@ class Executor:
 
     def enqueue(self, jobs: Iterable[ClaimedJob]) -> None:
         """Queue claimed jobs (all of open buckets) and wake a slot."""
+        if self._pauses.in_force:
+            jobs = self._unpaused(jobs)
         claimed_list: ClaimedList | None = None
         queue: BucketQueue | None = None
         for job in jobs:
@@ -168,6 +174,40 @@ class Executor:
     def take_queued(self, bucket_id: bytes) -> list[ClaimedJob]:
         """Remove and return the waiting jobs of a bucket (to be given back)."""
         return queue.take() if (queue := self._queues.get(bucket_id)) is not None else []
+
+    # ------------------------------------------------------------ pauses
+
+    def give_back_paused(self) -> None:
+        """Pauses have changed: every job that they cover and that has not begun goes back to the master, no attempt used. A
+        job that waits for the write before its start has not begun either."""
+        for queue in self._queues.values():
+            for job in queue.take_some(self._is_paused):
+                self._outcome_builder.release(job)
+        for slot in list(self._slots):
+            if slot.job is not None and slot.deadline == _NEVER and self._is_paused(slot.job):
+                self._stop_slot(slot, StopCause.RELEASE)
+        for job in list(self._dispatched):
+            if self._dispatcher.is_waiting(job) and self._is_paused(job):
+                self._dispatcher.stop(job, StopCause.RELEASE)
+
+    def _unpaused(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedJob]:
+        """Those that no pause covers; the others are given back. A cancelled job ends here."""
+        admitted = []
+        for job in jobs:
+            if not job.cancelled and self._is_paused(job):
+                self._outcome_builder.release(job)
+            else:
+                admitted.append(job)
+        return admitted
+
+    def _is_paused(self, job: ClaimedJob) -> bool:
+        pauses, entry = self._pauses, job.entry
+        if entry.handler in pauses.handlers or pauses.cover_bucket(job.claimed_list.owned):
+            return True
+        # Only a pause of a tag reads the headers.
+        return bool(pauses.tags and entry.headers) and not pauses.tags.isdisjoint(
+            self._outcome_builder.headers(job).tags
+        )
 
     def running_before(self, moment: float) -> list[ClaimedJob]:
         """Running jobs that started before a moment (CLOCK_BOOTTIME seconds)."""

@@ -6,6 +6,8 @@ for the next due job. Prefetch is bounded by free slots plus the buffer, by the 
 the backlog of the outcome writer. After every reconnect, and when the blocking pop times out, each claimer is woken once: a
 token may have been lost with the connection.
 
+A bucket that a pause covers is never given room: its jobs wait in the store, and it is looked into as if memory were full.
+
 A claimer that leaves jobs in the bucket is always woken again: by the run queue at its low-water mark, by the outcome writer
 when its backlog is down, by a renewal of the lease. While there is no room it still looks, at a bounded rate, for what cannot
 wait: cancellations, hints, and a bucket over its high-water mark, from which jobs are spilled to the master unrun.
@@ -170,6 +172,8 @@ class Claimer:
     def _free(self) -> int:
         if self.flushing:
             return CLAIM_JOBS_MAX
+        if self.owned.paused:
+            return 0  # woken when it is resumed; what it has above the high-water mark is spilled
         # The buffer is bounded in bytes too; free slots are filled whatever their jobs weigh.
         size = self._job_table.bytes_of(self._bucket_id)
         prefetch_limit = self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots

@@ -25,6 +25,7 @@ from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.progress import Progress
 
 _FETCHERS = 4
@@ -104,7 +105,10 @@ class DueFetcher:
         self._thresholds = thresholds
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
+        self._served = handlers
         self._handlers = handlers
+        """Those that are not paused."""
+        self._paused_tags: Sequence[str] = ()
         self._progress = progress or Progress(clock.boottime)
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
@@ -135,6 +139,14 @@ class DueFetcher:
         if due is not None:
             due.hinted = True
             self._queue(due)
+
+    def apply_pauses(self, pauses: Pauses) -> None:
+        """Fetch jobs of handlers and with tags that are not paused; what was passed over before may be there now."""
+        if self._served is not None:
+            self._handlers = [name for name in self._served if name not in pauses.handlers]
+        self._paused_tags = sorted(pauses.tags)
+        for bucket_id in self._due:
+            self.kick(bucket_id)
 
     def has_room(self, bucket_id: bytes) -> None:
         """The bucket has finished jobs."""
@@ -180,6 +192,8 @@ class DueFetcher:
         # A closed bucket is queued again when it is resumed. To queue it before would spin without a pause.
         if due.owned.closed or due.owned.lost or due.crowded or not (due.hinted or due.more):
             return None
+        if due.owned.paused or self._handlers == []:
+            return None  # until it is resumed
         below = due.ahead + due.coming < self._thresholds.assigned_low_water
         if below and (due.hinted or self.alone):
             return self._thresholds.transient_threshold_seconds
@@ -273,7 +287,7 @@ class DueFetcher:
             return fence, []
         due.hinted = False
         answer = await self._onboarding.onboard(
-            fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers
+            fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers, self._paused_tags
         )
         self.behind += answer.behind
         if not answer.bucket_ok:

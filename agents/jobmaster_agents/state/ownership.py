@@ -50,6 +50,7 @@ class OwnedBucket:
         "kept_bytes",
         "lane",
         "lost",
+        "paused",
         "priority",
         "state",
         "store",
@@ -68,6 +69,8 @@ class OwnedBucket:
         self.state = BucketState.ACTIVE
         self.closed = False
         """True while it takes no new jobs (COMPLETING, FROZEN)."""
+        self.paused = False
+        """True while a pause covers all of its jobs: it is open for new ones, and nothing of it starts."""
         self.lost = False
         """True once it has another owner: its jobs are dropped, and none of its keys is touched."""
         self.at_risk = 0

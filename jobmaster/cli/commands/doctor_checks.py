@@ -10,9 +10,12 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor_findings import Finding, Verdict
+from jobmaster.cli.commands.pause import explained, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
+from jobmaster.master.driver.statements import sql
+from jobmaster.master.pauses import FOLLOWERS
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -23,6 +26,7 @@ from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
     from jobmaster.master.reports import Reader
+    from jobmaster.model.pause import Pause, PausesInForce
     from jobmaster.settings.model import ClusterSettings
 
 POSTGRES_MIN = 15
@@ -148,6 +152,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     held = await reader.report("held", OVERDUE_SECONDS)
     waiting = _waiting(await reader.report("unserved", 0.0, LOOK_JOBS))
     server = (await reader.report("server"))[0]
+    paused = await reader.pauses()
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     return [
         _alive(agents, alive),
@@ -157,7 +162,8 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _handlers(alive, waiting),
         _runnable(waiting, server["now_us"]),
         _served(buckets, held),
-        _overdue(held),
+        _overdue(held, paused.pauses),
+        await _paused(settings, reader, paused, server["now_us"]),
         _settled(settings, buckets),
         await _in_flight(settings, reader),
         await quarantine_finding(reader),
@@ -281,12 +287,29 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{row['lane']}/{Priority(row['priority']).label} ({row['held']} held)" for row in rows)
 
 
-def _overdue(held: Sequence[Mapping[str, Any]]) -> Finding:
+async def _paused(settings: ClusterSettings, reader: Reader, found: PausesInForce, now_us: int) -> Finding:
+    """What operators have paused, and whether every agent obeys."""
+    name, paused = "pauses", found.pauses
+    late = [row["name"] for row in await reader.rows(sql(FOLLOWERS), found.version) if not row["obeys"]]
+    if late and 0 < found.version < now_us - settings.leases.lease_seconds * 1e6:
+        detail = f"{len(late)} agent(s) have not confirmed the last pause or resume: {_some(late)}"
+        fix = "an agent confirms within a renewal; one of a version without pauses starts what is paused: replace it"
+        return Finding(name, FAIL if paused else WARN, detail, fix)
+    if not paused:
+        return Finding(name, OK, "nothing is paused")
+    more = f" and {len(paused) - _NAMES_MAX} more" if len(paused) > _NAMES_MAX else ""
+    return Finding(name, WARN, explained(paused[:_NAMES_MAX]) + more, f"when it is time: {remedy(paused[0])}")
+
+
+def _overdue(held: Sequence[Mapping[str, Any]], paused: Sequence[Pause]) -> Finding:
     """Overdue jobs that an agent can run. Jobs that no agent can run are another finding."""
     overdue = sum(row["overdue"] - row["stranded"] for row in held)
     if overdue:
         detail = f"{overdue} held job(s) are overdue by more than {OVERDUE_SECONDS:g} s"
-        return Finding("jobs.overdue", WARN, detail, "more agents or slots, or wait until the backlog is done")
+        fix = "more agents or slots, or wait until the backlog is done"
+        if paused:
+            fix = f"jobs that are paused wait on purpose (pauses); for the others {fix}"
+        return Finding("jobs.overdue", WARN, detail, fix)
     stranded = sum(row["stranded"] for row in held)
     apart = f", but for {stranded} that no agent can take (jobs.handlers, jobs.served)" if stranded else ""
     return Finding("jobs.overdue", OK, f"{sum(row['held'] for row in held)} held, none overdue{apart}")

@@ -22,6 +22,7 @@ from jobmaster.model.job_view import JobView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+    from jobmaster.model.pause import Pause
     from jobmaster.rules.unserved_cause import UnservedCause
     from jobmaster.settings.model import ClusterSettings
 
@@ -255,12 +256,12 @@ def show(invocation: Invocation, job: str) -> None:
       jobmaster job show 019a9f3c-55d1
     """
 
-    async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None]:
+    async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None, list[Pause]]:
         view = await _view(cluster, invocation.settings, job)
-        return view, await _cause(cluster, view)
+        return view, await _cause(cluster, view), await _pauses(cluster, view)
 
-    view, cause = run_async(_with_cluster(invocation.settings, work))
-    emit_record(job_record(view, cause), as_json=invocation.json)
+    view, cause, pauses = run_async(_with_cluster(invocation.settings, work))
+    emit_record(job_record(view, cause, pauses), as_json=invocation.json)
 
 
 @job_group.command("timeline")
@@ -395,6 +396,14 @@ async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
         if view.state is JobState.HELD
         else None
     )
+
+
+async def _pauses(cluster: Cluster, view: JobView) -> list[Pause]:
+    """The pauses that keep a job from starting."""
+    if view.state.final or view.state in (JobState.PROCESSING, JobState.WAITING):
+        return []
+    found = await cluster.pauses()
+    return [each for each in found if each.covers(view.handler, view.lane, view.priority.label, view.tags)]
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

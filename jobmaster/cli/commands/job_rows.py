@@ -9,6 +9,7 @@ from jobmaster.cli.tables import Column, iso
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.pause import Pause
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
@@ -82,13 +83,14 @@ def listed(view: JobView) -> dict[str, Any]:
     }
 
 
-def job_record(view: JobView, cause: UnservedCause | None = None) -> dict[str, Any]:
-    """One job as a record; ``cause`` is the reason why no agent takes it."""
+def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequence[Pause] = ()) -> dict[str, Any]:
+    """One job as a record; ``cause`` is the reason why no agent takes it, ``pauses`` are those that keep it from starting."""
     headers, error = view.headers, view.error
     return {
         "id": str(view.id),
         "state": view.state.value,
         "unserved": cause.reason if cause else None,
+        "paused": [f"{each.subject}, by {each.actor}: {each.reason}" for each in pauses],
         "handler": view.handler,
         "priority": view.priority.label,
         "lane": view.lane,

@@ -36,8 +36,8 @@ def log_group() -> None:
 def list_(invocation: Invocation, subject: str | None, actor: str | None, since: float | None, limit: int) -> None:
     """List the actions of operators, the latest first.
 
-    Cancelled, confirmed and retried jobs, drained agents, frozen buckets, retired ranges, submitted and replayed batches;
-    cancels and confirmations also from the Python client, by the actor that the caller named.
+    Cancelled, confirmed and retried jobs, drained agents, frozen buckets, pauses, retired ranges, submitted and replayed
+    batches; cancels and confirmations also from the Python client, by the actor that the caller named.
 
     \b
     Examples:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from jobmaster.cli.commands.bucket import buckets_with_depths
+from jobmaster.cli.commands.pause import explained, pause_record, remedy
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, iso, render, terminal_width, thousands
@@ -14,6 +16,7 @@ from jobmaster.model.job import Priority
 from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
+    from jobmaster.model.pause import Pause
     from jobmaster.settings.model import ClusterSettings
 
 OVERDUE_SECONDS = 5.0
@@ -75,6 +78,7 @@ async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
         server = (await reader.report("server"))[0]
         agents = await reader.report("agents", False)
         held = await reader.report("held", OVERDUE_SECONDS)
+        paused = (await reader.pauses()).pauses
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     groups = _groups(buckets, held, server["now_us"])
     lead = next((agent["name"] for agent in agents if agent["id"] == server["leader"]), None)
@@ -88,8 +92,18 @@ async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
             state: sum(1 for bucket in buckets if bucket["state"] == state)
             for state in sorted({b["state"] for b in buckets})
         },
-        "warnings": [*failures, *_warnings(groups, buckets, agents)],
+        "pauses": [pause_record(each) for each in paused],
+        "warnings": [*failures, *_paused(paused), *_warnings(groups, buckets, agents)],
     }
+
+
+def _paused(pauses: Sequence[Pause]) -> list[str]:
+    """What does not start, and until when."""
+    lines = []
+    for each in pauses:
+        end = f" for {rounded_duration(each.left_seconds)} more" if each.left_seconds is not None else ""
+        lines.append(f"{explained([each])}{end} ({remedy(each)})")
+    return lines
 
 
 def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: int) -> list[dict[str, Any]]:

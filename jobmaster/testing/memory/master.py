@@ -14,7 +14,8 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import JobState, NewJob
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
-from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written
+from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
+from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 
@@ -45,6 +46,10 @@ class MemoryMaster:
     @property
     def onboarding(self) -> MemoryMaster:
         return self
+
+    @property
+    def pauses(self) -> MemoryPauses:
+        return MemoryPauses(self._rows)
 
     # ------------------------------------------------------------ first rows
 
@@ -204,3 +209,52 @@ def _fits(view: JobView, chosen: JobFilter) -> bool:
         and chosen.priority in (None, view.priority)
         and (chosen.tag is None or chosen.tag in view.tags)
     )
+
+
+class MemoryPauses:
+    """``jobmaster.ports.Pauses`` over rows in memory. No agent runs, so there is none to wait for."""
+
+    def __init__(self, rows: MemoryRows) -> None:
+        self._rows = rows
+
+    async def pause(
+        self, kind: PauseKind, value: str, until_us: int | None, for_seconds: float | None, actor: str, reason: str
+    ) -> WrittenPause | None:
+        """Pause, or change a pause."""
+        rows = self._rows
+        with rows.lock:
+            now_us = rows.clock.wall_us()
+            if for_seconds is not None:
+                until_us = now_us + int(for_seconds * 1e6)
+            if until_us is not None and until_us <= now_us:
+                return None
+            before = next((one for one in rows.paused() if (one.kind, one.value) == (kind, value)), None)
+            since_us = now_us if before is None else before.since_us
+            rows.pauses[kind, value] = Pause(
+                kind=kind, value=value, actor=actor, reason=reason, since_us=since_us, until_us=until_us
+            )
+            rows.pause_version += 1
+            return WrittenPause(rows.pause_version, until_us)
+
+    async def resume(self, kind: PauseKind, value: str, actor: str, reason: str) -> int | None:
+        """End a pause."""
+        rows = self._rows
+        with rows.lock:
+            in_force = any((one.kind, one.value) == (kind, value) for one in rows.paused())
+            rows.pauses.pop((kind, value), None)
+            if not in_force:
+                return None
+            rows.pause_version += 1
+            return rows.pause_version
+
+    async def in_force(self) -> PausesInForce:
+        """The pauses that are not over."""
+        return PausesInForce(self._rows.pause_version, tuple(self._rows.paused()))
+
+    async def obey(self, agent_id: bytes, version: int) -> bool:
+        """No agent runs."""
+        return False
+
+    async def followers(self, version: int) -> list[PauseFollower]:
+        """No agent runs."""
+        return []

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import msgspec
 
 from jobmaster.clock import SystemClock, new_id
-from jobmaster.codec import decode_error
+from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, JobState, NewJob, Priority
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.settings.model import ClusterSettings
 
 EPOCH = 1
@@ -111,6 +112,13 @@ class MemoryJob:
         """True until an attempt begins."""
         return self.state in _WAITS
 
+    def is_covered(self, pause: Pause) -> bool:
+        """The pause keeps it from starting; one whose cancellation was requested ends all the same."""
+        if self.cancel_requested:
+            return False
+        tags = decode_headers(self.entry.headers).tags if self.entry.headers else ()
+        return pause.covers(self.entry.handler, self.lane, Priority(self.priority).label, tags)
+
     def concluded(self, row: FinalRow) -> None:
         """Its outcome; a job that has one, by a confirmation from outside, keeps it."""
         if self.state.final:
@@ -201,6 +209,8 @@ class MemoryRows:
         """By id, in the order of their submits."""
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         """Handler and idempotency key -> the holder and its digest."""
+        self.pauses: dict[tuple[PauseKind, str], Pause] = {}
+        self.pause_version = 0
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
         self.owner = new_id()
@@ -260,12 +270,27 @@ class MemoryRows:
             self.jobs[job.id] = MemoryJob(self.clock, entry, job.priority, job.lane, state, bucket_id)
         return True
 
+    def paused(self, until_us: int | None = None) -> list[Pause]:
+        """The pauses that are in force at a moment; default: now."""
+        moment_us = self.clock.wall_us() if until_us is None else until_us
+        with self.lock:
+            return [
+                pause
+                for _, pause in sorted(self.pauses.items())
+                if pause.until_us is None or pause.until_us > moment_us
+            ]
+
     def take(self, until_us: int, runnable: Callable[[MemoryJob], bool]) -> MemoryJob | None:
         """The next job that waits and is due until then, marked as running: by due time, priority and age."""
         with self.lock:
             for job in self.jobs.values():
                 job.lapse(until_us)
-            waiting = [job for job in self.jobs.values() if job.waits and job.due_us <= until_us and runnable(job)]
+            paused = self.paused(until_us) if self.pauses else []
+            waiting = [
+                job
+                for job in self.jobs.values()
+                if job.waits and job.due_us <= until_us and runnable(job) and not any(map(job.is_covered, paused))
+            ]
             if not waiting:
                 return None
             now_us = self.clock.wall_us()

@@ -21,7 +21,7 @@ SETTINGS = MasterSettings()
 
 _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
-    "store_loss", "idempotency", "put_off", "bucket_request",
+    "store_loss", "idempotency", "put_off", "bucket_request", "pause",
 )  # fmt: skip
 
 
@@ -42,6 +42,7 @@ async def db(migrated: str) -> AsyncIterator[MasterFixture]:
     """A cluster with one living agent and one ACTIVE bucket, and nothing else in its tables."""
     sql = await asyncpg.connect(migrated, server_settings={"search_path": SCHEMA})
     await sql.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
+    await sql.execute("UPDATE pause_version SET version = 0")
     master = await Master.connect(dsn=migrated, schema=SCHEMA, settings=SETTINGS, application_name="tests")
     db = MasterFixture(migrated, master, sql)
     await db.agent(db.owner)

@@ -18,6 +18,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
+from jobmaster.model.pause import PauseKind
 from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
@@ -37,7 +38,15 @@ ends = st.sampled_from(["SUCCEEDED", "FAILED"])
 steps = st.sampled_from([0, 0, 0, 0, -1, 1])
 dues = st.sampled_from([0, PAST_US, FUTURE_US])
 headers = st.sampled_from(
-    [b"", b"", ONCE, b'{"snoozes":1}', b'{"at_most_once":true,"snoozes":2}', b'{"expires_us":1700000000000001}']
+    [
+        b"",
+        b"",
+        ONCE,
+        b'{"snoozes":1}',
+        b'{"at_most_once":true,"snoozes":2}',
+        b'{"expires_us":1700000000000001}',
+        b'{"tags":["a","c"]}',
+    ]
 )
 
 
@@ -102,6 +111,43 @@ class Masters(TwoMasters):
         for master in (self.real, self.simulated):
             master.onboarding._positions.clear()
         self.both(lambda master: master.onboarding.onboard(fence, "default", 3, horizon, limit, ["handler"]))
+
+    @rule(bucket=buckets, tags=st.sampled_from([["a"], ["b", "c"], ["z"]]))
+    def onboard_without_tags(self, bucket: int, tags: list[str]) -> None:
+        fence = self.fence(bucket, None, 0)
+        for master in (self.real, self.simulated):
+            master.onboarding._positions.clear()
+        self.both(lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], tags))
+
+    # ------------------------------------------------------------ pauses
+
+    @rule(value=st.sampled_from(["a", "b"]), ends=st.sampled_from(["never", "past", "far", "in an hour"]))
+    def pause(self, value: str, ends: str) -> None:
+        until_us = {"past": PAST_US, "far": FUTURE_US}.get(ends)
+        seconds = 3600.0 if ends == "in an hour" else None
+
+        async def paused(master: Any) -> tuple[bool, Any]:
+            written = await master.pauses.pause(PauseKind.HANDLER, value, until_us, seconds, "ann", "why")
+            return written is not None, None if written is None or seconds else written.until_us
+
+        self.both(paused)
+
+    @rule(value=st.sampled_from(["a", "b"]))
+    def resume(self, value: str) -> None:
+        async def resumed(master: Any) -> bool:
+            return await master.pauses.resume(PauseKind.HANDLER, value, "ann", "why") is not None
+
+        self.both(resumed)
+
+    @rule(agent=agents, behind=st.booleans())
+    def obey(self, agent: int, behind: bool) -> None:
+        async def obeys(master: Any) -> Any:
+            found = await master.pauses.in_force()
+            taken = await master.pauses.obey(self.agents[agent], found.version - behind)
+            followers = sorted((each.id, each.obeys) for each in await master.pauses.followers(found.version))
+            return taken, [(each.kind, each.value, each.until_us is None) for each in found.pauses], followers
+
+        self.both(obeys)
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers)
     def persist(

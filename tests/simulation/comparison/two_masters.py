@@ -19,7 +19,18 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from tests.simulation.comparison.direct_calls import DirectMaster, master_server
 from tests.simulation.master.sim_master import MasterServer
 
-TABLES = ("job", "attempt", "bucket", "bucket_event", "agent", "lease", "idempotency", "quarantine", "operator_log")
+TABLES = (
+    "job",
+    "attempt",
+    "bucket",
+    "bucket_event",
+    "agent",
+    "lease",
+    "idempotency",
+    "quarantine",
+    "operator_log",
+    "pause",
+)
 NEAR_US = 120_000_000
 """Times that two clocks gave within one run."""
 Call = Callable[[Master], Coroutine[Any, Any, Any]]
@@ -35,6 +46,7 @@ class TwoMasters(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
+        self.wait(self.sql.execute("UPDATE pause_version SET version = 0"))
         self.real.onboarding._positions.clear()
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
         self.simulated = DirectMaster(self.server)
@@ -151,7 +163,7 @@ def _plain(answer: Any) -> Any:
                 fields[name] = _rough(fields[name], time.time_ns() // 1000) if name == "due_us" else None
         return fields
     if hasattr(answer, "now_us"):
-        return answer._replace(now_us=answer.now_us is not None)
+        return answer._replace(now_us=answer.now_us is not None, pauses=bool(answer.pauses))
     if hasattr(answer, "entries"):
         now_us = time.time_ns() // 1000
         return answer._replace(

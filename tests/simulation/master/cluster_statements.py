@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.rescue_statements import RescueStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 
@@ -15,7 +16,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(RescueStatements):
+class ClusterStatements(PauseStatements, RescueStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members
@@ -84,7 +85,7 @@ class ClusterStatements(RescueStatements):
             ),
             now_at=self.moment(now),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
-            help_lanes=[], help_priorities=[],
+            help_lanes=[], help_priorities=[], pauses=self.tables.pause_version,
         )]  # fmt: skip
 
     def members_certify_dead(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:

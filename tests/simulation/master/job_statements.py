@@ -22,6 +22,10 @@ def expires_of(headers: bytes) -> int | None:
     return decode_headers(headers).expires_us if b'"expires' in headers else None
 
 
+def has_tag(headers: bytes, tags: Sequence[str]) -> bool:
+    return b'"tags"' in headers and not set(tags).isdisjoint(decode_headers(headers).tags)
+
+
 def is_at_most_once(headers: bytes) -> bool:
     return b'"at_most_once":true' in headers
 
@@ -249,7 +253,7 @@ class JobStatements(StatementsBase):
 
     def onboarding_onboard(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
-        limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int,
+        limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int, tags: Sequence[str] | None,
     ) -> list[Record]:  # fmt: skip
         names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
@@ -259,7 +263,8 @@ class JobStatements(StatementsBase):
             (row for row in self.tables.jobs.values()
              if row.state == "HELD" and row.lane == lane and row.priority == priority and not row.cancel_requested
              and row.due_us is not None and from_us <= row.due_us <= latest
-             and (handlers is None or row.handler in handlers)),
+             and (handlers is None or row.handler in handlers)
+             and (tags is None or not has_tag(row.headers, tags))),
             key=lambda row: (row.due_us, row.id),
         )[:limit]  # fmt: skip
         answer = []

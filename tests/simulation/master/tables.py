@@ -63,6 +63,16 @@ class AgentRow(NamedTuple):
     held_since: int
     drain_requested: bool
     started_us: int
+    pauses_obeyed: int | None = None
+
+
+class PauseRow(NamedTuple):
+    """One row of ``pause``."""
+
+    until_us: int | None
+    actor: str
+    reason: str
+    at_us: int
 
 
 class LeaseRow(NamedTuple):
@@ -109,6 +119,8 @@ class Tables:
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.stores: dict[str, bytes] = {}
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
+        self.pauses: dict[tuple[str, str], PauseRow] = {}
+        self.pause_version = 0
         self.floor = bytes(16)
 
     def copied(self) -> Tables:

@@ -47,8 +47,8 @@ def test_jobs_that_no_agent_can_run_are_named_with_their_number_age_and_fix() ->
 
 def test_overdue_are_only_jobs_that_an_agent_could_have_run() -> None:
     held = {"lane": "default", "priority": 3, "held": 9, "overdue": 5}
-    assert doctor_checks._overdue([{**held, "stranded": 3}]).detail.startswith("2 held job(s) are overdue")
-    found = doctor_checks._overdue([{**held, "stranded": 5}])
+    assert doctor_checks._overdue([{**held, "stranded": 3}], []).detail.startswith("2 held job(s) are overdue")
+    found = doctor_checks._overdue([{**held, "stranded": 5}], [])
     assert found.verdict is Verdict.OK
     assert "but for 5 that no agent can take" in found.detail
 

@@ -6,7 +6,7 @@ import pytest
 
 from jobmaster.client import bulk
 from jobmaster.client.bulk import IdList
-from jobmaster.client.cluster import _watched
+from jobmaster.client.jobs.job_refs import watched
 from jobmaster.clock import new_id
 
 
@@ -19,4 +19,4 @@ def test_a_wait_for_a_summary_makes_no_uuid_of_its_ids(monkeypatch: pytest.Monke
         pytest.fail("an object was made for each job")
 
     monkeypatch.setattr(bulk, "UUID", refuse)
-    assert _watched(summary) == (job_ids, set())
+    assert watched(summary) == (job_ids, set())

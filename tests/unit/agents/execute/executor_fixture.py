@@ -66,6 +66,9 @@ class NoDispatcher:
     def started_before(self, moment: float) -> list[ClaimedJob]:
         return []
 
+    def is_waiting(self, job: ClaimedJob) -> bool:
+        raise AssertionError("these handlers run on the loop")
+
 
 class ExecutorHarness:
     """An execution with one bucket per priority given."""

@@ -1,0 +1,206 @@
+"""``jobmaster pause``, ``jobmaster resume`` and ``jobmaster pauses``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.commands.job import DURATION
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
+from jobmaster.model.pause import Pause, PauseChange, PauseKind, subject_of
+from jobmaster.units import UnitError, parse_duration, rounded_duration
+
+if TYPE_CHECKING:
+    from jobmaster.settings.model import ClusterSettings
+
+COLUMNS = (
+    Column("KIND", "kind"),
+    Column("VALUE", "value"),
+    Column("SINCE", "since"),
+    Column("UNTIL", "until", lambda until: until or "resumed"),
+    Column("LEFT", "left_seconds", rounded_duration, right=True),
+    Column("BY", "actor"),
+    Column("REASON", "reason", whole=True),
+)
+
+
+class End(click.ParamType[Any]):
+    """``30m``, ``2h``: so long from now by the master's clock; or an ISO 8601 time with zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | datetime:
+        try:
+            return float(parse_duration(str(value)))
+        except UnitError as error:
+            try:
+                return datetime.fromisoformat(str(value))
+            except ValueError:
+                self.fail(f"{value!r}: {error}; or give a time such as 2030-01-31T12:00:00Z", param, ctx)
+
+
+KIND = click.Choice([kind.value for kind in PauseKind])
+_CHANGE = (
+    click.argument("kind", type=KIND),
+    click.argument("value"),
+    click.option("--reason", default="", help="Reason, for the list of the pauses and the operator's log."),
+    click.option("--no-wait", is_flag=True, help="Do not wait until every agent has confirmed it."),
+    click.option(
+        "--timeout", type=DURATION, default="30s", show_default=True, help="Time-out of the wait (exit code 6)."
+    ),
+)
+
+
+def _change(command: Callable[..., None]) -> Callable[..., None]:
+    for decorate in reversed(_CHANGE):
+        command = decorate(command)
+    return command
+
+
+@click.command("pause")
+@_change
+@click.option(
+    "--until", type=End(), help="End of the pause: 30m, 2h ..., or 2030-01-31T12:00:00Z. Default: jobmaster resume."
+)
+@click.option("--force", is_flag=True, help="Also a handler that no agent has, or a lane that none serves.")
+@pass_invocation
+def pause(
+    invocation: Invocation, kind: str, value: str, reason: str, no_wait: bool, timeout: float, until: Any, force: bool
+) -> None:
+    """Pause a handler, a lane, a priority or a tag: no such job starts in any agent. What runs may end.
+
+    Jobs are still accepted, and wait. The command returns when every living agent has confirmed the pause. A pause holds for
+    agents and buckets that come later, and no rescue and no restart ends it. A second pause of the same thing replaces its
+    end and its reason.
+
+    \b
+    Examples:
+      jobmaster pause handler billing.charge --reason "charges twice"
+      jobmaster pause lane payroll --until 2h
+      jobmaster pause priority low --until 2030-01-31T06:00:00Z
+      jobmaster pause tag customer-7 --no-wait
+    """
+    wait = 0.0 if no_wait else timeout
+    subject = {kind: value}
+    change = run_async(
+        _changed(
+            invocation.settings,
+            lambda cluster, actor: cluster.pause(
+                until=until, reason=reason, timeout=wait, force=force, actor=actor, **subject
+            ),
+        )
+    )
+    _emit(invocation, change, "paused", waited=not no_wait)
+
+
+@click.command("resume")
+@_change
+@pass_invocation
+@click.pass_context
+def resume(
+    ctx: click.Context, invocation: Invocation, kind: str, value: str, reason: str, no_wait: bool, timeout: float
+) -> None:
+    """End a pause: jobs that waited for it start. Exit code 4 when there was no such pause.
+
+    \b
+    Example:
+      jobmaster resume handler billing.charge --reason "fixed in 4.2"
+    """
+    wait = 0.0 if no_wait else timeout
+    subject = {kind: value}
+    change = run_async(
+        _changed(
+            invocation.settings,
+            lambda cluster, actor: cluster.resume(reason=reason, timeout=wait, actor=actor, **subject),
+        )
+    )
+    _emit(invocation, change, "resumed", waited=not no_wait)
+    if not change.changed:
+        ctx.exit(4)
+
+
+@click.command("pauses")
+@pass_invocation
+def pauses(invocation: Invocation) -> None:
+    """List the pauses in force.
+
+    \b
+    Examples:
+      jobmaster pauses
+      jobmaster pauses -o json
+    """
+    records = [pause_record(each) for each in run_async(_in_force(invocation.settings))]
+    emit_rows(records, COLUMNS, as_json=invocation.json, empty="nothing is paused")
+
+
+def pause_record(each: Pause) -> dict[str, Any]:
+    """One pause as a record."""
+    return {
+        "kind": each.kind.value,
+        "value": each.value,
+        "since": iso(each.since_us),
+        "until": iso(each.until_us) if each.until_us else None,
+        "left_seconds": None if each.left_seconds is None else round(each.left_seconds, 3),
+        "actor": each.actor,
+        "reason": each.reason,
+    }
+
+
+def explained(found: Sequence[Pause]) -> str:
+    """Pauses as a reason why jobs wait."""
+    return ", ".join(f"{each.subject} is paused by {each.actor}: {each.reason}" for each in found)
+
+
+def remedy(each: Pause) -> str:
+    """The command that ends a pause."""
+    return f"jobmaster resume {each.kind} {each.value}"
+
+
+async def _changed(settings: ClusterSettings, change: Callable[[Any, str], Any]) -> PauseChange:
+    from jobmaster.cli.operator_log import operator_name
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        answer: PauseChange = await change(cluster, operator_name())
+        return answer
+
+
+async def _in_force(settings: ClusterSettings) -> list[Pause]:
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        return await cluster.pauses()
+
+
+def _emit(invocation: Invocation, change: PauseChange, done: str, *, waited: bool) -> None:
+    """``handler 'x' paused; 3 of 3 agents obey after 1.2 s``."""
+    if invocation.json:
+        emit_json(
+            {
+                "kind": change.kind.value,
+                "value": change.value,
+                "changed": change.changed,
+                "until": iso(change.until_us) if change.until_us else None,
+                "agents": change.agents,
+                "obeying": change.obeying,
+                "seconds": round(change.seconds, 3),
+            }
+        )
+        return
+    subject = subject_of(change.kind, change.value)
+    if not change.changed:
+        click.echo(f"{subject} is not paused", err=True)
+        return
+    until = f" until {iso(change.until_us)}" if change.until_us else ""
+    if not change.agents:
+        follows = "no agent is running"
+    elif waited:
+        follows = f"{change.obeying} of {change.agents} agents obey after {change.seconds:.1f} s"
+    else:
+        follows = f"{change.obeying} of {change.agents} agents obey already, the others from their next renewal on"
+    click.echo(f"{subject} {done}{until}; {follows}")

@@ -1,0 +1,69 @@
+"""Twins of the statements about pauses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.master.statements_base import StatementsBase
+from tests.simulation.master.tables import ALIVE, PauseRow, Record, Snapshot
+
+
+class PauseStatements(StatementsBase):
+    """Twins of ``pauses``."""
+
+    def pauses_pause(
+        self, old: Snapshot, kind: str, value: str, until_us: int | None, seconds: float | None, actor: str, reason: str
+    ) -> list[Record]:
+        now, pauses = self.now_us(), self.tables.pauses
+        until = now + int(seconds * 1e6) if until_us is None and seconds is not None else until_us
+        if until is not None and until <= now:
+            return []
+        for key in [key for key, row in pauses.items() if self._is_over(row) and key != (kind, value)]:
+            del pauses[key]
+        before = pauses.get((kind, value))
+        since = now if before is None or self._is_over(before) else before.at_us
+        pauses[kind, value] = PauseRow(until, actor, reason, since)
+        return [Record(version=self._next_version(), until_us=until, at_us=since)]
+
+    def pauses_resume(self, old: Snapshot, kind: str, value: str, actor: str, reason: str) -> list[Record]:
+        row = self.tables.pauses.pop((kind, value), None)
+        return [] if row is None or self._is_over(row) else [Record(version=self._next_version())]
+
+    def pauses_in_force(self, old: Snapshot) -> list[Record]:
+        now, version = self.now_us(), self.tables.pause_version
+        found = [
+            Record(
+                version=version, kind=kind, value=value, until_us=row.until_us,
+                left_seconds=None if row.until_us is None else (row.until_us - now) / 1e6, actor=row.actor,
+                reason=row.reason, at_us=row.at_us,
+            )
+            for (kind, value), row in sorted(self.tables.pauses.items())
+            if not self._is_over(row)
+        ]  # fmt: skip
+        names = ("kind", "value", "until_us", "left_seconds", "actor", "reason", "at_us")
+        return found or [Record(version=version, **dict.fromkeys(names))]
+
+    def pauses_obey(self, old: Snapshot, agent_id: bytes, version: int) -> list[Record]:
+        row = self.tables.agents.get(agent_id)
+        if row is None or row.state not in ALIVE:
+            return []
+        self.tables.agents[agent_id] = row._replace(pauses_obeyed=version)
+        return [Record(version=version)]
+
+    def pauses_followers(self, old: Snapshot, version: int) -> list[Record]:
+        followers: list[Any] = [
+            row for row in self.tables.agents.values() if row.state in ALIVE and row.mode in ("full", "execution")
+        ]
+        return [
+            Record(
+                id=row.id, name="", host="", pid=0, obeys=row.pauses_obeyed is not None and row.pauses_obeyed >= version
+            )
+            for row in sorted(followers, key=lambda row: (row.started_us, row.id))
+        ]
+
+    def _next_version(self) -> int:
+        self.tables.pause_version = max(self.tables.pause_version + 1, self.now_us())
+        return self.tables.pause_version
+
+    def _is_over(self, row: PauseRow) -> bool:
+        return row.until_us is not None and row.until_us <= self.now_us()
