@@ -135,11 +135,17 @@ def source(path: Path) -> str:
 
 @cache
 def tree(path: Path) -> ast.Module:
+    """The syntax tree of a module of the product, which many rules read."""
     return ast.parse(source(path))
 
 
 def over(check: Callable[[str, ast.Module], list[str]], *folders: str) -> list[str]:
-    return [found for path in files(*folders, suffix=".py") for found in check(place(path), tree(path))]
+    of_product = set(files(*PRODUCT, suffix=".py"))
+    return [
+        found
+        for path in files(*folders, suffix=".py")
+        for found in check(place(path), tree(path) if path in of_product else ast.parse(source(path)))
+    ]
 
 
 def apart_from(found: list[str], listed: dict[str, str]) -> list[str]:

@@ -85,7 +85,7 @@ class Module:
         classes = []
         for node in ast.walk(tree):
             match node:
-                case ast.Name(ctx=ast.Load()):
+                case ast.Name() if _is_read(node):
                     self.reads[node.id] += 1
                 case ast.Attribute():
                     self.attributes[node.attr] += 1
@@ -113,6 +113,10 @@ class Module:
     def _note_text(self, text: str) -> None:
         if _ONE_NAME.fullmatch(text):
             self.texts |= {text, *re.split("[.:]", text)}
+
+
+def _is_read(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
 
 
 def _definitions(path: str, owner: ast.Module | ast.ClassDef) -> Iterator[Definition]:
@@ -182,10 +186,12 @@ class _Uses:
             return True
         if self._attributes[name] > module.attributes[name]:
             return True
-        inside = Module("", ast.unparse(definition.node))
-        return module.attributes[name] > inside.attributes[name] or (
-            not definition.owner and module.reads[name] > inside.reads[name]
-        )
+        if not module.attributes[name] and not module.reads[name]:
+            return False
+        inside = list(ast.walk(definition.node))
+        attributes = sum(1 for node in inside if isinstance(node, ast.Attribute) and node.attr == name)
+        reads = sum(1 for node in inside if isinstance(node, ast.Name) and node.id == name and _is_read(node))
+        return module.attributes[name] > attributes or (not definition.owner and module.reads[name] > reads)
 
 
 def unused_settings(model: ast.Module, others: Collection[Module]) -> list[tuple[str, int]]:
