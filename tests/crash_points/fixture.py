@@ -165,7 +165,7 @@ class FaultyDeployment(Deployment):
 
     async def stop(self) -> None:
         await self.client.close()
-        self.kill()
+        await self.close()
 
     def kill(self) -> None:
         for agent in self.agents:

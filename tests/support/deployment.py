@@ -5,6 +5,7 @@ Every wait has a condition and a limit; no test sleeps for a fixed time and hope
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -102,6 +103,8 @@ class Deployment:
         self.dsn = dsn
         self.config = directory / "cluster.yaml"
         self.agents: list[AgentProcess] = []
+        self._reader: asyncpg.Connection[asyncpg.Record] | None = None
+        self._reading = asyncio.Lock()
         self.document: dict[str, Any] = {
             "cluster": cluster,
             "master": {"dsn": dsn},
@@ -142,14 +145,30 @@ class Deployment:
         return agent
 
     async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """Read the master through a connection of the test's own."""
-        connection = await asyncpg.connect(
-            self.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'}
-        )
-        try:
-            return await connection.fetch(query, *arguments)
-        finally:
-            await connection.close()
+        """Read the master through a connection of the test's own; one that broke is opened again."""
+        async with self._reading:
+            try:
+                return await (await self._connected()).fetch(query, *arguments)
+            except asyncpg.ConnectionDoesNotExistError:
+                return await (await self._connected()).fetch(query, *arguments)
+
+    async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        if self._reader is None or self._reader.is_closed():
+            schema = f'"{self.settings.schema_name()}"'
+            # Tests migrate under this connection, so it keeps no statement.
+            self._reader = await asyncpg.connect(
+                self.dsn, server_settings={"search_path": schema}, statement_cache_size=0
+            )
+        return self._reader
+
+    async def close(self) -> None:
+        """Kill the agents that still run, and close the test's own connection."""
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.kill_all()
+            agent.close()
+        if self._reader is not None:
+            self._reader.terminate()
 
     async def states(self) -> dict[str, int]:
         rows = await self.fetch("SELECT state::text, count(*) FROM job GROUP BY 1")

@@ -7,6 +7,7 @@ Each use has a database name of its own, so a connection of an earlier test that
 
 from __future__ import annotations
 
+import asyncio
 import io
 import secrets
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ _TABLES_WITH_ROWS = (
     " WHERE relkind = 'r' AND relnamespace = $1::regnamespace AND pg_relation_size(oid) > 0"
 )
 _SEQUENCES = "SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'S' AND relnamespace = $1::regnamespace"
+_TERMINATE = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1"
+_LOOKS_MAX = 1000
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class MigratedDatabases:
         """A test has ended; connections that are still open are closed."""
         name, after = urlsplit(dsn).path.removeprefix("/"), _new_name()
         admin = await self._connected()
-        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name)
+        await close_connections(admin, name)
         try:
             await admin.execute(f"ALTER DATABASE {name} RENAME TO {after}")
         except asyncpg.ObjectInUseError:
@@ -162,6 +165,17 @@ class MigratedDatabases:
 
     def _dsn(self, name: str) -> str:
         return urlunsplit(urlsplit(self._server)._replace(path=f"/{name}"))
+
+
+async def close_connections(admin: asyncpg.Connection[asyncpg.Record], database: str) -> None:
+    """End every connection to a database, and wait for the end, unless a program opens new ones again and again.
+
+    A statement that needs a database without connections looks for them, sleeps 100 ms, and looks again.
+    """
+    for _ in range(_LOOKS_MAX):
+        if not await admin.fetchval(_TERMINATE, database):
+            return
+        await asyncio.sleep(0.001)
 
 
 async def _schema_state(connection: asyncpg.Connection[asyncpg.Record]) -> list[tuple[Any, ...]]:

@@ -38,21 +38,35 @@ async def eventually(
 
     Args:
         seconds: what it takes at most on an idle machine.
-        pause: seconds between two questions.
+        pause: seconds between two questions at first.
     """
-    end = time.monotonic() + (limit := patient(seconds))
+    began, limit = time.monotonic(), patient(seconds)
+    asked = began
     while not (answer := await condition()):
-        if time.monotonic() >= end:
+        now = time.monotonic()
+        if now >= began + limit:
             raise AssertionError(f"waited {limit} s for {what if isinstance(what, str) else what()}")
-        await asyncio.sleep(pause)
+        await asyncio.sleep(_pause(pause, now - began, now - asked))
+        asked = time.monotonic()
     return answer
+
+
+def _pause(shortest: float, waited: float, took: float) -> float:
+    """Seconds to the next question: a twentieth of the wait so far, and never less than the last answer took.
+
+    Tests share the processors with what they wait for.
+    """
+    return max(shortest, min(waited / 20, 0.2), min(took, 1.0))
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str | Callable[[], str]) -> Any:
     """The first true answer of a condition, for a test without a loop; otherwise as ``eventually``."""
-    end = time.monotonic() + (limit := patient(seconds))
+    began, limit = time.monotonic(), patient(seconds)
+    asked = began
     while not (answer := condition()):
-        if time.monotonic() >= end:
+        now = time.monotonic()
+        if now >= began + limit:
             raise AssertionError(f"waited {limit} s for {what if isinstance(what, str) else what()}")
-        time.sleep(0.01)
+        time.sleep(_pause(0.01, now - began, now - asked))
+        asked = time.monotonic()
     return answer

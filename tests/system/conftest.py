@@ -19,10 +19,7 @@ async def deployment(tmp_path: Path, migrated_dsn: str, store_url: str, cluster_
     made = Deployment(tmp_path, migrated_dsn, store_url, cluster_name)
     made.document["master"]["schema"] = MIGRATED_SCHEMA
     yield made
-    for agent in made.agents:
-        if agent.process.poll() is None:
-            agent.kill_all()
-        agent.close()
+    await made.close()
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ async def test_live_answers_while_postgresql_is_stopped(
         assert (await get(port, "/live"))[0] == 200
         assert (await scrape(port))["jobmaster_lease_renewals_total:failed"] >= 1
     finally:
-        agent.kill_all()
+        await deployment.close()
 
 
 async def test_a_death_and_its_certificate_are_shown_by_the_successor(

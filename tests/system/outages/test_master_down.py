@@ -124,10 +124,7 @@ async def own(tmp_path: Path, postgres: PostgresServer, store_url: str, cluster_
     migrated = deployment.run("db", "migrate")
     assert migrated.returncode == 0, migrated.stdout + migrated.stderr
     yield deployment
-    for agent in deployment.agents:
-        if agent.process.poll() is None:
-            agent.kill_all()
-        agent.close()
+    await deployment.close()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from jobmaster.master.reports import Reader
 from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, patient
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -102,7 +102,7 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(
     async with listener(server_root / f"silent-{id(db)}", counted) as silent:
         connector = DatabaseConnector(behind(db, silent))
         for _ in range(3):
-            connection = await connector.connect(PATIENCE_SECONDS / 10, server_settings={})
+            connection = await connector.connect(patient(0.6), server_settings={})
             await connection.close()
     assert came == 1
 
