@@ -25,14 +25,14 @@ SPARK_TEST_PROCESSES ?= 2
 # A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
 # failed at first must be listed in tests/quarantine.toml.
 TESTS = $(BIN)/python -m tests.twice
-SHARED = $(TESTS) --first "-n $(1) --dist $(2)"
+SHARED = $(TESTS) --first "-n $(1) --dist $(2) --no-loadscope-reorder"
 
 # Tests start hundreds of interpreters. Without bytecode each of them compiles the product anew, and pytest rewrites every
 # assertion anew: a third of the time of a processor. Empty means: write it, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long test-clusters test-spark lint format bench lock clean
+.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-unmarked test-long test-clusters test-spark lint format bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,7 +73,11 @@ dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jo
 test: test-fast ## Everything: the fast part, then the slow one with the race drill 25 times
 	@$(MAKE) --no-print-directory test-long DRILL_RUNS=25
 
-test-fast: lint ## Static checks and every test not marked slow
+# The static checks need one processor, and the tests wait now and then: both at once.
+test-fast: $(STAMP) ## Static checks and every test not marked slow
+	@$(MAKE) --no-print-directory -j2 lint test-unmarked
+
+test-unmarked: $(STAMP)
 	@$(call SHARED,$(TEST_PROCESSES),loadfile) -m "not slow"
 
 # How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.

@@ -7,14 +7,16 @@ is imported before a fixture needs more.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
 
 MIGRATED_SCHEMA = "jobmaster_test"
 
-# Also for what the tests start: the demo, the example, the archiver.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark"))
+# Also for what the tests start: the demo, the archiver.
+SPARK = Path(__file__).parent / "support" / "spark"
+os.environ.setdefault("SPARK_CONF_DIR", str(SPARK))
+os.environ.setdefault("PYSPARK_PYTHON", str(SPARK / "worker_python"))
+os.environ.setdefault("TEST_PYTHON", sys.executable)
 
 
 # A shell that runs the tests in the background ignores SIGINT, and every program that they start would inherit that.
@@ -39,12 +44,36 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m "slow and ..."`, a file without the text of that mark is not imported: it has no such test."""
+    if not config.option.markexpr.startswith("slow and") or not collection_path.name.startswith("test_"):
+        return None
+    return b"mark.slow" not in collection_path.read_bytes() or None
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives as long as the process, so that the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before `-m` is applied: a test that wants the session has its mark."""
+    from tests.support.file_order import longest_first
+
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+    longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of the files that share a run by `--dist loadfile`."""
+    from tests.support.file_order import FileOrder
+
+    return FileOrder(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
@@ -91,11 +120,14 @@ def valkey_server(server_root: Path) -> Iterator[ValkeyServer]:
 @pytest.fixture
 async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
     """DSN of an empty database of this test's own; connections that are open at its end are closed."""
+    from tests.support.migrated_databases import close_connections
+
     name = f"test_{secrets.token_hex(6)}"
     admin = await asyncpg.connect(postgres_server.dsn)
     try:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
         yield urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+        await close_connections(admin, name)
         await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
         await admin.close()
