@@ -121,9 +121,10 @@ class StoreConnector:
 
     async def _claim(self, name: str, store: AgentStore) -> None:
         """Claim a store for the cluster. A store that was swapped is refused; one that was emptied is logged."""
-        proposed = new_id()
-        known = await self._master.stores.store_generation(name, proposed)
-        emptied = known != proposed and (await store.health()).generation is None
+        # Before the store is asked: another agent that starts for the first time may have written the generation to the
+        # master, and not to the store yet. A bucket exists only in a store that was initialised before.
+        known, served = await self._master.stores.store_generation(name, new_id())
+        emptied = served and (await store.health()).generation is None
         if await store.initialise(self._master.cluster.uid, known) != known:
             raise Refused(
                 f"agent store {name!r} holds another generation of this cluster than the master remembers",

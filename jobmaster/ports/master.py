@@ -28,6 +28,7 @@ from jobmaster.ports.master_answers import (
     RecordKind,
     Renewal,
     RowRef,
+    StoreGeneration,
     Swept,
     UnservedHandler,
     UnstorableEntry,
@@ -478,8 +479,8 @@ class Maintenance(Protocol):
 class Stores(Protocol):
     """Agent stores of the cluster."""
 
-    async def store_generation(self, name: str, proposed: bytes) -> bytes:
-        """The generation of a store in the master; ``proposed`` when the master had none."""
+    async def store_generation(self, name: str, proposed: bytes) -> StoreGeneration:
+        """The generation of a store in the master (``proposed`` when the master had none), and whether it has served."""
         ...
 
 

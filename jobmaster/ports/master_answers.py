@@ -79,6 +79,17 @@ class LeaderTick(NamedTuple):
     """An agent of greater weight could lead: it should take over."""
 
 
+# ------------------------------------------------------------ stores
+
+
+class StoreGeneration(NamedTuple):
+    """What the master knows of an agent store."""
+
+    generation: bytes
+    served: bool
+    """A bucket names the store, so it had been initialised before the master answered."""
+
+
 # ------------------------------------------------------------ jobs of owners
 
 

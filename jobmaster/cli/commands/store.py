@@ -87,7 +87,7 @@ async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -
             if name not in (None, store_name):
                 continue
             if master is not None:
-                known[store_name] = await master.stores.store_generation(store_name, new_id())
+                known[store_name] = (await master.stores.store_generation(store_name, new_id())).generation
                 await store.initialise(uid, known[store_name])
                 rows.append(store_record(store_name, await store.health(), uid, known[store_name]))
             else:

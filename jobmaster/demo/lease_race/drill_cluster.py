@@ -70,7 +70,8 @@ async def temporary_cluster(settings: ClusterSettings) -> AsyncIterator[ClusterS
 async def adopt_stores(master: Master, stores: dict[str, AgentStore]) -> None:
     """Load the functions into the stores, and exchange the generations with the master."""
     for name, store in stores.items():
-        await store.initialise(master.cluster.uid, await master.stores.store_generation(name, new_id()))
+        known = await master.stores.store_generation(name, new_id())
+        await store.initialise(master.cluster.uid, known.generation)
 
 
 @asynccontextmanager

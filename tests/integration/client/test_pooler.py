@@ -84,7 +84,8 @@ async def agent(direct: ClusterSettings) -> AsyncIterator[DrivenAgent]:
         master: Any = opened.master
         store: Any = opened.stores["default"]
         agent = DrivenAgent(master, store, "default")
-        await store.initialise(master.cluster.uid, await master.stores.store_generation("default", bytes(16)))
+        known = await master.stores.store_generation("default", bytes(16))
+        await store.initialise(master.cluster.uid, known.generation)
         await agent.start(handlers)
         await agent.open()
         yield agent

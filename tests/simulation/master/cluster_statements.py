@@ -46,7 +46,8 @@ class ClusterStatements(PauseStatements, RescueStatements):
         return []
 
     def stores_generation(self, old: Snapshot, name: str, proposed: bytes) -> list[Record]:
-        return [Record(generation=self.tables.stores.setdefault(name, proposed))]
+        served = any(bucket.store == name for bucket in self.tables.buckets.values())
+        return [Record(generation=self.tables.stores.setdefault(name, proposed), served=served)]
 
     def members_announce_stopping(self, old: Snapshot, agent_id: bytes) -> list[Record]:
         row = self.tables.agents.get(agent_id)

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Refused, StoreRefused, Unavailable
-from jobmaster.ports import StoreHealth
+from jobmaster.ports import StoreGeneration, StoreHealth
 from jobmaster_agents import store_connector
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.store_connector import AGAIN_SECONDS, VERIFY_SECONDS, StoreConnector
@@ -23,9 +23,10 @@ class GenerationMaster(MasterParts):
 
     def __init__(self) -> None:
         self.known: dict[str, bytes] = {}
+        self.served = False
 
-    async def store_generation(self, name: str, proposed: bytes) -> bytes:
-        return self.known.setdefault(name, proposed)
+    async def store_generation(self, name: str, proposed: bytes) -> StoreGeneration:
+        return StoreGeneration(self.known.setdefault(name, proposed), self.served)
 
 
 class Store:
@@ -112,6 +113,29 @@ async def test_another_store_that_refuses_keeps_no_agent_from_its_work(caplog: p
     assert [record.getMessage() for record in caplog.records] == [Event.STORE_UNFIT]
     with pytest.raises(Refused, match="another generation"):
         await begun.tick()
+
+
+async def test_two_agents_that_start_for_the_first_time_find_no_emptied_store(caplog: pytest.LogCaptureFixture) -> None:
+    """One has written the generation to the master and not yet to the store, when the other looks at both."""
+    master, store = GenerationMaster(), Store()
+    first, second = (
+        StoreConnector(master, cast("dict[str, AgentStore]", {"own": store}), EventLog()) for _ in range(2)
+    )
+    store.silent = True
+    waiting = asyncio.ensure_future(first.connect(needed="own"))
+    await until(lambda: "own" in master.known, "the generation in the master")
+    store.silent = False
+    await second.connect(needed="own")
+    waiting.cancel()
+    assert store.generation == master.known["own"]
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_store_that_served_and_holds_nothing_was_emptied(caplog: pytest.LogCaptureFixture) -> None:
+    master, store = GenerationMaster(), Store()
+    master.known["own"], master.served = b"g" * 16, True
+    await StoreConnector(master, cast("dict[str, AgentStore]", {"own": store}), EventLog()).connect(needed="own")
+    assert [record.getMessage() for record in caplog.records] == [Event.STORE_EMPTIED]
 
 
 async def test_settings_that_were_changed_at_run_time_are_named_once(

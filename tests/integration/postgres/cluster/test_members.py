@@ -397,8 +397,16 @@ async def test_rows_of_a_bucket_are_paged_in_id_order(db: MasterFixture) -> None
 
 async def test_generations_of_stores_are_remembered_from_the_first(db: MasterFixture) -> None:
     first, second = new_id(), new_id()
-    assert await db.master.stores.store_generation("store", first) == first
-    assert await db.master.stores.store_generation("store", second) == first
+    assert (await db.master.stores.store_generation("store", first)).generation == first
+    assert (await db.master.stores.store_generation("store", second)).generation == first
+
+
+async def test_a_store_has_served_once_a_bucket_names_it(db: MasterFixture) -> None:
+    known = await db.master.stores.store_generation("store", new_id())
+    assert not known.served
+    await db.bucket()
+    assert await db.master.stores.store_generation("store", new_id()) == (known.generation, True)
+    assert not (await db.master.stores.store_generation("another", new_id())).served
 
 
 async def test_states_of_many(db: MasterFixture) -> None:
