@@ -402,11 +402,11 @@ async def test_generations_of_stores_are_remembered_from_the_first(db: MasterFix
 
 
 async def test_a_store_has_served_once_a_bucket_names_it(db: MasterFixture) -> None:
-    known = await db.master.stores.store_generation("store", new_id())
-    assert not known.served
-    await db.bucket()
-    assert await db.master.stores.store_generation("store", new_id()) == (known.generation, True)
-    assert not (await db.master.stores.store_generation("another", new_id())).served
+    first, second = new_id(), new_id()
+    assert await db.master.stores.store_generation("store", first) == (first, True), "the bucket of the fixture"
+    assert await db.master.stores.store_generation("another", second) == (second, False)
+    await db.sql.execute("DELETE FROM bucket")
+    assert await db.master.stores.store_generation("store", second) == (first, False)
 
 
 async def test_states_of_many(db: MasterFixture) -> None:
