@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.jobs.changes import ChangeOptions
     from jobmaster.client.jobs.listing import JobFilters
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         WaitTimeout,
     )
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
+    from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.settings.model import ClusterSettings
@@ -71,6 +73,8 @@ __all__ = [
     "BulkSummary",
     "Call",
     "Cancel",
+    "ChangeEffect",
+    "ChangeOptions",
     "ClockSkew",
     "Cluster",
     "ClusterSettings",
@@ -87,6 +91,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidDueTime",
     "InvalidSettings",
+    "JobChange",
     "JobContext",
     "JobFailed",
     "JobFilters",
@@ -134,6 +139,8 @@ _MODULE_OF = {
     "BulkSummary": "jobmaster.client.bulk",
     "Call": "jobmaster.handlers",
     "Cancel": "jobmaster.handlers",
+    "ChangeEffect": "jobmaster.model.job_change",
+    "ChangeOptions": "jobmaster.client.jobs.changes",
     "ClockSkew": "jobmaster.model.errors",
     "Cluster": "jobmaster.client.cluster",
     "ClusterSettings": "jobmaster.settings.model",
@@ -150,6 +157,7 @@ _MODULE_OF = {
     "InvalidArguments": "jobmaster.model.errors",
     "InvalidDueTime": "jobmaster.model.errors",
     "InvalidSettings": "jobmaster.settings.problems",
+    "JobChange": "jobmaster.model.job_change",
     "JobContext": "jobmaster.handlers",
     "JobFailed": "jobmaster.model.errors",
     "JobFilters": "jobmaster.client.jobs.listing",

@@ -48,6 +48,11 @@ def encode_entry(entry: Entry) -> bytes:
     return _PACK.encode(entry)
 
 
+def encode_identity(job_id: bytes, token: int) -> bytes:
+    """Id and token as they stand in an encoded entry, after its first byte; the Lua functions compare these bytes."""
+    return _PACK.encode((job_id, token))[1:]
+
+
 def decode_entry(data: bytes) -> Entry:
     """One job; ``msgspec.DecodeError`` when the bytes are none."""
     return _ENTRY.decode(data)

@@ -17,11 +17,12 @@ from jobmaster.agentstore.health import health_of, parse_config, parse_info
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.agentstore.wake_wait import FinishedSubscriptions, WakeWaiter
-from jobmaster.codec import ID_AT
+from jobmaster.codec import ID_AT, encode_identity
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry
-from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.settings.model import StoreSettings
 
 SUBMIT = function("submit")
@@ -31,6 +32,7 @@ REQUEST_CANCEL = function("request_cancel")
 FREEZE = function("freeze")
 FIND = function("find")
 DEPTH = function("depth")
+RECALL = function("recall")
 
 
 def found_in(answer: Answer) -> dict[bytes, Entry]:
@@ -153,6 +155,20 @@ class ProducerStore:
         """Request that the owner cancels a job; a wake token makes it read the request at once. OK, NO_BUCKET or CLOSED."""
         keys = self.keys.bucket(bucket_id)
         return status_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
+
+    async def recall(self, job_id: bytes, identity: Identity, due_us: int, scan_max: int) -> Recall:
+        """Take the copy of this identity out of its bucket, unless it has been claimed. Of ``pending`` only the first
+        ``scan_max`` are looked through.
+
+        Raises:
+            OutcomeUnknown: it may be out; the same call again answers so.
+        """
+        keys = self.keys.bucket(identity.bucket_id)
+        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending)
+        which = encode_identity(job_id, identity.token)
+        arguments = (identity.bucket_epoch, which, due_us, scan_max, keys.claimed_prefix)
+        answer = await self._calls.function(RECALL, of_bucket, arguments)
+        return Recall(answer[1].decode()) if status_of(answer) is ReplyStatus.OK else Recall.ABSENT
 
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
         """Write an operator's freeze where producers and the owner read it at once. OK, NO_BUCKET, FENCED or CLOSED."""

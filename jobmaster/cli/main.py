@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("jobmaster.cli.commands.dev:dev_group", "Run a development cluster with embedded servers."),
     "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
-    "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, cancel and retry jobs."),
+    "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, change, cancel and retry jobs."),
     "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pause": ("jobmaster.cli.commands.pause:pause", "Stop the starts of a handler, a lane, a priority or a tag."),
     "pauses": ("jobmaster.cli.commands.pause:pauses", "List the pauses in force."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from uuid import UUID
@@ -12,6 +13,7 @@ from uuid import UUID
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
 from jobmaster.client.jobs.existence import ExistenceCheck
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
 from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
@@ -32,7 +34,8 @@ from jobmaster.handlers import Call, Handlers
 from jobmaster.handlers.call import parts
 from jobmaster.model import ids
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown
-from jobmaster.model.job import Durability, JobState, Receipt
+from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel, Receipt
+from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.ports import ClientMaster, ClientStore
@@ -454,6 +457,50 @@ class Cluster:
         A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it reads the request."""
         job_id, bucket_id = ref_of(job)
         return await self._job_lookup.cancel(job_id, bucket_id, actor=actor)
+
+    async def change(self, job: JobRef, *, actor: str = "client", **options: Unpack[ChangeOptions]) -> JobChange:
+        """Give a job that waits another due time, priority or lane, all in one write; ``effect`` of the answer is ``CHANGED``
+        when that took effect before the job started, and names the reason otherwise.
+
+        A job that lies in a bucket is taken out of it, and waits in the master again. One that an agent has in memory is not
+        changed any more. The same change again is safe.
+
+        Args:
+            actor: stands in the operator log.
+            options: see ``ChangeOptions``.
+
+        Raises:
+            InputError: no value, a wrong one (InvalidDueTime, UnknownLane), or a due time at which the job has expired;
+                nothing was changed.
+            NotFound: neither the master nor a bucket has the job.
+            Conflict: the job is on its way between the master and a bucket, and was not changed: call it again.
+            OutcomeUnknown: an answer was lost: call it again.
+            Unavailable: the master, or the store of its bucket, does not answer.
+        """
+        job_id, bucket_id = ref_of(job)
+        new = check_change_options(options, self.settings.limits, self._clock.wall_us())
+        parts = (self.master, self.stores, self._buckets, self._job_lookup, self._router(), self._clock)
+        return await JobChanger(*parts).change(job_id, bucket_id, new, actor)
+
+    async def reschedule(
+        self, job: JobRef, *, at: datetime | None = None, after: float | timedelta | None = None, actor: str = "client"
+    ) -> JobChange:
+        """``change`` of the due time: ``at`` an aware time, or ``after`` seconds from now. A time in the past means now."""
+        return await self.change(job, actor=actor, **due_options(at, after))
+
+    async def reprioritise(
+        self, job: JobRef, priority: Priority | int | PriorityLabel, *, actor: str = "client"
+    ) -> JobChange:
+        """``change`` of the priority."""
+        return await self.change(job, priority=priority, actor=actor)
+
+    async def move(self, job: JobRef, lane: str, *, actor: str = "client") -> JobChange:
+        """``change`` of the lane."""
+        return await self.change(job, lane=lane, actor=actor)
+
+    async def run_now(self, job: JobRef, *, actor: str = "client") -> JobChange:
+        """``change`` of the due time to the present. A job that is overdue keeps its place among the others."""
+        return await self.change(job, after=0.0, actor=actor)
 
     async def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
         """Confirm a run of a handler declared with ``confirm="explicit"`` from outside, while it runs or within its

@@ -38,19 +38,23 @@ class JobLookup:
         """
         view = await self._master.queries.get(job_id)
         if view is None:
-            found = await self._find(job_id, bucket_id)
+            found = await self.find_copy(job_id, bucket_id)
             # Between the two looks it may have got its row.
             view = await self._master.queries.get(job_id) if found is None else await self._of_copy(*found)
         if view is None:
-            raise _not_found(job_id)
+            raise not_found(job_id)
         return view
 
     async def _of_copy(self, entry: Entry, handle: BucketHandle) -> JobView:
         try:
-            claimed = await self._stores[handle.store_handle.name].is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
+            claimed = await self.is_claimed(entry, handle)
         except JobMasterError:
             claimed = False
-        return _view(entry, handle, claimed)
+        return view_of(entry, handle, claimed)
+
+    async def is_claimed(self, entry: Entry, handle: BucketHandle) -> bool:
+        """True when an agent has this copy in memory."""
+        return await self._stores[handle.store_handle.name].is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
 
     async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
         """Request the cancellation; the state after the request. A job in flight has a flag then and ends as CANCELLED
@@ -61,7 +65,7 @@ class JobLookup:
         """
         state = await self._master.requests.cancel(job_id, tombstone=None, actor=actor)
         if state is None:
-            found = await self._find(job_id, bucket_id)
+            found = await self.find_copy(job_id, bucket_id)
             if found is None:
                 state = await self._master.requests.cancel(job_id, tombstone=None, actor=actor)
             else:
@@ -72,7 +76,7 @@ class JobLookup:
                 state = await self._master.requests.cancel(job_id, tombstone=tombstone, actor=actor)
                 await self._notify(handle, job_id)
             if state is None:
-                raise _not_found(job_id)
+                raise not_found(job_id)
         if state in IN_FLIGHT_STATES:
             await self._notify_owner(job_id)
         return state
@@ -80,12 +84,17 @@ class JobLookup:
     async def _notify_owner(self, job_id: bytes) -> None:
         view = await self._master.queries.get(job_id)
         if view is not None and view.bucket_id is not None:
-            handle = self._buckets.handle(view.bucket_id)
-            if handle is None:
-                await self._buckets.renew()
-                handle = self._buckets.handle(view.bucket_id)
+            handle = await self.bucket(view.bucket_id)
             if handle is not None:
                 await self._notify(handle, job_id)
+
+    async def bucket(self, bucket_id: bytes) -> BucketHandle | None:
+        """A bucket that may hold jobs, by id; ``None``: there is none, or it lies in a store that is unknown here."""
+        handle = self._buckets.handle(bucket_id)
+        if handle is None:
+            await self._buckets.renew()
+            handle = self._buckets.handle(bucket_id)
+        return handle
 
     async def _notify(self, handle: BucketHandle, job_id: bytes) -> None:
         """A hint only: the row decides, and the owner reads its flags with every heartbeat."""
@@ -94,7 +103,8 @@ class JobLookup:
         except JobMasterError:
             pass
 
-    async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, BucketHandle] | None:
+    async def find_copy(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, BucketHandle] | None:
+        """The copy of a job in a bucket, with the bucket; ``bucket_id`` is looked into first."""
         await self._buckets.fresh()
         if bucket_id is not None and (handle := self._buckets.handle(bucket_id)) is not None:
             found = await copies(self._stores, [job_id], [handle])
@@ -175,7 +185,8 @@ async def _copies_in(
                 found.setdefault(job_id, (entry, handle))
 
 
-def _view(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
+def view_of(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
+    """A job without a row, as its copy in a bucket shows it."""
     waiting = JobState.SAVE_PENDING if entry.token == 1 else JobState.ASSIGNED
     return JobView(
         id_bytes=entry.id,
@@ -194,7 +205,8 @@ def _view(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
     )
 
 
-def _not_found(job_id: bytes) -> NotFound:
+def not_found(job_id: bytes) -> NotFound:
+    """The error for an id that neither the master nor a bucket has."""
     return NotFound(
         f"there is no job {ids.text(job_id)}",
         hint="it may be in an agent's hands without a row yet, or be older than the retention",

@@ -12,7 +12,7 @@ from jobmaster.codec import encode_headers
 from jobmaster.handlers import check_lane, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
-from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority
+from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
 from jobmaster.model.job_view import EPOCH
 from jobmaster.settings.model import Limits
 
@@ -37,7 +37,7 @@ class BulkOptions(TypedDict, total=False):
     """Due at this time (aware). A time in the past means at once."""
     after: float | timedelta
     """Due this many seconds from now by this machine's clock."""
-    priority: Priority | int | Literal["very_low", "low", "medium", "high", "critical"]
+    priority: Priority | int | PriorityLabel
     lane: str
     durability: Durability | Literal["store", "store_fsync", "master"]
     """What the acknowledgement promises; it is never downgraded silently."""
@@ -112,7 +112,10 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         )
     get = given.get
     key = get("idempotency_key")
-    due_us, expires_us = _due_us(get("at"), get("after"), now_us, limits), _expires_us(get("expires"), now_us, limits)
+    due_us, expires_us = (
+        due_time_us(get("at"), get("after"), now_us, limits),
+        _expires_us(get("expires"), now_us, limits),
+    )
     if expires_us is not None and expires_us <= due_us:
         raise InvalidDueTime(
             "'expires' is not after the due time: the job could never start",
@@ -136,7 +139,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
     return CheckedOptions(
         due_us=due_us,
         headers=data,
-        priority=_choice(Priority.parse, get("priority")),
+        priority=check_priority(get("priority")),
         lane=None if (lane := get("lane")) is None else check_lane(lane),
         durability=_durability(get("durability")),
         on_full=_choice(OnFull, get("on_full")),
@@ -157,6 +160,12 @@ def refuse_in_transaction(options: SubmitOptions) -> None:
             raise InputError(
                 f"{name!r} has no meaning inside a transaction: the job is as safe as its commit", hint="leave it out"
             )
+
+
+def check_priority(value: object) -> Priority | None:
+    """A priority from its label or number; ``InputError`` for any other value."""
+    priority: Priority | None = _choice(Priority.parse, value)
+    return priority
 
 
 def _choice(kind: Any, value: object) -> Any:
@@ -190,8 +199,12 @@ def _refuses_unserved(value: object) -> bool:
     return value == "raise"
 
 
-def _due_us(at: object, after: object, now_us: int, limits: Limits) -> int:
-    """Microseconds since 1970; 0 = at once (also for a time in the past)."""
+def due_time_us(at: object, after: object, now_us: int, limits: Limits) -> int:
+    """Microseconds since 1970 of one of two options; 0 = at once (also for a time in the past, and without both).
+
+    Raises:
+        InvalidDueTime: both are given, one is no time, or it is beyond ``limits.due_ahead_days``.
+    """
     if at is not None and after is not None:
         raise InvalidDueTime("both 'at' and 'after' are given", hint="a job has one due time")
     if at is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from jobmaster.model import ids
-from jobmaster.model.job import Durability, JobState
+from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
+from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import JobView
 from jobmaster.model.response import response_schema
 
@@ -37,6 +39,24 @@ class Follows(Protocol):
 
     async def cancel(self, job: JobReceipt[Any]) -> JobState:
         """Request the cancellation."""
+        ...
+
+    async def reschedule(
+        self, job: JobReceipt[Any], *, at: datetime | None = None, after: float | timedelta | None = None
+    ) -> JobChange:
+        """Change its due time."""
+        ...
+
+    async def reprioritise(self, job: JobReceipt[Any], priority: Priority | int | PriorityLabel) -> JobChange:
+        """Change its priority."""
+        ...
+
+    async def move(self, job: JobReceipt[Any], lane: str) -> JobChange:
+        """Change its lane."""
+        ...
+
+    async def run_now(self, job: JobReceipt[Any]) -> JobChange:
+        """Make it due now."""
         ...
 
 
@@ -97,3 +117,19 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     async def cancel(self) -> JobState:
         """Request the cancellation; the state after the request."""
         return await self.cluster.cancel(self)
+
+    async def reschedule(self, *, at: datetime | None = None, after: float | timedelta | None = None) -> JobChange:
+        """Give it another due time, unless it has started; see ``Cluster.change``."""
+        return await self.cluster.reschedule(self, at=at, after=after)
+
+    async def reprioritise(self, priority: Priority | int | PriorityLabel) -> JobChange:
+        """Give it another priority, unless it has started; see ``Cluster.change``."""
+        return await self.cluster.reprioritise(self, priority)
+
+    async def move(self, lane: str) -> JobChange:
+        """Move it to another lane, unless it has started; see ``Cluster.change``."""
+        return await self.cluster.move(self, lane)
+
+    async def run_now(self) -> JobChange:
+        """Make it due now, unless it has started; see ``Cluster.change``."""
+        return await self.cluster.run_now(self)

@@ -24,6 +24,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
@@ -31,6 +32,7 @@ from uuid import UUID
 from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.options import BulkOptions, SubmitOptions
@@ -38,7 +40,8 @@ from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
-from jobmaster.model.job import Durability, JobState
+from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
+from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
@@ -111,6 +114,18 @@ class SyncReceipt(Generic[R]):
 
     def cancel(self) -> JobState:
         return self._cluster.cancel(self._receipt)
+
+    def reschedule(self, *, at: datetime | None = None, after: float | timedelta | None = None) -> JobChange:
+        return self._cluster.reschedule(self._receipt, at=at, after=after)
+
+    def reprioritise(self, priority: Priority | int | PriorityLabel) -> JobChange:
+        return self._cluster.reprioritise(self._receipt, priority)
+
+    def move(self, lane: str) -> JobChange:
+        return self._cluster.move(self._receipt, lane)
+
+    def run_now(self) -> JobChange:
+        return self._cluster.run_now(self._receipt)
 
 
 SyncJobRef = JobRef | SyncReceipt[Any]
@@ -329,6 +344,35 @@ class SyncCluster:
     def cancel(self, job: SyncJobRef, *, actor: str = "client") -> JobState:
         """See ``Cluster.cancel``."""
         return self._call(lambda cluster: cluster.cancel(_plain(job), actor=actor))
+
+    def change(self, job: SyncJobRef, *, actor: str = "client", **options: Unpack[ChangeOptions]) -> JobChange:
+        """See ``Cluster.change``."""
+        return self._call(lambda cluster: cluster.change(_plain(job), actor=actor, **options))
+
+    def reschedule(
+        self,
+        job: SyncJobRef,
+        *,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        actor: str = "client",
+    ) -> JobChange:
+        """See ``Cluster.reschedule``."""
+        return self._call(lambda cluster: cluster.reschedule(_plain(job), at=at, after=after, actor=actor))
+
+    def reprioritise(
+        self, job: SyncJobRef, priority: Priority | int | PriorityLabel, *, actor: str = "client"
+    ) -> JobChange:
+        """See ``Cluster.reprioritise``."""
+        return self._call(lambda cluster: cluster.reprioritise(_plain(job), priority, actor=actor))
+
+    def move(self, job: SyncJobRef, lane: str, *, actor: str = "client") -> JobChange:
+        """See ``Cluster.move``."""
+        return self._call(lambda cluster: cluster.move(_plain(job), lane, actor=actor))
+
+    def run_now(self, job: SyncJobRef, *, actor: str = "client") -> JobChange:
+        """See ``Cluster.run_now``."""
+        return self._call(lambda cluster: cluster.run_now(_plain(job), actor=actor))
 
     def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
         """As ``Cluster.confirm_run``."""

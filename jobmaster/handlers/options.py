@@ -14,7 +14,7 @@ import msgspec
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.model.errors import ConfigError, InputError
-from jobmaster.model.job import Confirm, Delivery, Priority, RunMode, StartRule
+from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -33,7 +33,7 @@ class JobOptions(TypedDict, total=False):
 
     name: str
     """Name in the cluster; an explicit one survives moving the function. Default: ``module.qualname``."""
-    priority: Priority | Literal["very_low", "low", "medium", "high", "critical"]
+    priority: Priority | PriorityLabel
     lane: str
     timeout: float | timedelta
     """Seconds that one attempt may run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobmaster.master.buckets import Buckets
+from jobmaster.master.changes import Changes
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
 from jobmaster.master.driver.transaction_pool import TransactionPool
 from jobmaster.master.intake import Intake
@@ -46,6 +47,7 @@ class Master:
         self._pools: tuple[ConnectionPool, ...] = ()
         self.intake = Intake(data, schema)
         self.requests = Requests(data)
+        self.changes = Changes(data)
         self.queries = Queries(data)
         self.outcomes = Outcomes(data)
         self.onboarding = Onboarding(data)

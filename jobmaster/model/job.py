@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,10 @@ class Priority(IntEnum):
         elif type(value) in (int, cls) and value in cls._value2member_map_:  # True is no priority
             return cls(value)
         raise ValueError(f"unknown priority {value!r}; valid are {', '.join(p.label for p in cls)}")
+
+
+PriorityLabel = Literal["very_low", "low", "medium", "high", "critical"]
+"""The names of ``Priority``, for signatures."""
 
 
 class Durability(StrEnum):

@@ -13,6 +13,9 @@ Ids are 16 bytes, times are microseconds since 1970 by the answering server's cl
 from __future__ import annotations
 
 from jobmaster.ports.client import (
+    ChangeMaster,
+    Changes,
+    ChangeStore,
     ClientMaster,
     ClientStore,
     FinishedStore,
@@ -126,6 +129,7 @@ from jobmaster.ports.store_answers import (
     Claimed,
     KeptPage,
     Page,
+    Recall,
     ReplyStatus,
     StoreHealth,
     Submitted,
@@ -147,6 +151,9 @@ __all__ = [
     "CancellationOutcomes",
     "CancellationStore",
     "CancelledRow",
+    "ChangeMaster",
+    "ChangeStore",
+    "Changes",
     "Claimed",
     "ClaimerStore",
     "ClientMaster",
@@ -208,6 +215,7 @@ __all__ = [
     "Quarantine",
     "Queries",
     "ReachStore",
+    "Recall",
     "RecordKind",
     "RecoveryOutcomes",
     "Release",

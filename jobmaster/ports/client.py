@@ -10,13 +10,14 @@ from typing import Any, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import JobState, NewJob
+from jobmaster.model.job import Entry, JobState, NewJob
+from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, SentBefore, Written, WrittenPause
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
-from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ the master
@@ -61,6 +62,24 @@ class Requests(Protocol):
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
     ) -> tuple[bool, JobState | None]:
         """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
+        ...
+
+
+class Changes(Protocol):
+    """Changes of jobs that wait: due time, priority and lane."""
+
+    async def change_held(self, job_id: bytes, new: NewValues, actor: str) -> ChangedRow | None:
+        """A HELD row gets the new values; ``None``: it is not HELD, or expires before it would be due."""
+        ...
+
+    async def assign_copy(self, bucket_id: bytes, epoch: int, priority: int, lane: str, copy: Entry) -> bool:
+        """A job without a row gets one: ASSIGNED, under the identity of its copy in an ACTIVE bucket of this epoch;
+        ``False``: it has a row, or the bucket takes none."""
+        ...
+
+    async def hold_recalled(self, job_id: bytes, identity: Identity, new: NewValues, actor: str) -> ChangedRow | None:
+        """An ASSIGNED row of this identity -> HELD with the new values, or CANCELLED after a cancel request; ``None``: it has
+        another identity or state."""
         ...
 
 
@@ -148,6 +167,16 @@ class LookupMaster(Protocol):
     def requests(self) -> Requests: ...
 
 
+class ChangeMaster(Protocol):
+    """For changes of one job."""
+
+    @property
+    def queries(self) -> Queries: ...
+
+    @property
+    def changes(self) -> Changes: ...
+
+
 class PlacementMaster(Protocol):
     """For jobs that a producer puts into a bucket through the master."""
 
@@ -158,7 +187,7 @@ class PlacementMaster(Protocol):
     def onboarding(self) -> Release: ...
 
 
-class ClientMaster(LookupMaster, PlacementMaster, Protocol):
+class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, Protocol):
     """For clients."""
 
     @property
@@ -207,6 +236,19 @@ class LookupStore(FindStore, Protocol):
         ...
 
 
+class ChangeStore(HintStore, Protocol):
+    """For changes of one job."""
+
+    async def recall(self, job_id: bytes, identity: Identity, due_us: int, scan_max: int) -> Recall:
+        """Take the copy of this identity out of its bucket, unless it has been claimed.
+
+        Args:
+            due_us: its due time, 0 = at once.
+            scan_max: how many of the jobs that wait without a row are looked through.
+        """
+        ...
+
+
 class FinishedStore(Protocol):
     """For the wait for results."""
 
@@ -216,5 +258,5 @@ class FinishedStore(Protocol):
         ...
 
 
-class ClientStore(PlacementStore, AntiEntropyStore, LookupStore, FinishedStore, HintStore, Protocol):
+class ClientStore(PlacementStore, AntiEntropyStore, LookupStore, ChangeStore, FinishedStore, Protocol):
     """For clients."""

@@ -29,6 +29,17 @@ class ReplyStatus(StrEnum):
     """The bucket is fenced, but the store lease of its former owner has not ended yet."""
 
 
+class Recall(StrEnum):
+    """Answer to the recall of a copy."""
+
+    RECALLED = "recalled"
+    """It was taken out of the bucket, by this call or by an earlier one of the same client."""
+    CLAIMED = "claimed"
+    """An agent has it in memory."""
+    ABSENT = "absent"
+    """It does not lie there: it may be on its way into the bucket, or the bucket has another owner."""
+
+
 class Submitted(NamedTuple):
     status: ReplyStatus
     depth: int

@@ -35,6 +35,8 @@ class JobEvent(StrEnum):
     """Graceful exit, no handler, anti-entropy, refused put."""
     RESCUE = "rescue"
     """token + 1."""
+    CHANGE = "change"
+    """Another due time, priority or lane, before the job has started."""
     ABANDON = "abandon"
     """Rescue of a job that may be started at most once, and was."""
     AWAIT_CONFIRMATION = "await_confirmation"
@@ -63,6 +65,8 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     **{(state, JobEvent.RETRY_HERE): S.ASSIGNED for state in _OWNED},
     **{(state, JobEvent.RELEASE): S.HELD for state in _OWNED},
     **{(state, JobEvent.RESCUE): S.HELD for state in _OWNED},
+    (S.HELD, JobEvent.CHANGE): S.HELD,
+    (S.ASSIGNED, JobEvent.CHANGE): S.HELD,
     (S.PROCESSING, JobEvent.ABANDON): S.FAILED,
     (S.ASSIGNED, JobEvent.AWAIT_CONFIRMATION): S.WAITING,
     (S.PROCESSING, JobEvent.AWAIT_CONFIRMATION): S.WAITING,

@@ -27,6 +27,7 @@ LONG = {
 FRAGMENTS = {
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
     "jobmaster/master/schema/index_building.py": "how an index is built while others write; read beside the migrations",
+    "jobmaster/master/changes.py": "one part of the master, as its neighbours",
     "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
     "jobmaster/master/maintenance.py": "one part of the master, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",

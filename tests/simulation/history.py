@@ -96,6 +96,7 @@ class History:
         self.master_offset_us = 0
         self.store_offset_us = 0
         self.master = MasterServer("master", self.loop, ClusterStatements(self._master_us, self.audit, without))
+        self.audit.now_us = self._master_us
         self.audit.terminate = self.master.terminate
         self.master.statement_bytes = self.nemesis.statement_bytes
         self.stores = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobmaster.cli.commands.job import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso

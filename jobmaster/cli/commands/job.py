@@ -1,23 +1,24 @@
-"""``jobmaster job``: submit, find, cancel and retry jobs."""
+"""``jobmaster job``: submit, find, cancel and retry jobs; the commands that change them are in ``job_changes``."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands import job_changes
+from jobmaster.cli.commands.job_inputs import DURATION, PRIORITIES, TIME_BOUND, job_id_of, moment, with_cluster
 from jobmaster.cli.commands.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
-from jobmaster.cli.id_prefix import id_range
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
+from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
-from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, NotFound
+from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
-from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState, Priority
+from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState
 from jobmaster.model.job_view import JobView
 
 if TYPE_CHECKING:
@@ -26,49 +27,16 @@ if TYPE_CHECKING:
     from jobmaster.rules.unserved_cause import UnservedCause
     from jobmaster.settings.model import ClusterSettings
 
-PRIORITIES = [level.label for level in reversed(Priority)]
 LISTED_MAX = 100_000
-
-
-class Duration(click.ParamType[float]):
-    """``30s``, ``5m``, ``1h30m`` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from jobmaster.units import UnitError, parse_duration
-
-        try:
-            return float(parse_duration(str(value)))
-        except UnitError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
-
-
-class TimeBound(click.ParamType[Any]):
-    """``30m``, ``2h``, ``7d``: so long ago; or an ISO 8601 time with zone."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from jobmaster.units import UnitError, parse_duration
-
-        try:
-            return float(parse_duration(str(value)))
-        except UnitError as error:
-            if "T" in str(value).upper() or "-" in str(value)[1:]:
-                return _moment(
-                    str(value), f"--{param.name}" if param is not None and param.name else "the time", InputError
-                )
-            self.fail(f"{value!r}: {error}; or give a time such as 2030-01-31T12:00:00Z", param, ctx)
-
-
-DURATION = Duration()
-TIME_BOUND = TimeBound()
 
 
 @click.group("job")
 def job_group() -> None:
-    """Submit, find, cancel and retry jobs."""
+    """Submit, find, change, cancel and retry jobs."""
+
+
+for command in job_changes.COMMANDS:
+    job_group.add_command(command)
 
 
 # ---------------------------------------------------------------- submit
@@ -135,7 +103,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
         await cluster.wait(receipt, timeout=within)
         return record, await cluster.get(receipt)
 
-    record, view = run_async(_with_cluster(invocation.settings, work))
+    record, view = run_async(with_cluster(invocation.settings, work))
     if view is not None:
         record = {**job_record(view), "level": record["level"], "duplicate": record["duplicate"]}
     emit_record(record, as_json=invocation.json)
@@ -176,7 +144,7 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
     """The given options, by the names of the client."""
     options = {name: value for name, value in given.items() if value not in (None, (), False)}
     if "at" in options:
-        options["at"] = _moment(options["at"], "--at")
+        options["at"] = moment(options["at"], "--at")
     if "key" in options:
         options["idempotency_key"] = options.pop("key")
     if "metadata" in options:
@@ -186,19 +154,6 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
             raise InputError(f"--meta {wrong[0]!r} is not KEY=TEXT")
         options["metadata"] = {name: value for name, _, value in pairs}
     return options
-
-
-def _moment(value: str, option: str, wrong: type[InputError] = InvalidDueTime) -> Any:
-    from datetime import datetime
-
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError:
-        raise wrong(f"{option} {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
-    if moment.tzinfo is None:
-        whole = moment.isoformat()
-        raise wrong(f"{option} {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
-    return moment
 
 
 # ---------------------------------------------------------------- find
@@ -241,7 +196,7 @@ def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: st
             last = page[-1]
         return found
 
-    records = [listed(view) for view in run_async(_with_cluster(invocation.settings, work))]
+    records = [listed(view) for view in run_async(with_cluster(invocation.settings, work))]
     emit_rows(records, LIST_COLUMNS, as_json=invocation.json, empty="no jobs")
 
 
@@ -260,7 +215,7 @@ def show(invocation: Invocation, job: str) -> None:
         view = await _view(cluster, invocation.settings, job)
         return view, await _cause(cluster, view), await _pauses(cluster, view)
 
-    view, cause, pauses = run_async(_with_cluster(invocation.settings, work))
+    view, cause, pauses = run_async(with_cluster(invocation.settings, work))
     emit_record(job_record(view, cause, pauses), as_json=invocation.json)
 
 
@@ -279,7 +234,7 @@ def timeline_(invocation: Invocation, job: str) -> None:
         view = await _view(cluster, invocation.settings, job)
         return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view))
 
-    lines = run_async(_with_cluster(invocation.settings, work))
+    lines = run_async(with_cluster(invocation.settings, work))
     if invocation.json:
         emit_json(lines)
     else:
@@ -300,11 +255,11 @@ def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | N
     """
 
     async def work(cluster: Cluster) -> JobView:
-        job_id = await _job_id(invocation.settings, job)
+        job_id = await job_id_of(invocation.settings, job)
         await cluster.wait(job_id, timeout=within)
         return await cluster.get(job_id)
 
-    view = run_async(_with_cluster(invocation.settings, work))
+    view = run_async(with_cluster(invocation.settings, work))
     emit_record(job_record(view), as_json=invocation.json)
     if view.state is not JobState.SUCCEEDED:
         ctx.exit(1)
@@ -331,12 +286,12 @@ def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) ->
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         records = []
         for job in jobs:
-            job_id = await _job_id(invocation.settings, job)
+            job_id = await job_id_of(invocation.settings, job)
             state = await cluster.cancel(job_id, actor=operator_name())
             records.append({"id": text(job_id), "state": state.value})
         return records
 
-    records = run_async(_with_cluster(invocation.settings, work))
+    records = run_async(with_cluster(invocation.settings, work))
     emit_rows(records, LIST_COLUMNS[:2], as_json=invocation.json, empty="")
     late = [record["id"] for record in records if record["state"] in FINAL_STATES - {JobState.CANCELLED}]
     if late:
@@ -365,7 +320,7 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
         await note_acts(invocation.settings, "job retry", acts)
         return records
 
-    records = run_async(_with_cluster(invocation.settings, work))
+    records = run_async(with_cluster(invocation.settings, work))
     emit_rows(records, RETRY_COLUMNS, as_json=invocation.json, empty="")
 
 
@@ -379,14 +334,7 @@ async def _retried(cluster: Cluster, view: JobView) -> dict[str, Any]:
     return {"id": str(receipt), "retry_of": retry_of, "handler": view.handler, "duplicate": receipt.duplicate}
 
 
-# ---------------------------------------------------------------- the cluster, and ids
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)
+# ---------------------------------------------------------------- one job
 
 
 async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
@@ -407,20 +355,4 @@ async def _pauses(cluster: Cluster, view: JobView) -> list[Pause]:
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:
-    return await cluster.get(await _job_id(settings, job))
-
-
-async def _job_id(settings: ClusterSettings, job: str) -> bytes:
-    """The id that begins with ``job``. A complete id need not be in the master (yet)."""
-    from uuid import UUID
-
-    low, high = id_range(job, "a job")
-    if low == high:
-        return low
-    async with reader_of(settings) as reader:
-        found = await reader.report("job_ids", UUID(bytes=low), UUID(bytes=high))
-    if not found:
-        raise NotFound(f"the master has no job {job}...", hint="a job without a row needs its complete id")
-    if len(found) > 1:
-        raise InputError(f"several jobs begin with {job}", hint="give more of the id")
-    return bytes(found[0]["id"].bytes)
+    return await cluster.get(await job_id_of(settings, job))

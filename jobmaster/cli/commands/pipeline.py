@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.job import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.commands.pipeline_step import note_batch, open_context, session_options, share, step
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation

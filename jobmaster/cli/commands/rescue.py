@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jobmaster.cli.commands.job import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_rows, iso

@@ -9,7 +9,9 @@ from typing import Any, Unpack
 
 from jobmaster.client.bulk import BulkSummary
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.existence import not_found
+from jobmaster.client.jobs.job_refs import JobRef
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
@@ -18,6 +20,7 @@ from jobmaster.handlers import Handler, Handlers
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import JobMasterError, WaitTimeout
 from jobmaster.model.job import JobState, NewJob
+from jobmaster.model.job_change import JobChange
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent, Run, current_run
 from jobmaster.testing.memory.master import MemoryMaster
@@ -162,6 +165,12 @@ class MemoryCluster(Cluster):
         summary = await super().submit_many(items, handler, **options)
         await self._jobs.run_submitted(summary.ids.as_bytes())
         return summary
+
+    async def change(self, job: JobRef, *, actor: str = "client", **options: Unpack[ChangeOptions]) -> JobChange:
+        """As ``Cluster.change``; in inline mode the job runs before this returns, if it is due."""
+        change = await super().change(job, actor=actor, **options)
+        await self._jobs.run_submitted([change.id_bytes])
+        return change
 
     def transaction(self, connection: Any) -> ClusterTransaction:
         """As ``Cluster.transaction``: the jobs count when, and only if, the transaction is committed."""

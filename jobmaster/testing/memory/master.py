@@ -12,7 +12,8 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import Fence, Identity
-from jobmaster.model.job import JobState, NewJob
+from jobmaster.model.job import Entry, JobState, NewJob
+from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
@@ -41,6 +42,10 @@ class MemoryMaster:
 
     @property
     def requests(self) -> MemoryMaster:
+        return self
+
+    @property
+    def changes(self) -> MemoryMaster:
         return self
 
     @property
@@ -122,6 +127,18 @@ class MemoryMaster:
                 return False, job.state
             job.state, job.result = JobState.SUCCEEDED, result
             return True, job.state
+
+    async def change_held(self, job_id: bytes, new: NewValues, actor: str) -> ChangedRow | None:
+        """A job that waits gets the new values; it has a row then."""
+        return self._rows.change(job_id, new)
+
+    async def assign_copy(self, bucket_id: bytes, epoch: int, priority: int, lane: str, copy: Entry) -> bool:
+        """Every job that waits can be changed where it is."""
+        raise AssertionError("a job in memory needs no recall")
+
+    async def hold_recalled(self, job_id: bytes, identity: Identity, new: NewValues, actor: str) -> ChangedRow | None:
+        """Every job that waits can be changed where it is."""
+        raise AssertionError("a job in memory needs no recall")
 
     # ------------------------------------------------------------ reads
 

@@ -14,6 +14,7 @@ from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, JobState, NewJob, Priority
+from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.settings.model import ClusterSettings
@@ -279,6 +280,21 @@ class MemoryRows:
                 for _, pause in sorted(self.pauses.items())
                 if pause.until_us is None or pause.until_us > moment_us
             ]
+
+    def change(self, job_id: bytes, new: NewValues) -> ChangedRow | None:
+        """A job that waits gets new values, and waits in the master; ``None``: it does not wait, or expires before."""
+        with self.lock:
+            job = self.jobs.get(job_id)
+            if job is None or not job.waits:
+                return None
+            due_us = job.due_us if new.due_us is None else new.due_us or min(job.due_us, self.clock.wall_us())
+            expires_us = decode_headers(job.entry.headers).expires_us
+            if expires_us is not None and new.due_us and new.due_us >= expires_us:
+                return None
+            job.entry = msgspec.structs.replace(job.entry, due_us=due_us)
+            job.priority, job.lane = new.priority or job.priority, new.lane or job.lane
+            job.bucket_id, job.state = None, JobState.HELD
+            return ChangedRow(job.state, due_us, job.priority, job.lane, job.entry.handler)
 
     def take(self, until_us: int, runnable: Callable[[MemoryJob], bool]) -> MemoryJob | None:
         """The next job that waits and is due until then, marked as running: by due time, priority and age."""

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 
 from jobmaster.codec import decode_entry
 from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.testing.memory.rows import MemoryRows
 
 _HEALTH = StoreHealth("9.1.0", "valkey", "noeviction", True, "everysec", None, None)
@@ -70,6 +71,10 @@ class MemoryStore:
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
         """The row has the request."""
         return ReplyStatus.OK
+
+    async def recall(self, job_id: bytes, identity: Identity, due_us: int, scan_max: int) -> Recall:
+        """Every job that waits can be changed where it is."""
+        raise AssertionError("a job in memory needs no recall")
 
     async def hint(self, bucket_id: bytes) -> None:
         """Nothing waits for a hint."""

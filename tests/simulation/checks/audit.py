@@ -9,10 +9,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from jobmaster.model.ids import text
+from jobmaster.model.job_change import JobChange
 from tests.simulation.checks.trace import Trace
 from tests.simulation.master.tables import FINAL, Event, JobRow, Tables
 from tests.simulation.runtime.event_loop import Process, SimLoop
 
+EARLY_US = 2_000
+"""Rounding."""
 Identity = tuple[bytes, int, bytes | None, int | None]
 
 
@@ -37,6 +40,8 @@ class Job:
     """A row of it names a bucket and bears the request."""
     seconds: float = 0.0
     """How long its handler takes."""
+    not_before_us: int = 0
+    """When it is due by an acknowledged change; microseconds since 1970 by the master's clock."""
     fails: int = 0
     """So many attempts fail."""
 
@@ -59,6 +64,8 @@ class Audit:
     clocks_jumped: bool = False
     words_lost: bool = False
     """A store has forgotten data, and with it perhaps for whom it stood."""
+    now_us: Callable[[], int] = lambda: 0
+    """The master's clock."""
     terminate: Callable[[set[bytes]], None] = lambda agents: None
     concluded: dict[bytes, str] = field(default_factory=dict)
     """Archived jobs and how they ended."""
@@ -205,6 +212,9 @@ class Audit:
             self.broken("unexpected", f"{text(job_id)} runs and was never submitted")
             return
         job.starts += 1
+        early = self.now_us() < job.not_before_us - EARLY_US
+        if early and not (job_id in self.forgotten or self.hits["fault: wall clocks jump"] or self.words_lost):
+            self.broken("change", f"{text(job_id)} is started before the time to which a client has put it")
         # (Of a copy straight from a client a second one may come at any time, from a call that it had given up.)
         asked_at = job.cancelled_at if job.flagged and token > 1 and job_id not in self.forgotten else None
         if asked_at is not None and self._renewed_at(process) > asked_at:
@@ -235,6 +245,13 @@ class Audit:
         """A client got the acknowledgement of its job."""
         self.trace.note(self.loop.now, "client", "acknowledged", job.id.hex()[-6:], level)
         job.level = level
+
+    def changed(self, job: Job, answer: JobChange) -> None:
+        """A client got the answer to a change."""
+        self.trace.note(self.loop.now, "client", "change", job.id.hex()[-6:], answer.effect.value)
+        self.hits[f"change: {answer.effect.value}"] += 1
+        if answer.changed and job.kind == "put later":
+            job.not_before_us = answer.due_us or 0
 
     # ------------------------------------------------------------ the end
 

@@ -17,7 +17,9 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
+from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
@@ -85,6 +87,31 @@ class Masters(TwoMasters):
     def cancel(self, job: int, tombstone: bool) -> None:
         new = self._new([job], 0, b"")[0] if tombstone else None
         self.both(lambda master: master.requests.cancel(self.jobs[job], tombstone=new, actor="test"))
+
+    @rule(job=st.integers(0, 5), due=st.sampled_from([None, 0, PAST_US + 5, FUTURE_US + 5]), to=st.sampled_from([None, 2]),
+          bucket=buckets, epoch=epochs, step=steps, head=headers, flagged=st.booleans())  # fmt: skip
+    def change(
+        self,
+        job: int,
+        due: int | None,
+        to: int | None,
+        bucket: int,
+        epoch: int | None,
+        step: int,
+        head: bytes,
+        flagged: bool,
+    ) -> None:
+        """A job that waits gets new values: held, in a bucket, or in a bucket without a row; sent again, as after a lost
+        answer."""
+        fence, job_id, new = self.fence(bucket, epoch, 0), self.jobs[job], NewValues(due, to, None)
+        copy = Entry(job_id, self.token(job, step), "handler", b"{}", headers=head)
+        if flagged:
+            self.cancel(job, False)
+        identity = Identity(self.token(job, step), fence.bucket_id, fence.epoch)
+        self.both(lambda master: master.changes.change_held(job_id, new, "test"))
+        self.both(lambda master: master.changes.assign_copy(fence.bucket_id, fence.epoch, 3, "default", copy))
+        for _ in range(2):
+            self.both(lambda master: master.changes.hold_recalled(job_id, identity, new, "test"))
 
     @rule(key=st.sampled_from(["k", "l"]), job=st.integers(0, 5))
     def reserve(self, key: str, job: int) -> None:

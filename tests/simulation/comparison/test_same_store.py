@@ -24,8 +24,9 @@ from jobmaster.agentstore.keys import BucketKeys
 from jobmaster.agentstore.library import LIBRARY
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
-from jobmaster.codec import ID_AT
-from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.codec import ID_AT, decode_entry
+from jobmaster.model.ids import AgentId, BucketId, Fence, Identity
+from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import HOUR_MS, make_items
@@ -151,6 +152,21 @@ class TwoStores(RuleBasedStateMachine):
             self.both(process, lambda store, wanted=wanted: store.find(asked, wanted, 1000))  # type: ignore[misc]
         if lying is None or len(lying.lists) < 2:  # a set of names has no order
             self.both(process, lambda store: store.find(asked, some, scan))
+
+    @rule(
+        process=processes, fence=fences, known=st.booleans(), place=st.integers(0, 9), most=st.sampled_from([0, 1, 100])
+    )
+    def recall(self, process: int, fence: Chosen, known: bool, place: int, most: int) -> None:
+        """The copy of some job, or a copy that is not there; asked again."""
+        lying = self.server.functions.buckets.get(self.keys.meta)
+        items = lying.items() if lying is not None else []
+        entry = decode_entry(items[place % len(items)]) if items else Entry(b"x" * 16, 1, "handler", b"{}")
+        dues = {item: due_us for due_us, item in lying.assigned} if lying is not None else {}
+        due_us = dues.get(items[place % len(items)], 0) if items else 0
+        token = entry.token if known else entry.token + 1
+        identity = Identity(token, self.bucket_id, self.fence_of(fence).epoch)
+        for _ in range(2):
+            self.both(process, lambda store: store.recall(entry.id, identity, due_us, most))
 
     @rule(process=processes)
     def hint(self, process: int) -> None:
@@ -300,7 +316,9 @@ class TwoStores(RuleBasedStateMachine):
         meta = await raw.hgetall(keys.meta)
         names_ = await raw.smembers(keys.lists)
         return {
-            "meta": {field: meta.get(field.encode()) for field in ("gen", "epoch", "owner", "state", "hint")},
+            "meta": {
+                field: meta.get(field.encode()) for field in ("gen", "epoch", "owner", "state", "hint", "recalled")
+            },
             "counters": {field: int(meta.get(field.encode(), 0)) for field in COUNTERS},
             "pending": await raw.lrange(keys.pending, 0, -1),
             "assigned": [(int(due), item) for item, due in await raw.zrange(keys.assigned, 0, -1, withscores=True)],
@@ -330,6 +348,7 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
             "owner": bucket.owner if there else None,
             "state": bucket.state,
             "hint": b"1" if bucket.hint else None,
+            "recalled": bucket.recalled or None,
         },
         "counters": {
             "ver": bucket.ver,

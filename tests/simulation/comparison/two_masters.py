@@ -16,6 +16,7 @@ from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job_change import ChangedRow
 from tests.simulation.comparison.direct_calls import DirectMaster, master_server
 from tests.simulation.master.sim_master import MasterServer
 
@@ -162,6 +163,8 @@ def _plain(answer: Any) -> Any:
             if name in fields:
                 fields[name] = _rough(fields[name], time.time_ns() // 1000) if name == "due_us" else None
         return fields
+    if isinstance(answer, ChangedRow):
+        return (*answer[:1], _rough(answer.due_us, time.time_ns() // 1000), *answer[2:])
     if hasattr(answer, "now_us"):
         return answer._replace(now_us=answer.now_us is not None, pauses=bool(answer.pauses))
     if hasattr(answer, "entries"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.rescue_statements import RescueStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
@@ -16,7 +17,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(PauseStatements, RescueStatements):
+class ClusterStatements(ChangeStatements, PauseStatements, RescueStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members

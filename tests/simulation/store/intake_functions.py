@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
@@ -38,6 +38,7 @@ class SimBucket:
         "lists",
         "owner",
         "pending",
+        "recalled",
         "seq",
         "state",
         "ver",
@@ -54,6 +55,8 @@ class SimBucket:
         self.listed = 0
         """Highest number of a claimed list's name."""
         self.hint = False
+        self.recalled = b""
+        """The copy that a client has recalled last."""
         self.pending: list[bytes] = []
         self.assigned: list[tuple[int, bytes]] = []
         """By due time, then by bytes, as a sorted set."""
@@ -249,6 +252,31 @@ class IntakeFunctions:
         if len(args) > 3:
             return [b"OK", *(sum(place == wanted_ for place, _ in found.values()) for wanted_ in (0, 1)), *entries]
         return [b"OK", *entries]
+
+    def recall(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        epoch, identity, due_us, most = args[:4]
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if bucket.epoch != epoch:
+            return [b"FENCED"]
+        if bucket.state not in (b"ACTIVE", b"COMPLETING", b"FROZEN"):
+            return [b"CLOSED"]
+
+        def among(items: Iterable[bytes]) -> bytes | None:
+            return next((item for item in items if item[1:].startswith(identity)), None)
+
+        if any(among(bucket.claimed.get(name, [])[:most]) for name in bucket.lists):
+            return [b"OK", b"claimed"]
+        which = b"%d:%s" % (epoch, identity)
+        if (item := among(item for due, item in bucket.assigned if due == due_us)) is not None:
+            bucket.assigned.remove((due_us, item))
+        elif bucket.state in INTAKE and (item := among(bucket.pending[:most])) is not None:
+            bucket.pending.remove(item)
+            bucket.bytes = max(0, bucket.bytes - len(item))
+        if item is not None:
+            bucket.recalled = which
+        return [b"OK", b"recalled" if bucket.recalled == which else b"absent"]
 
     def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import JobMasterError, NotFound
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
-    "cancelled", "called off", "called off", "called off", "expiring", *INVALID_KINDS,
+    "cancelled", "called off", "called off", "called off", "put later", "put later", "put later", "run now",
+    "moved", "expiring", *INVALID_KINDS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
 FENCED = ("fenced", "fenced long", "twice fenced")
+CHANGED_KINDS = ("put later", "run now", "moved")
+"""They get new values while they wait."""
 ONCE = ("once", "once by handler")
 SUBMITS_MAX = 12
 HANDLERS = Handlers()
@@ -126,6 +130,8 @@ class Clients:
                 await self._again_elsewhere(job)
             if kind in ("cancelled", "called off"):
                 await self._cancel(job)
+            if kind in CHANGED_KINDS:
+                await self._change(job)
         finally:
             self.busy -= 1
 
@@ -150,6 +156,8 @@ class Clients:
             options["after"] = 0.1 + 0.5 * chance.random()
         elif job.kind == "far":
             options["after"] = 0.9 + 0.6 * chance.random()
+        elif job.kind in CHANGED_KINDS:
+            options["after"] = chance.choice((0.0, 0.3, 0.6, 1.2)) + 0.4 * chance.random()
         elif job.kind == "called off":
             options["after"] = 0.5 + 0.7 * chance.random()
         elif job.kind == "expiring":
@@ -158,7 +166,9 @@ class Clients:
             options["delivery"] = "at_most_once"
         elif job.kind == "keyed":
             options["idempotency_key"] = job.key
-        if job.kind == "master" or (job.kind in ("flaky", "fenced", "called off") and chance.random() < 0.4):
+        if job.kind == "master" or (
+            job.kind in ("flaky", "fenced", "called off", *CHANGED_KINDS) and chance.random() < 0.4
+        ):
             options["durability"] = "master"
         if job.kind in ("quick", "far") and chance.random() < 0.3:
             options["priority"] = "high"
@@ -231,6 +241,24 @@ class Clients:
                 await asyncio.sleep(0.2)
             else:
                 job.cancelled_at = self._loop.now
+                return
+
+    async def _change(self, job: Job) -> None:
+        """New values for a job that waits; asked again while there is no answer."""
+        await asyncio.sleep(0.8 * self._chance.random() ** 2)
+        for _ in range(4):
+            options = ChangeOptions()
+            if job.kind == "moved":
+                options["priority"] = "high"
+            else:
+                options["after"] = 0.0 if job.kind == "run now" else 0.3 + 0.9 * self._chance.random()
+            try:
+                answer = await self._cluster.change(job.id, **options)
+            except JobMasterError as error:
+                self._audit.hits[f"change: {type(error).__name__}"] += 1
+                await asyncio.sleep(0.1 + 0.2 * self._chance.random())
+            else:
+                self._audit.changed(job, answer)
                 return
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import click
 import pytest
 
-from jobmaster.cli.commands.job import _moment
+from jobmaster.cli.commands.job_inputs import moment
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
 from jobmaster.cli.main import COMMANDS, root
@@ -304,11 +304,11 @@ def test_output_that_cannot_be_written_is_an_error(redirection: str, said: str) 
 @pytest.mark.parametrize("given", ["2030-01-01", "2030-01-01+01:00", "2030-01-01T10:00"])
 def test_the_times_that_a_hint_names_are_taken(given: str) -> None:
     with pytest.raises(errors.InvalidDueTime) as caught:
-        _moment(given, "--at")
+        moment(given, "--at")
     offered = re.findall(r"\d{4}-\d\d-\d\d\S*", caught.value.hint or "")
     assert len(offered) == 2
     for text in offered:
-        assert _moment(text, "--at").tzinfo is not None
+        assert moment(text, "--at").tzinfo is not None
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster.cli.commands.job import TIME_BOUND
+from jobmaster.cli.commands.job_inputs import TIME_BOUND
 from jobmaster.model.errors import InputError
 
 

@@ -18,7 +18,8 @@ from tests.integration.postgres.fixture import MasterFixture
 _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
 _OF_JOBS = (
-    "intake/", "jobs/", "leadership/", "maintenance/", "onboarding/", "outcomes/", "requests/", "rescue/", "unserved/",
+    "changes/", "intake/", "jobs/", "leadership/", "maintenance/", "onboarding/", "outcomes/", "requests/", "rescue/",
+    "unserved/",
 )  # fmt: skip
 """Folders of statements that move jobs, if they move anything."""
 _TYPES = {

@@ -1,0 +1,160 @@
+"""``jobmaster job reschedule``, ``reprioritise``, ``move`` and ``run-now``: change jobs that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jobmaster.cli.commands.job_inputs import DURATION, PRIORITIES, job_id_of, moment, with_cluster
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_rows, iso
+from jobmaster.model.errors import Conflict, JobMasterError
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.model.job_change import JobChange
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_COLUMNS = (
+    Column("ID", "id"),
+    Column("EFFECT", "effect"),
+    Column("STATE", "state"),
+    Column("DUE", "due"),
+    Column("PRIORITY", "priority"),
+    Column("LANE", "lane"),
+)
+_JOBS = click.argument("jobs", metavar="JOB...", nargs=-1, required=True)
+
+
+def _at_and_after(command: _Command) -> _Command:
+    for option in (
+        click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ... from now."),
+        click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone; one in the past means now."),
+    ):
+        command = option(command)
+    return command
+
+
+def _priority(*, required: bool) -> Callable[[_Command], _Command]:
+    return click.option("--priority", type=click.Choice(PRIORITIES), required=required, help="The new priority.")
+
+
+def _lane(*, required: bool) -> Callable[[_Command], _Command]:
+    return click.option("--lane", required=required, help="The new lane.")
+
+
+@click.command("reschedule")
+@_JOBS
+@_at_and_after
+@_priority(required=False)
+@_lane(required=False)
+@pass_invocation
+def reschedule(
+    invocation: Invocation,
+    jobs: tuple[str, ...],
+    at: str | None,
+    after: float | None,
+    priority: str | None,
+    lane: str | None,
+) -> None:
+    """Give jobs that wait another due time; also another priority or lane, in the same write.
+
+    A job in a bucket is taken out of it first. EFFECT says whether that was in time. Exit code 4 when a job had started or
+    ended before.
+
+    \b
+    Examples:
+      jobmaster job reschedule 019a9f3c-55d1 --after 2h
+      jobmaster job reschedule 019a9f3c-55d1 --at 2030-01-31T12:00:00Z --priority low
+    """
+    _change(invocation, jobs, {"at": at, "after": after, "priority": priority, "lane": lane})
+
+
+@click.command("reprioritise")
+@_JOBS
+@_priority(required=True)
+@pass_invocation
+def reprioritise(invocation: Invocation, jobs: tuple[str, ...], priority: str) -> None:
+    """Give jobs that wait another priority. Exit code 4 when a job had started or ended before.
+
+    \b
+    Example:
+      jobmaster job reprioritise 019a9f3c-55d1 019a9f3c-55d2 --priority critical
+    """
+    _change(invocation, jobs, {"priority": priority})
+
+
+@click.command("move")
+@_JOBS
+@_lane(required=True)
+@pass_invocation
+def move(invocation: Invocation, jobs: tuple[str, ...], lane: str) -> None:
+    """Move jobs that wait to another lane. Exit code 4 when a job had started or ended before.
+
+    \b
+    Example:
+      jobmaster job move 019a9f3c-55d1 --lane payroll
+    """
+    _change(invocation, jobs, {"lane": lane})
+
+
+@click.command("run-now")
+@_JOBS
+@pass_invocation
+def run_now(invocation: Invocation, jobs: tuple[str, ...]) -> None:
+    """Make jobs due now that wait for a later time. Exit code 4 when a job had started or ended before.
+
+    \b
+    Example:
+      jobmaster job run-now 019a9f3c-55d1
+    """
+    _change(invocation, jobs, {"after": 0.0})
+
+
+def _change(invocation: Invocation, jobs: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Change the jobs one after another. What was changed before an error is printed, too."""
+    from jobmaster.cli.operator_log import operator_name
+
+    options = {name: value for name, value in given.items() if value is not None}
+    if "at" in options:
+        options["at"] = moment(options["at"], "--at")
+
+    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], JobMasterError | None]:
+        records: list[dict[str, Any]] = []
+        for job in jobs:
+            try:
+                job_id = await job_id_of(invocation.settings, job)
+                records.append(_record(await cluster.change(job_id, actor=operator_name(), **options)))
+            except JobMasterError as error:
+                return records, error
+        return records, None
+
+    records, error = run_async(with_cluster(invocation.settings, work))
+    if records or error is None:
+        emit_rows(records, _COLUMNS, as_json=invocation.json, empty="")
+    if error is not None:
+        raise error
+    late = [f"{record['id']} ({record['state']})" for record in records if not record["changed"]]
+    if late:
+        raise Conflict(f"too late for {', '.join(late)}: not changed")
+
+
+def _record(change: JobChange) -> dict[str, Any]:
+    return {
+        "id": str(change.id),
+        "effect": change.effect.value,
+        "changed": change.changed,
+        "state": change.state.value,
+        "due": iso(change.due_us),
+        "priority": change.priority.label,
+        "lane": change.lane,
+        "unserved": change.unserved,
+    }
+
+
+COMMANDS = (reschedule, reprioritise, move, run_now)
+"""Commands of the group ``job``."""
