@@ -21,7 +21,9 @@ from jobmaster.rules.ownership import OwnershipStatus, ownership_status
 from jobmaster_agents.buckets import ownership_check
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, RecoveryResult
+from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.execute.cancellation import Cancellation
+from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
 from jobmaster_agents.outcomes.outcome_builder import StopCause
@@ -196,6 +198,32 @@ def _as_large() -> list[Patch]:
     return [(BatchSize, "timed_out", as_it_is)]
 
 
+def _opens_unread() -> list[Patch]:
+    tick = PauseWatch.tick
+
+    async def unread(self: PauseWatch) -> float:
+        if not self.read_once.is_set():
+            self.read_once.set()
+            return 3600.0  # the next renewal shows the version
+        return await tick(self)
+
+    return [(PauseWatch, "tick", unread)]
+
+
+def _memory_goes_on() -> list[Patch]:
+    def nothing(self: Executor) -> None:
+        return None
+
+    return [(Executor, "give_back_paused", nothing)]
+
+
+def _claimed_goes_on() -> list[Patch]:
+    def all_of_them(self: Executor, jobs: Iterable[ClaimedJob]) -> list[ClaimedJob]:
+        return list(jobs)
+
+    return [(Executor, "_unpaused", all_of_them)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -235,6 +263,15 @@ ABLATIONS = {
     "beats of a full store": Ablation("a store at its `maxmemory` takes no beats", patches=_beats_need_room),
     "halving of what timed out": Ablation(
         "a batch that the master did not finish in its time is sent again as it is", patches=_as_large
+    ),
+    "pauses before the first bucket": Ablation(
+        "an agent opens its buckets before it has read the pauses", patches=_opens_unread
+    ),
+    "pause of what waits in memory": Ablation(
+        "an agent confirms a pause and starts what it covers and what had been claimed before", patches=_memory_goes_on
+    ),
+    "pause of what is claimed": Ablation(
+        "an agent starts what it claims, whatever is paused", patches=_claimed_goes_on
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -177,15 +177,17 @@ class Pausing:
                 raise unknown_handler(
                     subject.value,
                     [*self._handlers.names(), *published],
-                    "to pause it before an agent has it, force it",
+                    "to pause it before an agent has it, give force=True (--force)",
                 )
         elif subject.kind is PauseKind.LANE:
             buckets = await self._master.queries.list_buckets(states=(BucketState.ACTIVE, BucketState.FROZEN))
             known = served_lanes(self._settings) | {bucket.lane for bucket in buckets}
             if subject.value not in known:
-                near = did_you_mean(subject.value, known)
-                hint = f"{near or 'lanes are ' + ', '.join(sorted(known))}; to pause it before an agent serves it, force it"
-                raise UnknownLane(f"no agent serves lane {subject.value!r}", hint=hint)
+                near = did_you_mean(subject.value, known) or f"lanes are {', '.join(sorted(known))}"
+                raise UnknownLane(
+                    f"no agent serves lane {subject.value!r}",
+                    hint=f"{near}; to pause it before an agent serves it, give force=True (--force)",
+                )
 
 
 def _end(until: object) -> tuple[int | None, float | None]:

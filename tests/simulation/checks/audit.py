@@ -5,8 +5,9 @@ the product and compares everything again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
@@ -17,6 +18,16 @@ from tests.simulation.runtime.event_loop import Process, SimLoop
 EARLY_US = 2_000
 """Rounding."""
 Identity = tuple[bytes, int, bytes | None, int | None]
+Subject = tuple[str, str]
+"""Kind and value of a pause."""
+
+
+class PausedAt(NamedTuple):
+    """A pause in force."""
+
+    version: int
+    began: float
+    ends: float
 
 
 @dataclass
@@ -81,6 +92,11 @@ class Audit:
     """Buckets that a rescuer has begun to empty. Until then the store may stand for an owner that is certified dead."""
     _ended: dict[bytes, str] = field(default_factory=dict)
     _authorised: set[Identity] = field(default_factory=set)
+    _pauses: dict[Subject, PausedAt] = field(default_factory=dict)
+    _pauses_forgotten: bool = False
+    """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
+    _registered: dict[bytes, float] = field(default_factory=dict)
+    _obeyed: dict[bytes, int] = field(default_factory=dict)
     _fenced_starts: set[Identity] = field(default_factory=set)
 
     def broken(self, rule: str, what: str) -> None:
@@ -197,14 +213,57 @@ class Audit:
                 for key in [key for key in self._owners if key[0] == bucket_id and key[1] >= self._epochs[bucket_id]]:
                     del self._owners[key]
         self._leaders.clear()
+        self._pauses_forgotten = True
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)
 
+    # ------------------------------------------------------------ pauses
+
+    def paused(self, subject: Subject, version: int, seconds: float | None) -> None:
+        """A pause is committed, or another end of it."""
+        ends = float("inf") if seconds is None else self.loop.now + seconds
+        before = self._pauses.get(subject)
+        if before is not None and before.ends > self.loop.now:
+            self._pauses[subject] = before._replace(ends=ends)
+        else:
+            self._pauses[subject] = PausedAt(version, self.loop.now, ends)
+
+    def resumed(self, subject: Subject) -> None:
+        """A pause is over."""
+        self._pauses.pop(subject, None)
+
+    def registered(self, agent_id: bytes) -> None:
+        """An agent has its row."""
+        self._registered.setdefault(agent_id, self.loop.now)
+
+    def obeys(self, agent_id: bytes, version: int) -> None:
+        """An agent has confirmed a version of the pauses."""
+        self._obeyed[agent_id] = version
+
+    def _obeys_no_pause(self, process: Process, subject: Subject) -> bool:
+        """True when the agent has confirmed a pause in force of this subject, or was registered after it."""
+        pause = self._pauses.get(subject)
+        if pause is None or self._pauses_forgotten or self.loop.now >= pause.ends:
+            return False
+        if self.clocks_jumped and pause.ends < float("inf"):
+            return False
+        agent_id = process.agent_id
+        confirmed = self._obeyed.get(agent_id, 0) >= pause.version
+        later = self._registered.get(agent_id, 0.0) > pause.began
+        self.hits["start while something is paused"] += 1
+        return confirmed or later
+
     # ------------------------------------------------------------ runs
 
-    def started(self, process: Process, identity: Identity, *, fenced: bool, once: bool) -> None:
-        """A handler is called."""
+    def started(
+        self, process: Process, identity: Identity, subjects: Sequence[Subject], *, fenced: bool, once: bool
+    ) -> None:
+        """A handler is called.
+
+        Args:
+            subjects: the pauses that would cover the job.
+        """
         job_id, token = identity[:2]
         self.trace.note(self.loop.now, process.name, "starts", job_id.hex()[-6:], f"token {token}")
         job = self.jobs.get(job_id)
@@ -215,6 +274,11 @@ class Audit:
         early = self.now_us() < job.not_before_us - EARLY_US
         if early and not (job_id in self.forgotten or self.hits["fault: wall clocks jump"] or self.words_lost):
             self.broken("change", f"{text(job_id)} is started before the time to which a client has put it")
+        for subject in subjects:
+            if self._obeys_no_pause(process, subject):
+                self.broken(
+                    "pause", f"{text(job_id)} is started by an agent that obeys the pause of {' '.join(subject)}"
+                )
         # (Of a copy straight from a client a second one may come at any time, from a call that it had given up.)
         asked_at = job.cancelled_at if job.flagged and token > 1 and job_id not in self.forgotten else None
         if asked_at is not None and self._renewed_at(process) > asked_at:

@@ -47,6 +47,7 @@ BRANCHES: Mapping[str, str] = {
     "a rescuer finds such an entry in a claimed list": "entry_quarantined: claimed",
     "... among those that wait": "entry_quarantined: pending",
     "... among kept outcomes": "entry_quarantined: kept",
+    "an agent applies a pause": "pauses_changed",
     "the leader changes": "leader_superseded",
     "... resigns": "leader_resigned",
     "... gives its lease to a heavier agent": "the leader's lease goes to a heavier agent",

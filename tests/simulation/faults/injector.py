@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.pause import PauseKind
 from tests.simulation.faults.nemesis import ClusterFault
 from tests.simulation.master.tables import FINAL
 from tests.simulation.runtime.event_loop import Process
@@ -24,7 +25,7 @@ _WEIGHTS = {
     ClusterFault.STORE_DOWN: 1, ClusterFault.MASTER_DOWN: 2, ClusterFault.ROLLBACK: 1.2,
     ClusterFault.STORE_LOST: 0.5,
     ClusterFault.STORE_SILENT: 0.7, ClusterFault.STORE_FULL: 0.7, ClusterFault.FAILOVER: 1, ClusterFault.CLOCKS: 1,
-    ClusterFault.ARCHIVE: 2, ClusterFault.FREEZE: 2,
+    ClusterFault.ARCHIVE: 2, ClusterFault.FREEZE: 2, ClusterFault.JOBS_PAUSED: 2,
 }  # fmt: skip
 FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
@@ -33,6 +34,13 @@ OUTLAST_SECONDS = 10.0
 STEADY_SECONDS = 2.0
 """Rest: so long no process ends, and no bucket is lost. Two leases."""
 _LOOK_SECONDS = 0.1
+_PAUSABLE = (
+    ("handler", "plain"),
+    ("handler", "plain"),
+    ("handler", "fenced"),
+    ("lane", "default"),
+    ("priority", "medium"),
+)
 
 
 class FaultInjector:
@@ -85,9 +93,12 @@ class FaultInjector:
         self.let_go()
 
     def let_go(self) -> None:
-        """The operator lets go on what is frozen; asked again, because a stop whose answer was late is repeated too."""
-        if any(bucket.state == "FROZEN" for bucket in self._history.master.statements.tables.buckets.values()):
+        """The operator lets go on what is frozen or paused; asked again, as a stop whose answer was late is repeated too."""
+        tables = self._history.master.statements.tables
+        if any(bucket.state == "FROZEN" for bucket in tables.buckets.values()):
             self._operate("unfreeze", None)
+        for subject in sorted(tables.pauses):
+            self._resume(*subject)
 
     # ------------------------------------------------------------ one store, for several leases
 
@@ -163,6 +174,17 @@ class FaultInjector:
     def _operate(self, what: str, bucket_ids: list[bytes] | None) -> None:
         history = self._history
         history.loop.spawn(Process("operator", history), operate(history, what, bucket_ids))
+
+    def _jobs_paused(self) -> None:
+        """An operator pauses something, and resumes it a little later; some pauses end by themselves."""
+        history, (kind, value) = self._history, self._chance.choice(_PAUSABLE)
+        ends_after = self._chance.choice((None, None, 0.4))
+        history.loop.spawn(Process("operator", history), pause(history, kind, value, ends_after))
+        history.loop.call_later(self._chance.choice((0.3, 0.8, 1.5)), self._resume, kind, value)
+
+    def _resume(self, kind: str, value: str) -> None:
+        history = self._history
+        history.loop.spawn(Process("operator", history), resume(history, kind, value))
 
     # ------------------------------------------------------------ agents
 
@@ -335,6 +357,30 @@ async def operate(history: History, what: str, bucket_ids: list[bytes] | None) -
             for bucket in done if what == "freeze" else ():
                 with contextlib.suppress(JobMasterError):
                     await stores[bucket.store].freeze(bucket.id, bucket.epoch, bucket.owner)
+        except JobMasterError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+async def pause(history: History, kind: str, value: str, seconds: float | None) -> None:
+    """What `jobmaster pause --no-wait` does."""
+    master = history.open_master()
+    for _ in range(5):
+        try:
+            await master.pauses.pause(PauseKind(kind), value, None, seconds, "operator", "the simulation asks")
+        except JobMasterError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+async def resume(history: History, kind: str, value: str) -> None:
+    """What `jobmaster resume --no-wait` does."""
+    master = history.open_master()
+    for _ in range(5):
+        try:
+            await master.pauses.resume(PauseKind(kind), value, "operator", "the simulation asks")
         except JobMasterError:
             await asyncio.sleep(0.1)
         else:

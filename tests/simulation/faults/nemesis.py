@@ -44,6 +44,7 @@ class ClusterFault(Enum):
     CLOCKS = "wall clocks jump"
     ARCHIVE = "finished jobs archived"
     FREEZE = "buckets frozen"
+    JOBS_PAUSED = "jobs paused"
 
 
 class Nemesis:

@@ -33,6 +33,7 @@ class ClusterStatements(ChangeStatements, PauseStatements, RescueStatements):
         else:
             return []
         self.tables.agents[agent_id] = row
+        self.audit.registered(agent_id)
         self.audit.renewed(agent_id)
         return [Record(id=agent_id)]
 

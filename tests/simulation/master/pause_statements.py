@@ -23,10 +23,13 @@ class PauseStatements(StatementsBase):
         before = pauses.get((kind, value))
         since = now if before is None or self._is_over(before) else before.at_us
         pauses[kind, value] = PauseRow(until, actor, reason, since)
-        return [Record(version=self._next_version(), until_us=until, at_us=since)]
+        version = self._next_version()
+        self.audit.paused((kind, value), version, None if until is None else (until - now) / 1e6)
+        return [Record(version=version, until_us=until, at_us=since)]
 
     def pauses_resume(self, old: Snapshot, kind: str, value: str, actor: str, reason: str) -> list[Record]:
         row = self.tables.pauses.pop((kind, value), None)
+        self.audit.resumed((kind, value))
         return [] if row is None or self._is_over(row) else [Record(version=self._next_version())]
 
     def pauses_in_force(self, old: Snapshot) -> list[Record]:
@@ -48,6 +51,7 @@ class PauseStatements(StatementsBase):
         if row is None or row.state not in ALIVE:
             return []
         self.tables.agents[agent_id] = row._replace(pauses_obeyed=version)
+        self.audit.obeys(agent_id, version)
         return [Record(version=version)]
 
     def pauses_followers(self, old: Snapshot, version: int) -> list[Record]:

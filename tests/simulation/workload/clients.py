@@ -12,7 +12,7 @@ from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import JobMasterError, NotFound
-from jobmaster.model.job import Entry
+from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import ReplyStatus
 from tests.simulation.checks.audit import Audit, Job
 from tests.simulation.runtime.event_loop import PROCESS
@@ -52,7 +52,11 @@ async def _run(job_id: bytes, token: int, attempt: int) -> int:
     place = (None, None) if owned is None else (owned.bucket_id, owned.epoch)
     job: Job = history.audit.jobs[job_id]
     identity = (job_id, token, *place)
-    history.audit.started(process, identity, fenced=job.kind in FENCED, once=job.kind in ONCE)
+    handler = "fenced" if job.kind in FENCED else "once" if job.kind == "once by handler" else "plain"
+    subjects = [("handler", handler), ("lane", "default")]
+    if live is not None:
+        subjects.append(("priority", Priority(live.claimed_list.owned.priority).label))
+    history.audit.started(process, identity, subjects, fenced=job.kind in FENCED, once=job.kind in ONCE)
     if job.seconds:
         await asyncio.sleep(job.seconds)
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
