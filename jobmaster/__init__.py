@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.jobs.changes import ChangeOptions
     from jobmaster.client.jobs.listing import JobFilters
+    from jobmaster.client.locks.lock import Lock
+    from jobmaster.client.locks.sync_lock import SyncLock
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
     from jobmaster.client.sync import SyncCluster, SyncReceipt
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
         InvalidDueTime,
         JobFailed,
         JobMasterError,
+        LockHeld,
+        LockLost,
         NotFound,
         OutcomeUnknown,
         Refused,
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_view import Attempt, JobView
+    from jobmaster.model.lock import LockView, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
@@ -100,8 +105,13 @@ __all__ = [
     "JobReceipt",
     "JobState",
     "JobView",
+    "Lock",
+    "LockHeld",
+    "LockLost",
+    "LockView",
     "NotFound",
     "OnFull",
+    "OnceView",
     "Opening",
     "OutcomeUnknown",
     "Pause",
@@ -115,6 +125,7 @@ __all__ = [
     "StoreRefused",
     "SubmitOptions",
     "SyncCluster",
+    "SyncLock",
     "SyncReceipt",
     "Unavailable",
     "UnknownHandler",
@@ -166,8 +177,13 @@ _MODULE_OF = {
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job_view",
+    "Lock": "jobmaster.client.locks.lock",
+    "LockHeld": "jobmaster.model.errors",
+    "LockLost": "jobmaster.model.errors",
+    "LockView": "jobmaster.model.lock",
     "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
+    "OnceView": "jobmaster.model.lock",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
     "Pause": "jobmaster.model.pause",
@@ -181,6 +197,7 @@ _MODULE_OF = {
     "StoreRefused": "jobmaster.model.errors",
     "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",
+    "SyncLock": "jobmaster.client.locks.sync_lock",
     "SyncReceipt": "jobmaster.client.sync",
     "Unavailable": "jobmaster.model.errors",
     "UnknownHandler": "jobmaster.model.errors",

@@ -90,6 +90,8 @@ class Event(StrEnum):
     RETRY_POLICY_FAILED = "retry_policy_failed"
     HANDLER_OUTPUT = "handler_output"
     LIFESPAN_FAILED = "lifespan_failed"
+    ONCE_ACTION_DONE = "once_action_done"
+    ONCE_ACTION_FAILED = "once_action_failed"
     EXIT_REFUSED = "exit_refused"
     HANDLER_GIVEN_UP = "handler_given_up"
     THREADS_EXHAUSTED = "threads_exhausted"

@@ -25,6 +25,8 @@ class AgentLifecycle:
         self.reason = ""
         self.waits_for = ""
         """Error of the server that the start waits for; empty when there is none."""
+        self.waits_for_once = ""
+        """What the start does about a start-up action that has not been done; empty when there is none."""
         self.lifespans: OpenLifespans | None = None
         """Set when the start has come to them."""
         self.serving: AgentRuntime | None = None
@@ -39,6 +41,8 @@ class AgentLifecycle:
     def _starting(self) -> str:
         if self.waits_for:
             return f"it waits for a server: {self.waits_for}"
+        if self.waits_for_once:
+            return self.waits_for_once
         if self.lifespans is not None and (place := self.lifespans.waits_at) is not None:
             return f"it starts the lifespan {place}"
         return "it is starting"

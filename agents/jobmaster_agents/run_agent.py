@@ -1,9 +1,10 @@
 """One agent from start to exit: opens the servers, registers, works, and shuts down in order.
 
-Start: probes -> master -> schema check -> stores -> lifespans -> lease -> periodic tasks -> buckets (master, then store).
-The start waits for a server that does not answer: a process that ended instead would only be started again. Graceful exit
-(SIGTERM, drain request): the readiness probe fails, the buckets complete while the heartbeat goes on, then the agent
-retires. Fenced or orphaned: nothing is written any more; the process ends and its supervisor starts a new agent.
+Start: probes -> master -> schema check -> stores -> start-up actions -> lifespans -> lease -> periodic tasks -> buckets
+(master, then store). The start waits for a server that does not answer: a process that ended instead would only be started
+again. Graceful exit (SIGTERM, drain request): the readiness probe fails, the buckets complete while the heartbeat goes on,
+then the agent retires. Fenced or orphaned: nothing is written any more; the process ends and its supervisor starts a new
+agent.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from jobmaster_agents.launch.launch_order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
 from jobmaster_agents.lifespan_start import leave_lifespans, open_lifespans
 from jobmaster_agents.loop_watchdog import LoopWatchdog
+from jobmaster_agents.once_start import run_once_actions
 from jobmaster_agents.periodic_task import run_periodically
 from jobmaster_agents.probes import LIFESPAN_ENDED, THREADS_STUCK, AgentLifecycle
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
@@ -87,6 +89,8 @@ async def run_agent(config: ChildConfig) -> int:
         stack.push_async_callback(transactions.close)
         due_notices = open_due_notices(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(due_notices.stop)
+        if not await run_once_actions(handlers, agent, master.locks, lifecycle, log):
+            return 0
         lifespans = OpenLifespans(handlers if agent.mode in WORKING_MODES else (), agent.lifespan_timeout_seconds)
         if not await open_lifespans(lifespans, config, lifecycle, log):
             return 0

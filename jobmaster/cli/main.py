@@ -27,9 +27,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
     "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, change, cancel and retry jobs."),
+    "lock": ("jobmaster.cli.commands.lock:lock_group", "List named locks and their holders; release a lock."),
     "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pause": ("jobmaster.cli.commands.pause:pause", "Stop the starts of a handler, a lane, a priority or a tag."),
     "pauses": ("jobmaster.cli.commands.pause:pauses", "List the pauses in force."),
+    "once": ("jobmaster.cli.commands.lock:once_group", "List actions that run once per version."),
     "pipeline": (
         "jobmaster.cli.commands.pipeline:pipeline_group",
         "Move jobs and their history by the million, with Spark.",

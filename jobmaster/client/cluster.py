@@ -20,6 +20,18 @@ from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.jobs.results import Results, is_final
 from jobmaster.client.jobs.retry_as_new_job import retry_job
+from jobmaster.client.locks.held_lock import HeldLock
+from jobmaster.client.locks.lock import Lock
+from jobmaster.client.locks.once import run_once
+from jobmaster.client.locks.options import (
+    LISTED_MAX,
+    TTL_SECONDS,
+    LockOptions,
+    Seconds,
+    check_lock_name,
+    lock_options,
+    wait_seconds,
+)
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
@@ -32,11 +44,13 @@ from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Call, Handlers
 from jobmaster.handlers.call import parts
+from jobmaster.handlers.once import once_action
 from jobmaster.model import ids
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel, Receipt
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
@@ -568,6 +582,62 @@ class Cluster:
     async def pauses(self) -> list[Pause]:
         """The pauses in force, by kind and value."""
         return list((await self.master.pauses.in_force()).pauses)
+
+    # ------------------------------------------------------------ locks
+
+    def lock(
+        self, name: str, /, *, ttl: Seconds = TTL_SECONDS, wait: Seconds | None = 0.0, label: str | None = None
+    ) -> Lock:
+        """A named lock of the whole cluster, for ``async with``: at most one program holds it.
+
+        Args:
+            name: 1 to 200 printable characters; not beginning with ``once/``.
+            ttl: 1 s to a day: how long a dead holder blocks the others. A living one renews the lock every third of it.
+            wait: seconds to wait for another holder; 0: fail at once; ``None``: no limit. There is no queue: the first
+                attempt after the release gets the lock, and attempts are up to 1 s apart.
+            label: what the lock is held for, beside host and process; at most 100 characters.
+
+        Raises:
+            InputError: one of these cannot be meant. For the errors of ``async with`` see ``Lock``.
+        """
+        return Lock(self._held_lock(lock_options(name, ttl, wait, label)))
+
+    def _held_lock(self, options: LockOptions) -> HeldLock:
+        self._refuse_closed()
+        return HeldLock(self.master.locks, options, self._clock)
+
+    async def locks(self) -> list[LockView]:
+        """Locks that have a holder now, by name; at most 1000."""
+        return await self.master.locks.held(LISTED_MAX)
+
+    async def release_lock(self, name: str, *, actor: str = "client") -> LockView | None:
+        """Take a lock from its holder, with a line in the operator's log. The holder notices it with its next renewal,
+        within a third of the ttl; until then both may work. The lock as it was; ``None``: it was free."""
+        return await self.master.locks.revoke(check_lock_name(name), check_lock_name(actor))
+
+    async def once(self, name: str, version: str, action: Callable[[], Any], /, *, wait: Seconds | None = None) -> bool:
+        """Run ``action()`` once per cluster and version; wait while another program runs it. True when it ran here.
+
+        The action of a process that dies, or loses the lock of the action, runs again elsewhere: it must be repeatable.
+
+        Args:
+            name: 1 to 90 printable characters.
+            version: the same.
+            action: a coroutine function, or a plain one, which runs in a thread.
+            wait: seconds to wait for the other program; ``None``: no limit.
+
+        Raises:
+            LockHeld: another program runs it, and the time to wait is over.
+            LockLost: its lock was lost while it ran here; it has not been recorded.
+            Exception: what the action raised; it has not been recorded.
+        """
+        self._refuse_closed()
+        limit = wait_seconds(wait)
+        return await run_once(self.master.locks, self._clock, once_action(name, version, action), wait_seconds=limit)
+
+    async def once_actions(self) -> list[OnceView]:
+        """Actions that have been done once, the latest first; at most 1000."""
+        return await self.master.locks.done(LISTED_MAX)
 
     # ------------------------------------------------------------ opening and closing
 

@@ -35,6 +35,8 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
+from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
+from jobmaster.client.locks.sync_lock import SyncLock
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
@@ -43,6 +45,7 @@ from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
 
@@ -411,6 +414,30 @@ class SyncCluster:
     def pauses(self) -> list[Pause]:
         """See ``Cluster.pauses``."""
         return self._call(lambda cluster: cluster.pauses())
+
+    # ------------------------------------------------------------ locks
+
+    def lock(
+        self, name: str, /, *, ttl: Seconds = TTL_SECONDS, wait: Seconds | None = 0.0, label: str | None = None
+    ) -> SyncLock:
+        """See ``Cluster.lock``. The loss of the lock cannot end the body of the ``with`` statement: ``SyncLock.check``."""
+        return SyncLock(self._call, lock_options(name, ttl, wait, label))
+
+    def locks(self) -> list[LockView]:
+        """See ``Cluster.locks``."""
+        return self._call(lambda cluster: cluster.locks())
+
+    def release_lock(self, name: str, *, actor: str = "client") -> LockView | None:
+        """See ``Cluster.release_lock``."""
+        return self._call(lambda cluster: cluster.release_lock(name, actor=actor))
+
+    def once(self, name: str, version: str, action: Callable[[], Any], /, *, wait: Seconds | None = None) -> bool:
+        """See ``Cluster.once``. The action runs in a thread of the cluster."""
+        return self._call(lambda cluster: cluster.once(name, version, action, wait=wait))
+
+    def once_actions(self) -> list[OnceView]:
+        """See ``Cluster.once_actions``."""
+        return self._call(lambda cluster: cluster.once_actions())
 
     # ------------------------------------------------------------ the thread behind
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, Unpack, overload
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
 from jobmaster.handlers.middleware import Around, check_around
+from jobmaster.handlers.once import OnceAction, once_action
 from jobmaster.handlers.options import JobOptions, check_name, checked_options
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
@@ -18,6 +19,7 @@ from jobmaster.model.suggestion import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Around)
+N = TypeVar("N", bound=Callable[[], Any])
 
 
 class Handlers:
@@ -48,6 +50,7 @@ class Handlers:
         """Handlers that were declared here, not merged."""
         self._by_name: dict[str, Handler] = {}
         self._by_function: dict[Callable[..., Any], Handler] = {}
+        self._once: dict[str, OnceAction] = {}
 
     # ------------------------------------------------------------ declaring
 
@@ -110,9 +113,38 @@ class Handlers:
             handler.surround(self._around)
         return function
 
+    def once(self, name: str, *, version: str) -> Callable[[N], N]:
+        """Declare a start-up action: ``@handlers.once("load-rates", version="3")``. The first agent that starts runs it
+        before it takes jobs, and the others wait for it; a new version runs again. It has no parameters, is ``async def`` or
+        a plain function, and must be repeatable: that of a process that dies while it runs is run by another agent.
+
+        Raises:
+            ConfigError: name, version or function cannot work, or the name is taken.
+        """
+
+        def declare(function: N) -> N:
+            try:
+                action = once_action(name, version, function)
+            except InputError as error:
+                raise ConfigError(error.message, hint=error.hint) from None
+            self._add_once(action)
+            return function
+
+        return declare
+
+    def _add_once(self, action: OnceAction) -> None:
+        taken = self._once.get(action.name)
+        if taken is not None and taken != action:
+            raise ConfigError(
+                f"two start-up actions are named {action.name!r}: {_place(taken.function)} (version {taken.version}) and "
+                f"{_place(action.function)} (version {action.version})",
+                hint="give one of them another name",
+            )
+        self._once[action.name] = action
+
     def merge(self, other: Handlers) -> None:
-        """Take over another registry's handlers, each with the lifespan and the middleware of the registry that declared it;
-        ``ConfigError`` when a name means different functions."""
+        """Take over another registry's handlers, each with the lifespan and the middleware of the registry that declared it,
+        and its start-up actions; ``ConfigError`` when a name means different functions."""
         for handler in other:
             taken = self._by_name.get(handler.name)
             if taken is not None and taken.function is not handler.function:
@@ -123,8 +155,15 @@ class Handlers:
                 )
             self._by_name[handler.name] = handler
             self._by_function[handler.function] = handler
+        for action in other.once_actions:
+            self._add_once(action)
 
     # ------------------------------------------------------------ looking up
+
+    @property
+    def once_actions(self) -> list[OnceAction]:
+        """Start-up actions in the order of their declaration."""
+        return list(self._once.values())
 
     def get(self, name: str) -> Handler | None:
         """Handler of that name, if it is declared here."""

@@ -14,6 +14,7 @@ _FORGET = {
     RecordKind.OPERATOR_LOG: "maintenance/forget_operator_log",
     RecordKind.BUCKET_EVENTS: "maintenance/forget_bucket_events",
     RecordKind.PUT_OFF: "maintenance/forget_put_off",
+    RecordKind.LOCKS: "maintenance/forget_locks",
 }
 
 

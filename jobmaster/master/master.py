@@ -8,6 +8,7 @@ from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool
 from jobmaster.master.driver.transaction_pool import TransactionPool
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
+from jobmaster.master.locks import Locks
 from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
 from jobmaster.master.onboarding import Onboarding
@@ -59,6 +60,7 @@ class Master:
         self.pauses = Pauses(control)
         self.maintenance = Maintenance(data, control)
         self.stores = Stores(control)
+        self.locks = Locks(control)
 
     @classmethod
     async def connect(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from jobmaster.model.job import ErrorInfo, JobState
 
 
@@ -71,6 +73,24 @@ class NotFound(JobMasterError):
 
 class Conflict(JobMasterError):
     """The state forbids the action, or the same id or idempotency key exists with another payload."""
+
+    exit_code = 4
+
+
+class LockHeld(Conflict):
+    """Another program holds the lock. ``holder`` names it, ``expires_at`` is the end of the lock unless it is renewed (aware,
+    UTC; ``None``: not known)."""
+
+    def __init__(
+        self, message: str, *, holder: str = "", expires_at: datetime | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
+        self.expires_at = expires_at
+
+
+class LockLost(JobMasterError):
+    """The lock is not held any more, before its holder has given it back: another program may have it."""
 
     exit_code = 4
 

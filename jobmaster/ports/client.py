@@ -13,9 +13,10 @@ from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
+from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
-from jobmaster.ports.master_answers import EndedRow, JobsStep, SentBefore, Written, WrittenPause
+from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -157,6 +158,43 @@ class Pauses(PauseReader, Protocol):
         ...
 
 
+class Locks(Protocol):
+    """Named locks, and actions that run once. Only the master's clock decides when a lock ends."""
+
+    async def acquire(self, name: str, acquisition: bytes, label: str, ttl_seconds: float) -> LockAnswer:
+        """Take the lock when it is given back, has expired, or is held by this ``acquisition`` (a fresh id for each attempt
+        to lock; sent again after a lost answer, it returns the same fencing number)."""
+        ...
+
+    async def renew(self, name: str, fence: int, ttl_seconds: float) -> bool:
+        """Extend the lock; False when this fencing number does not hold it any more."""
+        ...
+
+    async def release(self, name: str, acquisition: bytes) -> None:
+        """Give the lock back, if this acquisition holds it."""
+        ...
+
+    async def revoke(self, name: str, actor: str) -> LockView | None:
+        """Take the lock from its holder, with a line in the operator's log; the lock as it was, ``None``: it was free."""
+        ...
+
+    async def held(self, limit: int) -> list[LockView]:
+        """Locks that have a holder, by name."""
+        ...
+
+    async def is_done(self, name: str, version: str) -> bool:
+        """Whether an action has been done for this version."""
+        ...
+
+    async def record(self, name: str, version: str, lock_name: str, fence: int) -> bool:
+        """Record that the holder of the lock has done the action; False when it is not the holder any more."""
+        ...
+
+    async def done(self, limit: int) -> list[OnceView]:
+        """Actions that have been done, the latest first."""
+        ...
+
+
 class LookupMaster(Protocol):
     """For the look-up of one job."""
 
@@ -192,6 +230,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, Protocol):
 
     @property
     def pauses(self) -> Pauses: ...
+
+    @property
+    def locks(self) -> Locks: ...
 
 
 # ------------------------------------------------------------ agent stores

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, ErrorInfo, JobState
 from jobmaster.model.job_view import JobView
+from jobmaster.model.lock import LockView
 from jobmaster.rules.unserved_cause import UnservedCause
 
 
@@ -88,6 +89,18 @@ class StoreGeneration(NamedTuple):
     generation: bytes
     served: bool
     """A bucket names the store, so it had been initialised before the master answered."""
+
+
+# ------------------------------------------------------------ locks
+
+
+class LockAnswer(NamedTuple):
+    """Answer of one attempt to take a named lock."""
+
+    fence: int | None
+    """Fencing number of the caller, which holds the lock now; ``None``: another program holds it."""
+    held: LockView | None
+    """The present holder; ``None`` also when another program has taken the lock at the same moment."""
 
 
 # ------------------------------------------------------------ jobs of owners
@@ -170,6 +183,7 @@ class RecordKind(StrEnum):
     OPERATOR_LOG = "operator_log"
     BUCKET_EVENTS = "bucket_events"
     PUT_OFF = "put_off"
+    LOCKS = "locks"
 
 
 class UnservedHandler(NamedTuple):

@@ -53,6 +53,7 @@ MANY_PARAMETERS = {
 }
 
 CATCHES_EVERYTHING = {
+    "jobmaster/client/locks/held_lock.py": "a lock whose renewal failed for any reason ends, and its body is cancelled",
     "jobmaster/pydantic_models.py": "validators and serializers of models are foreign code",
     "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is its commit",
     "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",

@@ -17,6 +17,8 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 _ROUNDS_MAX = 20
 _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
+_FREE_LOCKS_DAYS = 7
+"""Retention of the rows of locks that no program holds."""
 
 
 class ClusterMaintenance:
@@ -111,6 +113,7 @@ class ClusterMaintenance:
             RecordKind.OPERATOR_LOG: keep.operator_log_days,
             RecordKind.BUCKET_EVENTS: keep.bucket_history_days,
             RecordKind.PUT_OFF: _VOID_LINES_DAYS,
+            RecordKind.LOCKS: _FREE_LOCKS_DAYS,
         }
         forgotten: dict[str, int] = {}
         for what, age in days.items():

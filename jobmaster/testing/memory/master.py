@@ -18,6 +18,7 @@ from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
 from jobmaster.rules.unserved_cause import UnservedCause
+from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 
 
@@ -55,6 +56,10 @@ class MemoryMaster:
     @property
     def pauses(self) -> MemoryPauses:
         return MemoryPauses(self._rows)
+
+    @property
+    def locks(self) -> MemoryLocks:
+        return self._rows.locks
 
     # ------------------------------------------------------------ first rows
 

@@ -18,6 +18,7 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.testing.memory.locks import MemoryLocks
 
 EPOCH = 1
 """Epoch of every bucket: no bucket changes its owner."""
@@ -214,6 +215,7 @@ class MemoryRows:
         self.pause_version = 0
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
+        self.locks = MemoryLocks(self.clock)
         self.owner = new_id()
         self.buckets: dict[bytes, Bucket] = {}
         self.serve(settings)

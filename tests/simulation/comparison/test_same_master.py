@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -50,6 +51,45 @@ headers = st.sampled_from(
         b'{"tags":["a","c"]}',
     ]
 )
+
+
+lock_names = st.sampled_from(["k", "k", "l"])
+ttls = st.sampled_from([60.0, 60.0, -60.0])
+
+
+async def _acquired(master: Master, name: str, acquisition: bytes, label: str, ttl: float) -> object:
+    """Numbers of two sequences differ: whether the number grows is compared."""
+    before = _last_fence(master, name)
+    answer = await master.locks.acquire(name, acquisition, label, ttl)
+    if answer.fence is None:
+        return None if answer.held is None else (answer.held.name, answer.held.holder)
+    _fences(master)[name] = answer.fence
+    return (answer.fence > before) - (answer.fence < before)
+
+
+async def _renewed(master: Master, name: str, ttl: float, back: int) -> object:
+    return await master.locks.renew(name, _last_fence(master, name) - back, ttl)
+
+
+async def _released(master: Master, name: str, acquisition: bytes | None) -> object:
+    if acquisition is not None:
+        return await master.locks.release(name, acquisition)
+    lock = await master.locks.revoke(name, "operator")
+    return (lock and lock.holder, [(one.name, one.holder) for one in await master.locks.held(10)])
+
+
+async def _recorded(master: Master, name: str, back: int) -> object:
+    recorded = await master.locks.record(name, "1", name, _last_fence(master, name) - back)
+    return recorded, await master.locks.is_done(name, "1")
+
+
+def _fences(master: Master) -> dict[str, int]:
+    fences: dict[str, int] = master.__dict__.setdefault("fences", {})
+    return fences
+
+
+def _last_fence(master: Master, name: str) -> int:
+    return _fences(master).get(name, 0)
 
 
 class Masters(TwoMasters):
@@ -129,6 +169,26 @@ class Masters(TwoMasters):
             return sorted(found, key=attrgetter("id"))
 
         self.both(in_service)
+
+    # ------------------------------------------------------------ locks
+
+    @rule(name=lock_names, holder=st.integers(0, 2), ttl=ttls)
+    def acquire_lock(self, name: str, holder: int, ttl: float) -> None:
+        """A ttl in the past: the lock has expired when the next program tries."""
+        self.both(partial(_acquired, name=name, acquisition=self.agents[holder], label=f"holder {holder}", ttl=ttl))
+
+    @rule(name=lock_names, ttl=ttls, own=st.booleans())
+    def renew_lock(self, name: str, ttl: float, own: bool) -> None:
+        """By the present holder, or by one of an earlier number."""
+        self.both(partial(_renewed, name=name, ttl=ttl, back=0 if own else 1))
+
+    @rule(name=lock_names, holder=st.integers(0, 2), by_operator=st.booleans())
+    def release_lock(self, name: str, holder: int, by_operator: bool) -> None:
+        self.both(partial(_released, name=name, acquisition=None if by_operator else self.agents[holder]))
+
+    @rule(name=lock_names, own=st.booleans())
+    def record_once(self, name: str, own: bool) -> None:
+        self.both(partial(_recorded, name=name, back=0 if own else 1))
 
     # ------------------------------------------------------------ owners
 

@@ -31,6 +31,8 @@ TABLES = (
     "quarantine",
     "operator_log",
     "pause",
+    "named_lock",
+    "once_action",
 )
 NEAR_US = 120_000_000
 """Times that two clocks gave within one run."""
@@ -51,6 +53,7 @@ class TwoMasters(RuleBasedStateMachine):
         self.real.onboarding._positions.clear()
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
         self.simulated = DirectMaster(self.server)
+        self.real.__dict__["fences"] = {}
         self.agents = [new_id() for _ in range(3)]
         self.buckets = [new_id() for _ in range(3)]
         self.jobs = [new_id() for _ in range(6)]
@@ -110,6 +113,8 @@ class TwoMasters(RuleBasedStateMachine):
             "events": [(e.bucket_id, e.before, e.after, e.epoch, e.actor or None) for e in tables.events],
             "agent": {a.id: (a.state, a.drain_requested) for a in tables.agents.values()},
             "leader_lease": None if tables.leader_lease is None else tuple(tables.leader_lease)[:3],
+            "locks": {row.name: (row.holder, row.label) for row in tables.locks.values()},
+            "once": {key: label for key, (_, label) in tables.once.items()},
             "keys": {key: tuple(held) for key, held in tables.keys.items()},
             "quarantine": dict(tables.quarantine),
         }  # fmt: skip
@@ -129,6 +134,8 @@ class TwoMasters(RuleBasedStateMachine):
         agents = await sql.fetch("SELECT id, state::text, drain_requested FROM agent")
         leader_lease = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'leader'")
         aside = await sql.fetch("SELECT job_id, reason, bucket_id, entry FROM quarantine")
+        locks = await sql.fetch("SELECT name, holder, label FROM named_lock")
+        once = await sql.fetch("SELECT name, version, label FROM once_action")
         keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
         rough = [[*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *row[13:]] for row in map(_values, jobs)]
         return {
@@ -138,6 +145,8 @@ class TwoMasters(RuleBasedStateMachine):
             "events": [tuple(row) for row in map(_values, events)],
             "agent": {row[0]: tuple(row[1:]) for row in map(_values, agents)},
             "leader_lease": None if leader_lease is None else tuple(_values(leader_lease)),
+            "locks": {row[0]: tuple(row[1:]) for row in map(_values, locks)},
+            "once": {tuple(row[:2]): row[2] for row in map(_values, once)},
             "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
             "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},
         }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.simulation.master.change_statements import ChangeStatements
+from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.rescue_statements import RescueStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
@@ -18,6 +19,8 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
 
 
 class ClusterStatements(ChangeStatements, PauseStatements, RescueStatements):
+
+class ClusterStatements(PauseStatements, LockStatements, RescueStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members

@@ -84,6 +84,17 @@ class LeaseRow(NamedTuple):
     expires_at: int
 
 
+class LockRow(NamedTuple):
+    """One row of ``named_lock``."""
+
+    name: str
+    holder: bytes | None
+    fence: int
+    label: str
+    acquired_us: int
+    expires_us: int
+
+
 class Refusal(NamedTuple):
     """A line of ``attempt``."""
 
@@ -115,6 +126,11 @@ class Tables:
         self.events: list[Event] = []
         self.agents: dict[bytes, AgentRow] = {}
         self.leader_lease: LeaseRow | None = None
+        self.locks: dict[str, LockRow] = {}
+        self.lock_fence = 0
+        """The sequence."""
+        self.once: dict[tuple[str, str], tuple[int, str]] = {}
+        """Done actions: number and label of the holder."""
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.stores: dict[str, bytes] = {}

@@ -1,0 +1,125 @@
+"""``jobmaster lock`` and ``jobmaster once``: named locks, and actions that run once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.operator_log import operator_name
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
+from jobmaster.model.errors import LockHeld, NotFound
+from jobmaster.model.lock import LockView
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.settings.model import ClusterSettings
+
+COLUMNS = (
+    Column("NAME", "name"),
+    Column("FENCE", "fence", right=True),
+    Column("SINCE (UTC)", "acquired_at"),
+    Column("UNTIL (UTC)", "expires_at"),
+    Column("HOLDER", "holder", whole=True),
+)
+ONCE_COLUMNS = (
+    Column("NAME", "name"),
+    Column("VERSION", "version"),
+    Column("DONE (UTC)", "done_at"),
+    Column("BY", "holder", whole=True),
+)
+
+
+@click.group("lock")
+def lock_group() -> None:
+    """List named locks and their holders; release a lock."""
+
+
+@lock_group.command("list")
+@pass_invocation
+def list_(invocation: Invocation) -> None:
+    """List the locks that have a holder, by name; at most 1000.
+
+    FENCE: fencing number of the holder. UNTIL: the end of the lock, unless its holder renews it before.
+
+    \b
+    Example:
+      jobmaster lock list -o json
+    """
+    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.locks()))
+    emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="no lock is held")
+
+
+@lock_group.command("release")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Take the lock from its holder.")
+@pass_invocation
+def release(invocation: Invocation, name: str, force: bool) -> None:
+    """Take a lock from its holder. The lock of a dead holder ends by itself.
+
+    The holder notices it with its next renewal, within a third of the ttl of the lock; until then both may work. The
+    action is written to the operator's log.
+
+    \b
+    Example:
+      jobmaster lock release nightly-import --force
+    """
+
+    async def work(cluster: Cluster) -> LockView:
+        if not force:
+            held = {each.name: each for each in await cluster.locks()}.get(name)
+            if held is not None:
+                raise LockHeld(
+                    f"lock {name!r} is held by {held.holder} until {iso(held.expires_us)}",
+                    hint="--force takes it from its holder, which may go on for a third of its ttl",
+                )
+        released = await cluster.release_lock(name, actor=operator_name()) if force else None
+        if released is None:
+            raise NotFound(f"no program holds lock {name!r}", hint="jobmaster lock list")
+        return released
+
+    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), as_json=invocation.json)
+
+
+@click.group("once")
+def once_group() -> None:
+    """List actions that run once per version."""
+
+
+@once_group.command("list")
+@pass_invocation
+def once_list(invocation: Invocation) -> None:
+    """List the actions that have been done, the latest first; at most 1000.
+
+    An action that runs now holds the lock once/NAME/VERSION: see `jobmaster lock list`.
+
+    \b
+    Example:
+      jobmaster once list -o json
+    """
+    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.once_actions()))
+    rows = [
+        {"name": each.name, "version": each.version, "done_at": iso(each.done_us), "holder": each.holder}
+        for each in found
+    ]
+    emit_rows(rows, ONCE_COLUMNS, as_json=invocation.json, empty="no action has been done")
+
+
+def _record(lock: LockView) -> dict[str, Any]:
+    return {
+        "name": lock.name,
+        "fence": lock.fence,
+        "holder": lock.holder,
+        "acquired_at": iso(lock.acquired_us),
+        "expires_at": iso(lock.expires_us),
+    }
+
+
+async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        return await work(cluster)

@@ -1,0 +1,1 @@
+"""Named locks, and actions that run once."""

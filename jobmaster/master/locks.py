@@ -1,0 +1,64 @@
+"""Named locks, and actions that run once."""
+
+from __future__ import annotations
+
+from jobmaster.master.driver.connection import Row, StatementRunner, to_us
+from jobmaster.model.lock import LockView, OnceView
+from jobmaster.ports import LockAnswer
+
+
+class Locks:
+    """``jobmaster.ports.Locks`` on PostgreSQL."""
+
+    def __init__(self, control: StatementRunner) -> None:
+        self._control = control
+
+    async def acquire(self, name: str, acquisition: bytes, label: str, ttl_seconds: float) -> LockAnswer:
+        """Take the lock when it is free; its fencing number, or its holder."""
+        rows = await self._control.write("locks/acquire", name, acquisition, label, ttl_seconds)
+        if not rows:
+            return LockAnswer(None, None)
+        held = _lock(rows[0])
+        return LockAnswer(held.fence, None) if rows[0]["taken"] else LockAnswer(None, held)
+
+    async def renew(self, name: str, fence: int, ttl_seconds: float) -> bool:
+        """Extend the lock; False when this number does not hold it any more."""
+        return bool(await self._control.write("locks/renew", name, fence, ttl_seconds))
+
+    async def release(self, name: str, acquisition: bytes) -> None:
+        """Give the lock back, if this acquisition holds it."""
+        await self._control.write("locks/release", name, acquisition)
+
+    async def revoke(self, name: str, actor: str) -> LockView | None:
+        """Take the lock from its holder, with a line in the operator's log; the lock as it was, ``None``: it was free."""
+        rows = await self._control.write("locks/revoke", name, actor)
+        return _lock(rows[0]) if rows else None
+
+    async def held(self, limit: int) -> list[LockView]:
+        """Locks that have a holder, by name."""
+        return [_lock(row) for row in await self._control.read("locks/held", limit)]
+
+    async def is_done(self, name: str, version: str) -> bool:
+        """Whether an action has been done for this version."""
+        return bool(await self._control.read("once/done", name, version))
+
+    async def record(self, name: str, version: str, lock_name: str, fence: int) -> bool:
+        """Record that the holder of the lock has done the action; False when it is not the holder any more."""
+        return bool(await self._control.write("once/record", name, version, lock_name, fence))
+
+    async def done(self, limit: int) -> list[OnceView]:
+        """Actions that have been done, the latest first."""
+        return [
+            OnceView(name=row["name"], version=row["version"], holder=row["label"], done_us=to_us(row["done_at"]))
+            for row in await self._control.read("once/list", limit)
+        ]
+
+
+def _lock(row: Row) -> LockView:
+    return LockView(
+        name=row["name"],
+        holder=row["label"],
+        fence=row["fence"],
+        acquired_us=to_us(row["acquired_at"]),
+        expires_us=to_us(row["expires_at"]),
+    )
