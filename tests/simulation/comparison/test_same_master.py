@@ -72,10 +72,12 @@ async def _renewed(master: Master, name: str, ttl: float, back: int) -> object:
 
 
 async def _released(master: Master, name: str, acquisition: bytes | None) -> object:
+    lock = None
     if acquisition is not None:
-        return await master.locks.release(name, acquisition)
-    lock = await master.locks.revoke(name, "operator")
-    return (lock and lock.holder, [(one.name, one.holder) for one in await master.locks.held(10)])
+        await master.locks.release(name, acquisition)
+    else:
+        lock = await master.locks.revoke(name, "operator")
+    return lock and lock.holder, [(one.name, one.holder) for one in await master.locks.held(10)]
 
 
 async def _recorded(master: Master, name: str, back: int) -> object:
