@@ -18,9 +18,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(ChangeStatements, PauseStatements, RescueStatements):
-
-class ClusterStatements(PauseStatements, LockStatements, RescueStatements):
+class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, RescueStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members
