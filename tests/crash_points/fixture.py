@@ -211,7 +211,7 @@ class FaultyDeployment(Deployment):
 
     async def work(self, *, many: int = 1) -> Work:
         """Jobs of every kind for the agent under fault: acknowledged by its store, committed, due later, slow, fenced,
-        failing, retrying, cancelled."""
+        failing, retrying, put off, failed for good, given up, cancelled."""
         submit = self.client.submit
         path = {"path": str(self.path("witness"))}
         work = Work()
@@ -233,6 +233,10 @@ class FaultyDeployment(Deployment):
             add(1, "fails", JobState.FAILED, 2, jobs.fails),
             add(1, "retries here", succeeded, 3, jobs.retries_here),
             add(1, "retries later", succeeded, 2, jobs.retries_later),
+            add(1, "snoozes here", succeeded, 1, jobs.snoozes_here),
+            add(1, "snoozes later", succeeded, 1, jobs.snoozes_later),
+            add(1, "fails for good", JobState.FAILED, 1, jobs.fails_for_good),
+            add(1, "given up", JobState.FAILED, 1, jobs.given_up),
         )
         receipts = await asyncio.gather(*(submit(jobs.quick, path, after=60, durability="master") for _ in range(1)))
         for receipt in receipts:

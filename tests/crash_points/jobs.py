@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from jobmaster.handlers import Handlers, JobContext, Retry
+from jobmaster.handlers import Fail, Handlers, JobContext, Retry, Snooze
 from tests.system.jobs import witness
 
 handlers = Handlers()
@@ -61,6 +61,33 @@ async def retries_later(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
     if ctx.attempt < 2:
         raise Retry(after=0.4)
+
+
+@handlers.job(name="snoozes_here", lane=VICTIM, max_attempts=2)
+async def snoozes_here(ctx: JobContext, path: str) -> None:
+    """Put off within the transient threshold, so it stays in its bucket."""
+    witness(ctx, path, "ran")
+    if ctx.snoozes < 2:
+        raise Snooze(0.02)
+
+
+@handlers.job(name="snoozes_later", lane=VICTIM, max_attempts=2)
+async def snoozes_later(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    if ctx.snoozes < 1:
+        raise Snooze(0.4)
+
+
+@handlers.job(name="fails_for_good", lane=VICTIM, max_attempts=5, backoff=0.01)
+async def fails_for_good(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    raise Fail("as asked")
+
+
+@handlers.job(name="given_up", lane=VICTIM, max_attempts=5, backoff=0.01, give_up_on=LookupError)
+async def given_up(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    raise KeyError("as asked")
 
 
 @handlers.job(name="endless", lane=VICTIM)

@@ -14,6 +14,7 @@ from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence
+from jobmaster.model.job import ErrorInfo
 from jobmaster.ports import Written
 from jobmaster.rules.batching import BatchSize
 from jobmaster.rules.lease import Term
@@ -26,7 +27,7 @@ from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.outcomes.outcome_builder import StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
@@ -224,6 +225,22 @@ def _claimed_goes_on() -> list[Patch]:
     return [(Executor, "_unpaused", all_of_them)]
 
 
+def _snoozes_are_attempts() -> list[Patch]:
+    def used_up(
+        self: OutcomeBuilder, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after: float | None
+    ) -> None:
+        self._fail_attempt(job, info, started, ended, after)
+
+    return [(OutcomeBuilder, "snoozed", used_up)]
+
+
+def _failures_are_retried() -> list[Patch]:
+    def tried_again(self: OutcomeBuilder, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
+        self._fail_attempt(job, info, started, ended)
+
+    return [(OutcomeBuilder, "failed", tried_again)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -272,6 +289,10 @@ ABLATIONS = {
     ),
     "pause of what is claimed": Ablation(
         "an agent starts what it claims, whatever is paused", patches=_claimed_goes_on
+    ),
+    "a snooze is no attempt": Ablation("a run that puts its job off uses up an attempt", patches=_snoozes_are_attempts),
+    "a decided failure is the end": Ablation(
+        "a job that its handler fails, or its rules give up, is tried again", patches=_failures_are_retried
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -27,6 +27,14 @@ ONCE = frozenset({"chaos.once", "chaos.once_isolated"})
 """At most once, in a thread or a worker process."""
 QUIET_SECONDS = 5.0
 """An acknowledged cancel of a waiting job holds if its time was so far off, and nothing failed until then."""
+DECIDED = {
+    "chaos.put_off": ("SUCCEEDED", ""),
+    "chaos.failing": ("FAILED", "failed"),
+    "chaos.given_up": ("FAILED", "given_up"),
+}
+"""Handlers that decide how their job ends, or whose rules do -> its state and reason, with the first attempt."""
+CLUSTER_REASONS = frozenset({"agent_lost", "timeout"})
+"""Ends that the cluster decides: rescued too often, or stopped at the time-out."""
 UNBEGUN_MAX = 3
 """At-most-once jobs that one fault may end without their first line: each had a thread, and was cut off before that line."""
 
@@ -37,7 +45,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     attempts: int = 0
     acknowledged: int = 0
     ok: int = 0
-    """Acknowledged, recorded as succeeded, and seen running."""
+    """Acknowledged, recorded as succeeded, and seen running (jobs that are meant to fail are not among them)."""
     lost: int = 0
     """Acknowledged and without an outcome, although the level promised to survive everything that happened."""
     lost_by_level: dict[str, int] = {}
@@ -62,6 +70,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     """At-most-once jobs that began more than once."""
     abandoned_unbegun: int = 0
     """At-most-once jobs that were given up although they had not begun, beyond the few that a fault may cut off."""
+    decided_otherwise: int = 0
+    """Jobs that ended in another way than their handler, or its rules, had decided, or with another attempt."""
     cancel_forgotten: int = 0
     """Jobs that began although a cancel had been acknowledged before their time."""
     cancels: int = 0
@@ -91,6 +101,7 @@ class Verdict(msgspec.Struct, kw_only=True):
             "started_dead",
             "once_twice",
             "abandoned_unbegun",
+            "decided_otherwise",
             "cancel_forgotten",
         )
         return {name: getattr(self, name) for name in names if getattr(self, name)}
@@ -109,6 +120,7 @@ def check(history: History) -> Verdict:
     _outcomes(history, verdict)
     _starts(history, verdict)
     _at_most_once(history, verdict)
+    _decided(history, verdict)
     _cancels(history, verdict)
     done = {job for job, row in history.rows.items() if row.state in FINAL}
     verdict.recovered = len((history.unknown - history.acks.keys()) & done)
@@ -214,6 +226,18 @@ def _at_most_once(history: History, verdict: Verdict) -> None:
     unbegun = [job for job, row in history.rows.items() if row.reason == "abandoned" and job not in history.runs]
     for job in unbegun[UNBEGUN_MAX * len(history.faults) :]:
         _note(verdict, "abandoned_unbegun", job, f"one of {len(unbegun)} that were given up and never began")
+
+
+def _decided(history: History, verdict: Verdict) -> None:
+    for job, runs in history.runs.items():
+        row, expected = history.rows.get(job), DECIDED.get(runs[0].handler)
+        if row is None or expected is None or row.state not in FINAL:
+            continue  # a loss, if it is one
+        if row.state == "FAILED" and row.reason in CLUSTER_REASONS:
+            continue
+        if (row.state, row.reason, row.attempt) != (*expected, 1):
+            said = f"of {runs[0].handler} ended as {row.state} {row.reason} after attempt {row.attempt}"
+            _note(verdict, "decided_otherwise", job, said)
 
 
 def _cancels(history: History, verdict: Verdict) -> None:

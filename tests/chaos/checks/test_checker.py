@@ -130,6 +130,23 @@ def abandon_unbegun(history: History) -> None:
     del history.runs[JOBS[3]]
 
 
+def decide(history: History, handler: str, row: Row) -> None:
+    history.runs[JOBS[3]] = [history.runs[JOBS[3]][0]._replace(handler=handler)]
+    history.rows[JOBS[3]] = row
+
+
+def succeed_in_spite_of_a_decision(history: History) -> None:
+    decide(history, "chaos.failing", Row("SUCCEEDED", 1, 3, 1, 1))
+
+
+def fail_for_another_reason(history: History) -> None:
+    decide(history, "chaos.given_up", Row("FAILED", 1, 3, 0, 1, "error"))
+
+
+def burn_an_attempt_by_a_snooze(history: History) -> None:
+    decide(history, "chaos.put_off", Row("SUCCEEDED", 3, 3, 3, 3))
+
+
 def start_after_cancelled_row(history: History) -> None:
     history.cancels[JOBS[3]] = Cancel(994.0 - AWAKE_SECONDS - 0.1, "CANCELLED", 993.5)
 
@@ -143,6 +160,9 @@ def start_after_cancel_request(history: History) -> None:
     [
         (start_once_twice, "once_twice"),
         (abandon_unbegun, "abandoned_unbegun"),
+        (succeed_in_spite_of_a_decision, "decided_otherwise"),
+        (fail_for_another_reason, "decided_otherwise"),
+        (burn_an_attempt_by_a_snooze, "decided_otherwise"),
         (start_after_cancelled_row, "cancel_forgotten"),
         (start_after_cancel_request, "cancel_forgotten"),
         (lose, "lost"),
@@ -190,6 +210,21 @@ def test_a_failed_job_has_an_end_and_is_not_ok() -> None:
     verdict = check(history)
     assert verdict.violations == {}
     assert verdict.ok == 9
+
+
+@pytest.mark.parametrize(
+    ("handler", "row"),
+    [
+        ("chaos.put_off", Row("SUCCEEDED", 3, 3, 3, 1)),
+        ("chaos.failing", Row("FAILED", 2, 3, 0, 1, "failed")),
+        ("chaos.given_up", Row("FAILED", 1, 3, 0, 1, "given_up")),
+        ("chaos.given_up", Row("FAILED", 9, 3, 0, 0, "agent_lost")),
+    ],
+)
+def test_a_job_that_ends_as_its_handler_decided_is_no_violation(handler: str, row: Row) -> None:
+    history = good()
+    decide(history, handler, row)
+    assert check(history).violations == {}
 
 
 # ---------------------------------------------------------------- what excuses a loss

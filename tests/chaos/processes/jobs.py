@@ -10,7 +10,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from jobmaster.handlers import Handlers, JobContext
+from jobmaster.handlers import Fail, Handlers, JobContext, Snooze
 from tests.chaos.processes.witness import VARIABLE, Phase, WitnessLine, WitnessWriter
 
 handlers = Handlers()
@@ -81,6 +81,27 @@ async def flaky(ctx: JobContext, value: int) -> int:
     if ctx.attempt == 1:
         raise RuntimeError(_FIRST_FAILURE)
     return ctx.token
+
+
+@handlers.job(name="chaos.put_off", max_attempts=20, backoff=0.2, backoff_max=2)
+async def put_off(ctx: JobContext, value: int) -> int:
+    """Puts itself off twice, for a moment and for longer."""
+    began(ctx, value, "chaos.put_off")
+    if ctx.snoozes < 2:
+        raise Snooze(after=(0.05, 1.5)[ctx.snoozes])
+    return ctx.token
+
+
+@handlers.job(name="chaos.failing", max_attempts=20, backoff=0.2, backoff_max=2)
+async def failing(ctx: JobContext, value: int) -> None:
+    began(ctx, value, "chaos.failing")
+    raise Fail("as it was told")
+
+
+@handlers.job(name="chaos.given_up", max_attempts=20, backoff=0.2, backoff_max=2, give_up_on=LookupError)
+async def given_up(ctx: JobContext, value: int) -> None:
+    began(ctx, value, "chaos.given_up")
+    raise KeyError(value)
 
 
 @handlers.job(name="chaos.long", timeout=600, max_attempts=20, backoff=0.2, backoff_max=2)

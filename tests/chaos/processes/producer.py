@@ -203,6 +203,8 @@ class Producer:
             return jobs.flaky, {"value": value}
         if kind < 0.42:
             return jobs.threaded, {"value": value}
+        if kind < 0.48:
+            return self._rng.choice((jobs.put_off, jobs.failing, jobs.given_up)), {"value": value}
         return jobs.quick, {"value": value}
 
     async def _one(self, value: int, *, own_id: bool = True, **options: Any) -> None:
@@ -251,7 +253,7 @@ class Producer:
         """Read the outcome as users do; what was read once must stay."""
         try:
             token = await self._cluster.result(job, timeout=_OBSERVE_SECONDS)
-        except (WaitTimeout, JobMasterError):
+        except (WaitTimeout, JobMasterError):  # also of a job that is meant to fail
             return
         self._witness_writer.write(WitnessLine(phase=Phase.OBSERVED, job=job.hex(), token=token))
 

@@ -55,6 +55,10 @@ class Job:
     """When it is due by an acknowledged change; microseconds since 1970 by the master's clock."""
     fails: int = 0
     """So many attempts fail."""
+    snoozes: int = 0
+    """So many times its handler puts it off."""
+    pause: float = 0.0
+    """... for so many seconds."""
 
     @property
     def may_be_lost(self) -> bool:
@@ -334,6 +338,11 @@ class Audit:
                 self.broken("I5", f"{text(job.id)} ({job.kind}, {job.level}) is lost")
             if state == "FAILED" and row is not None and not _may_fail(job, row):
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")
+            if row is not None and row.state in FINAL and not _ended_as_decided(job, row):
+                said = f"{row.state} after attempt {row.attempt}, {row.headers!r}, {row.error!r}"
+                self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as {said}")
+            if row is not None and job.kind in DECIDED:
+                self.hits[f"{job.kind}: {row.state}"] += 1
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED without a request")
         for row in tables.jobs.values():
@@ -349,7 +358,28 @@ class Audit:
                 self.broken("I9", f"{count} jobs of key {key}")
 
 
+DECIDED = ("put off", "failing", "given up")
+"""Jobs whose handlers, or their rules, decide how a run ends."""
+
+
+def _ended_as_decided(job: Job, row: JobRow) -> bool:
+    """A job that was put off has used up one attempt, in its last run; one that was failed or given up had no second."""
+    error = row.error or b""
+    if job.kind not in (*DECIDED, "doomed") or b'"agent_lost"' in error:
+        return True
+    if job.kind == "put off":
+        return (row.state, row.attempt) == ("SUCCEEDED", 1) and b'"snoozes":%d' % job.snoozes in row.headers
+    if job.kind == "doomed":
+        return row.state == "FAILED"
+    reason = b'"failed"' if job.kind == "failing" else b'"given_up"'
+    return (row.state, row.attempt) == ("FAILED", 1) and reason in error
+
+
 def _may_fail(job: Job, row: JobRow) -> bool:
     """Jobs that may end as FAILED: those made to fail, those rescued too often, and those that must not start twice."""
     error = row.error or b""
-    return job.kind == "doomed" or b'"agent_lost"' in error or (job.kind.startswith("once") and b'"abandoned"' in error)
+    return (
+        job.kind in ("doomed", "failing", "given up")
+        or b'"agent_lost"' in error
+        or (job.kind.startswith("once") and b'"abandoned"' in error)
+    )

@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from jobmaster.codec import error_of
+from jobmaster.handlers import Fail, Snooze
+from jobmaster.handlers.decisions import asked_seconds
 from jobmaster.master.driver import resent_writes
 from jobmaster_agents import agent, bucket_worker, call_retry, periodic_task, run_agent, store_connector
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
@@ -108,13 +111,23 @@ class SimPool:
 async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
     process_ = PROCESS.get()
     assert process_ is not None
-    result = await process_.history.run_isolated(job.job_id, job.token, job.attempt)
+    result = await process_.history.run_isolated(job.job_id, job.token, job.attempt, job.snoozes)
     ran_us = int((asyncio.get_running_loop().time() - began) * 1e6)
-    if isinstance(result, Exception):
-        from jobmaster.codec import error_of
-
-        return AttemptResult(kind=ResultKind.ERROR, error=error_of(result, limit_bytes=1000), ran_us=ran_us)
-    return AttemptResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
+    if not isinstance(result, Exception):
+        return AttemptResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
+    handler = process_.parts.bucket_worker._handlers.get(job.handler)
+    rules = handler.options.retry_rules
+    if isinstance(result, Snooze):
+        kind, reason = ResultKind.SNOOZE, "snoozed"
+    elif isinstance(result, Fail):
+        kind, reason = ResultKind.FAIL, "failed"
+    elif rules is not None and not rules.judge(result, lambda: None).again:
+        kind, reason = ResultKind.FAIL, "given_up"
+    else:
+        kind, reason = ResultKind.ERROR, "error"
+    after = asked_seconds(result) if isinstance(result, Snooze) else None
+    error = error_of(result, reason=reason, limit_bytes=1000)
+    return AttemptResult(kind=kind, error=error, ran_us=ran_us, after_seconds=after)
 
 
 class PatchedProduct:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.codec import encode_entry
-from jobmaster.handlers import Handlers, JobContext
+from jobmaster.handlers import Fail, Handlers, JobContext, Snooze
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import ReplyStatus
@@ -26,7 +26,7 @@ KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
     "cancelled", "called off", "called off", "called off", "put later", "put later", "put later", "run now",
-    "moved", "expiring", *INVALID_KINDS,
+    "moved", "expiring", "put off", "put off", "failing", "given up", *INVALID_KINDS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
@@ -42,8 +42,12 @@ class Failure(Exception):
     """An attempt that is meant to fail."""
 
 
-async def _run(job_id: bytes, token: int, attempt: int) -> int:
-    """Every handler: takes its time, then fails or returns its token."""
+class Hopeless(Failure):
+    """One that the rules of the handlers give up on."""
+
+
+async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
+    """Every handler: takes its time, then decides its job's end, fails or returns its token."""
     process = PROCESS.get()
     assert process is not None
     history = process.history
@@ -60,31 +64,37 @@ async def _run(job_id: bytes, token: int, attempt: int) -> int:
     if job.seconds:
         await asyncio.sleep(job.seconds)
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
+    if snoozes < job.snoozes:
+        raise Snooze(job.pause, "as it was told")
+    if job.kind == "failing":
+        raise Fail("as it was told")
+    if job.kind == "given up":
+        raise Hopeless("as it was told")
     if attempt <= job.fails:
         raise Failure("as it was told")
     return token
 
 
-@HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
+@HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, give_up_on=Hopeless)
 async def plain(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 @HANDLERS.job(name="fenced", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, start="fenced")
 async def fenced(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 @HANDLERS.job(name="once", timeout=20, delivery="at_most_once")
 async def once(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt)
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
-async def isolated(job_id: bytes, token: int, attempt: int) -> int | Exception:
+async def isolated(job_id: bytes, token: int, attempt: int, snoozes: int) -> int | Exception:
     """The same in a worker process."""
     try:
-        return await _run(job_id, token, attempt)
-    except Failure as error:
+        return await _run(job_id, token, attempt, snoozes)
+    except (Failure, Snooze, Fail) as error:
         return error
 
 
@@ -148,6 +158,8 @@ class Clients:
         elif kind in ("long", "fenced long", "cancelled"):
             job.seconds = 0.3 + 1.0 * chance.random()
         job.fails = {"flaky": chance.randint(1, 2), "doomed": 99}.get(kind, 0)
+        if kind == "put off":  # a short pause is spent in the bucket, a long one in the master
+            job.snoozes, job.pause = chance.randint(1, 2), chance.choice((0.02, 1.0))
         job.key = f"key-{chance.randint(1, 2)}" if kind == "keyed" else ""
         return job
 
