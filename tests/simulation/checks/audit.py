@@ -339,7 +339,7 @@ class Audit:
             if state == "FAILED" and row is not None and not _may_fail(job, row):
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")
             if row is not None and row.state in FINAL and not _ended_as_decided(job, row):
-                said = f"{row.state} after attempt {row.attempt}, {row.headers!r}, {row.error!r}"
+                said = f"{row.state} after attempt {row.attempt}, {row.headers[-40:]!r}, {(row.error or b'')[:100]!r}"
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as {said}")
             if row is not None and job.kind in DECIDED:
                 self.hits[f"{job.kind}: {row.state}"] += 1
