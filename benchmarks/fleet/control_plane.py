@@ -1,7 +1,7 @@
 """What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the leader, bucket maps.
 
 Periods are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.lease_timing``), a
-judge reads once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
+certifier reads once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
 seconds old and has work. Every call goes through the same servers as the jobs.
 """
 

@@ -1,8 +1,8 @@
 """Faults of a fleet, and the recovery from them: agents killed, a store away, the master away.
 
 Rescues follow the code: a certificate for at most 64 agents per call, lost buckets taken one by one by any agent that
-finds them (the judge at once, the others with their next renewal), each emptied in pages and closed. Their jobs are HELD then
-and continue through hints to two owners a second and through onboarding, 1,000 at a time, up to 2,000 ahead per bucket.
+finds them (the certifier at once, the others with their next renewal), each emptied in pages and closed. Their jobs are HELD
+then and continue through hints to two owners a second and through onboarding, 1,000 at a time, up to 2,000 ahead per bucket.
 """
 
 from __future__ import annotations

@@ -328,7 +328,7 @@ class TaskRun:
         return self._finished(TaskResultStatus.FAILED)
 
     def _tried_again(self, error: BaseException) -> bool:
-        return self._job.last_attempt or self._rules is None or self._rules.judge(error, lambda: self._job).again
+        return self._job.last_attempt or self._rules is None or self._rules.decide(error, lambda: self._job).again
 
     def _note(self, error: BaseException) -> None:
         kind = type(error)

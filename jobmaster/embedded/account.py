@@ -76,7 +76,7 @@ def server_account(data_directory: Path) -> Account | None:
 
 
 def may_run(account: Account, program: Path) -> bool:
-    """Whether the account can reach, read and execute the program, judged by the permission bits of its path.
+    """Whether the account can reach, read and execute the program, by the permission bits of its path.
 
     Access lists are ignored; where they forbid what the bits allow, the start fails with an error.
     """

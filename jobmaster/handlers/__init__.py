@@ -13,7 +13,7 @@ from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
 from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name
 from jobmaster.handlers.registry import Handlers
-from jobmaster.handlers.retry_rules import Judgement, RetryPolicy
+from jobmaster.handlers.retry_rules import RetryDecision, RetryPolicy
 
 __all__ = [
     "Call",
@@ -25,8 +25,8 @@ __all__ = [
     "Handlers",
     "JobContext",
     "JobOptions",
-    "Judgement",
     "Retry",
+    "RetryDecision",
     "RetryPolicy",
     "Snooze",
     "call",

@@ -1,7 +1,7 @@
 """The rules of a handler for its errors: which end the job at once, which are tried again, and after how long.
 
-An error is judged where it was raised: in the agent, or in the worker process of the handler. The attempts of the job are the
-bound of every rule. Decisions of the handler itself (``Retry``, ``Snooze``, ``Fail``, ``Cancel``) are not judged.
+The rules apply where an error was raised: in the agent, or in the worker process of the handler. The attempts of the job are
+the bound of every rule. Decisions of the handler itself (``Retry``, ``Snooze``, ``Fail``, ``Cancel``) are no errors to them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ attempt after the usual pause), False (no other attempt) or ``None`` (as if ther
 ErrorTypes = tuple[type[Exception], ...]
 
 
-class Judgement(NamedTuple):
+class RetryDecision(NamedTuple):
     """What follows a failed attempt, within the attempts of the job."""
 
     again: bool = True
@@ -33,8 +33,8 @@ class Judgement(NamedTuple):
     """Why the answer of the policy did not count; empty: it did, or there is none."""
 
 
-TRIED_AGAIN = Judgement()
-GIVEN_UP = Judgement(again=False)
+TRIED_AGAIN = RetryDecision()
+GIVEN_UP = RetryDecision(again=False)
 
 
 class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     policy: RetryPolicy | None = None
     """Asked first."""
 
-    def judge(self, error: BaseException, context: Callable[[], JobContext]) -> Judgement:
+    def decide(self, error: BaseException, context: Callable[[], JobContext]) -> RetryDecision:
         """What follows this error. Raises nothing, whatever the policy does.
 
         Args:
@@ -59,11 +59,11 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
         problem = ""
         if self.policy is not None:
             answer = _ask(self.policy, error, context)
-            if isinstance(answer, Judgement):
+            if isinstance(answer, RetryDecision):
                 return answer
             problem = answer or ""
         again = not self._gives_up(error)
-        return Judgement(again, None, problem) if problem else (TRIED_AGAIN if again else GIVEN_UP)
+        return RetryDecision(again, None, problem) if problem else (TRIED_AGAIN if again else GIVEN_UP)
 
     def _gives_up(self, error: Exception) -> bool:
         if self.give_up_on and any(isinstance(each, self.give_up_on) for each in _with_members(error)):
@@ -71,8 +71,8 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.retry_on is not None and not _all_are(error, self.retry_on)
 
 
-def _ask(policy: RetryPolicy, error: Exception, context: Callable[[], JobContext]) -> Judgement | str | None:
-    """The policy's judgement, ``None`` when it leaves it to the other rules, or why its answer does not count."""
+def _ask(policy: RetryPolicy, error: Exception, context: Callable[[], JobContext]) -> RetryDecision | str | None:
+    """The policy's decision, ``None`` when it leaves it to the other rules, or why its answer does not count."""
     try:
         answer: Any = policy(context(), error)
         if answer is None:
@@ -86,7 +86,7 @@ def _ask(policy: RetryPolicy, error: Exception, context: Callable[[], JobContext
         if seconds is None or seconds > PAUSE_SECONDS_MAX:
             wanted = f"seconds (at most {PAUSE_SECONDS_MAX:g}), a timedelta, True, False or None"
             return f"it returned {answer!r:.200}, which is not {wanted}"
-        return Judgement(after_seconds=seconds)
+        return RetryDecision(after_seconds=seconds)
     except BaseException as problem:  # foreign code: its SystemExit must not end other jobs
         return f"it raised {type(problem).__name__}: {_text(problem):.500}"
 
@@ -148,12 +148,10 @@ def _error_types(value: object, option: str) -> ErrorTypes:
             raise ValueError(f"{option} takes exception types, not {each!r:.200}")
         if not issubclass(each, Exception):
             raise ValueError(
-                f"{option} takes types of Exception; {each.__name__} is not judged, it ends a task or a process"
+                f"{option} takes types of Exception; {each.__name__} is no error of a handler, it ends a task or a process"
             )
         if issubclass(each, Decision):
-            raise ValueError(
-                f"{option} cannot have {each.__name__}: it is the handler's own decision, and is not judged"
-            )
+            raise ValueError(f"{option} cannot have {each.__name__}: it is the handler's own decision, and no error")
     return tuple(types)
 
 

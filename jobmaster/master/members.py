@@ -103,11 +103,11 @@ class Members:
 
         return await self._control.in_transaction("members/end", end)
 
-    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+    async def certify_dead(self, certifier: bytes, limit: int) -> list[bytes]:
         """Death certificates for agents whose lease ran out; their buckets become LOST in the same transaction."""
 
         async def certify(connection: Connection) -> list[Row]:
-            rows = await rows_of(connection, "members/certify_dead", judge, limit)
+            rows = await rows_of(connection, "members/certify_dead", certifier, limit)
             await rows_of(connection, "buckets/lose", "the lease of its owner ran out")
             return rows
 

@@ -206,9 +206,9 @@ class HeartbeatMembers(Protocol):
 class DetectorMembers(Protocol):
     """For the failure detector."""
 
-    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+    async def certify_dead(self, certifier: bytes, limit: int) -> list[bytes]:
         """Death certificates for agents whose lease ran out, each one compare-and-set on the agent row; their buckets
-        become LOST in the same transaction. Refused until the judge has held its lease for one full term and the server
+        become LOST in the same transaction. Refused until the certifier has held its lease for one full term and the server
         has been up as long."""
         ...
 

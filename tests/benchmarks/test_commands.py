@@ -1,4 +1,4 @@
-"""Every measurement runs, in its smallest form, and says what it is asked for. Figures are not judged here."""
+"""Every measurement runs, in its smallest form, and says what it is asked for. Figures are not compared here."""
 
 from __future__ import annotations
 

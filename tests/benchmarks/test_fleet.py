@@ -180,7 +180,7 @@ def test_jobs_of_killed_agents_run_elsewhere() -> None:
     cluster.time.run(5.0)
     assert rescue.kill(4) > 0
     cluster.time.run(10.0)
-    assert rescue.certified == 0  # no agent is judged before its lease has ended
+    assert rescue.certified == 0  # no agent is certified dead before its lease has ended
     cluster.time.run(18.0)
     assert rescue.certified == 4
     assert rescue.drained == 4 * SMALL.buckets

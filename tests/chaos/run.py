@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.support.report import commit, machine
 from tests.chaos.checks import collect
-from tests.chaos.checks.checker import EXCUSE_SECONDS, Verdict, check, rescue_seconds
+from tests.chaos.checks.checker import EXCUSE_SECONDS, Findings, check, rescue_seconds
 from tests.chaos.checks.history import History
 from tests.chaos.cluster.chaos_cluster import AGENTS, STOP_SECONDS, ChaosCluster, RunForm, RunOptions
 from tests.chaos.cluster.servers import Servers
@@ -51,9 +51,9 @@ def is_clean(report: Mapping[str, Any]) -> bool:
     return not report["violations"] and not report["left_after_drain"]
 
 
-def violations_of(verdict: Verdict, invariants: Mapping[str, int]) -> dict[str, Any]:
+def violations_of(findings: Findings, invariants: Mapping[str, int]) -> dict[str, Any]:
     """What the checker found, and the invariants that do not hold, by name."""
-    return dict(verdict.violations) | {number: count for number, count in invariants.items() if count}
+    return dict(findings.violations) | {number: count for number, count in invariants.items() if count}
 
 
 def play(options: RunOptions, cluster: ChaosCluster, log_line: Any) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def play(options: RunOptions, cluster: ChaosCluster, log_line: Any) -> dict[str,
     drain_seconds, left = cluster.drain(lambda: None)
     exits = cluster.stop_agents()
     log_line(f"drained in {drain_seconds:.1f} s, left: {left or 'nothing'}; agents left with {exits}")
-    report = judge(cluster, injector, history, targets, log_line)
+    report = examined(cluster, injector, history, targets, log_line)
     if options.form is RunForm.ROLLING:
         unclean += [f"{name}: {code}" for name, code in exits.items() if code]
         report |= {"restarts": options.rounds, **burnt(cluster, unclean)}
@@ -159,7 +159,7 @@ def burnt(cluster: ChaosCluster, unclean: list[str]) -> dict[str, Any]:
     return {"rescues": rescues, "attempts_burnt": attempts, "buckets_lost": lost, "unclean_exits": unclean}
 
 
-def judge(
+def examined(
     cluster: ChaosCluster, injector: FaultInjector, history: History, targets: Targets, log_line: Any
 ) -> dict[str, Any]:
     """Check the run; the whole report."""
@@ -168,12 +168,12 @@ def judge(
     collect.read_master(cluster.servers, cluster.schema, history)
     history.faults = injector.faults
     history.woken = targets.woken
-    verdict: Verdict = check(history)
-    excused = verdict.excused_jobs
+    findings: Findings = check(history)
+    excused = findings.excused_jobs
     audited = collect.invariants(cluster.direct_settings(), history.acks.keys() - excused, LEASE_SECONDS * 2)
     acks = sorted(ack.at for ack in history.acks.values())
     seconds = round(acks[-1] - acks[0], 1) if acks else 0.0
-    found = msgspec.to_builtins(verdict)
+    found = msgspec.to_builtins(findings)
     found.pop("excused_jobs")
     return {
         **found,
@@ -183,7 +183,7 @@ def judge(
         "rescue_seconds": rescue_seconds(history),
         "invariants": audited["violations"],
         "evidence": audited["evidence"],
-        "violations": violations_of(verdict, audited["violations"]),
+        "violations": violations_of(findings, audited["violations"]),
         "events": collect.events(cluster.fleet, SEEN),
         "proxy": cluster.proxy.counts(),
         "versions": versions(cluster.servers),

@@ -26,7 +26,7 @@ class Situation(StrEnum):
     """The agent leaves in order, with jobs running, claimed and waiting."""
     RESCUE = "rescue"
     """The agent drains the buckets of another one that was killed."""
-    JUDGE = "judge"
+    CERTIFY = "certify"
     """The agent writes a certificate for another one, which is known to be dead by its lease alone."""
     DOUBT = "doubt"
     """The agent gets no answer from the master, and its lease is half over."""
@@ -149,7 +149,7 @@ POINTS: dict[str, CrashPoint] = {
     "G2": CrashPoint("waiting jobs HELD in the master, still in the store", _G, "master.hold", AFTER, later=2),
     "G3": CrashPoint("found empty, not retired", _G, "store.close_if_empty", AFTER, "<ReplyStatus.OK", later=2),
     "G4": CrashPoint("buckets retired, agent row ACTIVE", _G, "master.end_agent", BEFORE, later=1),
-    "K0": CrashPoint("lease over, no certificate", Situation.JUDGE, "master.certify_dead", BEFORE, later=1),
+    "K0": CrashPoint("lease over, no certificate", Situation.CERTIFY, "master.certify_dead", BEFORE, later=1),
     "D0": CrashPoint("epoch raised in the master, store not fenced", _R, "master.take_lost", AFTER, "Bucket(", later=2),
     "D1": CrashPoint("store fenced, nothing moved", _R, "store.fence", AFTER, later=2),
     "V0": CrashPoint("page committed, not removed from the store", _R, "store.remove_page", BEFORE, later=3),

@@ -2,7 +2,7 @@
 
 Every call of a store function and every statement is one atomic step, every process may stop between two steps, and a reply
 may be lost after the effect. Time is left out: a lease may run out, and a certificate be written, at any moment (except where
-``Scope.judged`` looks at just that). What an agent does not learn from the stores it does not know.
+``Scope.leased`` looks at just that). What an agent does not learn from the stores it does not know.
 """
 
 from __future__ import annotations

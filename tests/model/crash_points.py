@@ -50,7 +50,7 @@ STEPS = {
     "G3": "G3 found empty and closed in the store",
     "G4": "G4 READY_TO_DELETE in the master",
     # certificate
-    "K0": "K0 the judge has seen the lease over",
+    "K0": "K0 the certifier has seen the lease over",
     # rescue
     "D0": "D0 epoch + 1 in the master, store not fenced",
     "D1": "D1 fenced, nothing moved",
@@ -69,9 +69,9 @@ NO_STEP = {
     "F1": "inside a transaction: PostgreSQL undoes it",
     "O0": "inside a transaction: PostgreSQL undoes it",
     "O2": "the copies of one batch are put by one store call of at most a thousand; a second call is a second O1",
-    "L0": "leases are left out, or (judged) expire at any moment",
-    "L1": "leases are left out, or (judged) expire at any moment",
-    "L2": "leases are left out, or (judged) expire at any moment",
+    "L0": "leases are left out, or (leased) expire at any moment",
+    "L1": "leases are left out, or (leased) expire at any moment",
+    "L2": "leases are left out, or (leased) expire at any moment",
     "K1": "certificate and LOST are one transaction, and one step",
 }
 """Crash points without a step of their own, and why."""

@@ -255,8 +255,8 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "certificate",
-        "leases run out and are renewed, a judge looks and writes: two steps, one compare-and-set",
-        Scope(judged=True, crash=True),
+        "leases run out and are renewed, a certifier looks and writes: two steps, one compare-and-set",
+        Scope(leased=True, crash=True),
         458,
         core=True,
     ),

@@ -33,7 +33,7 @@ _OWNED = (ACTIVE, COMPLETING, FROZEN)
 
 
 def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """Judge, rescuers, leader."""
+    """Certifier, rescuers, leader."""
     yield from _certify(setting, state)
     if state.rescuer is None:
         yield from _take(setting, state)
@@ -51,9 +51,9 @@ def _certify(setting: Setting, state: State) -> Iterator[Step[State]]:
         return
     dead = state.agent.mode == "dead"
     lost = state._replace(bucket=bucket._replace(state=LOST))
-    if setting.scope.judged:
+    if setting.scope.leased:
         if not lease.valid and not lease.seen_over and not lease.certified:
-            yield Step("K0 the judge has seen the lease over", state._replace(lease=lease._replace(seen_over=True)))
+            yield Step("K0 the certifier has seen the lease over", state._replace(lease=lease._replace(seen_over=True)))
         if lease.seen_over and not (setting.rules.certificate_cas and lease.valid):
             # Without the compare-and-set the bucket changes and the agent's own row does not: it goes on renewing.
             certified = lease._replace(certified=setting.rules.certificate_cas, seen_over=False)

@@ -131,7 +131,7 @@ class Scope:
     archive: bool = False
     exits: bool = False
     freezes: bool = False
-    judged: bool = False
+    leased: bool = False
     """Leases and certificates step by step."""
 
 

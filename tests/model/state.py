@@ -182,7 +182,7 @@ class Rescuer(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A's lease, and the judge who has looked at it."""
+    """A's lease, and the certifier that has looked at it."""
 
     valid: bool = True
     seen_over: bool = False

@@ -79,8 +79,8 @@ def _begin(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
         allowed, broken = suspended.may_start(setting, state, copy)
         if allowed:
             yield Step("start", _to(state, copy, "running"), broken=broken)
-    elif not scope.judged or state.lease.valid:
-        broken = ROBBED_OWNER if scope.judged and not master.owns(state, copy, *WORKING) else ""
+    elif not scope.leased or state.lease.valid:
+        broken = ROBBED_OWNER if scope.leased and not master.owns(state, copy, *WORKING) else ""
         yield Step("start", _to(state, copy, "running"), broken=broken)
     if scope.gives_back or state.agent.leaving == 2:
         yield Step("H0 to be given back, not committed", _to(state, copy, "held"))

@@ -106,6 +106,8 @@ FOREIGN_TEXT = {
 WORDS_ALLOWED = {
     "tests/repository/tidy.py": "the patterns",
     "tests/repository/test_tidy.py": "a sample of each",
+    "CHANGELOG.md": "earlier names",
+    "master_schema/migrations/0001_cluster.sql": "a migration is never changed",
     "jobmaster/embedded/directory.py": "sockets need a short path, which only these well-known directories give",
 }
 
@@ -316,6 +318,7 @@ RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
     "machine path": (lambda text: tidy.unwelcome_words("a", text), "cd /root/x", "see docs/root/x"),
     "scratch path": (lambda text: tidy.unwelcome_words("a", text), "'/tmp/x'", "${TMP}/x"),
     "registry": (lambda text: tidy.unwelcome_words("a", text), "https://pypi.org/", "a package index"),
+    "court": (lambda text: tidy.unwelcome_words("a", text), "the Verdict of a check", "the status of a check"),
     "name": (lambda text: tidy.banned_name(Path(text)), "jobmaster/util" "s.py", "jobmaster/clock.py"),
 }  # fmt: skip
 

@@ -42,6 +42,8 @@ _MACHINE_PATH = re.compile(r"(?<![\w.\-~}])/(root|work|tmp|home/[a-z]+|Users/[a-
 _REGISTRY = re.compile(
     r"pypi[.]org|pythonhosted|python[.]org/simple|index-url=|artifactory|/repository/pypi|/pypi/simple"
 )
+_COURT = re.compile(r"\b(judge|judgement|verdict)", re.IGNORECASE)
+"""Servers and agents check leases and write certificates; rules decide; checks have a status."""
 
 
 # ---------------------------------------------------------------- size
@@ -245,11 +247,12 @@ def header_lacks(place: str, source: str, wanted: Collection[str]) -> list[str]:
 
 
 def unwelcome_words(place: str, text: str) -> list[str]:
-    """Marks of unfinished work, paths of one machine, hosts of package registries."""
+    """Marks of unfinished work, paths of one machine, hosts of package registries, words of courts."""
     patterns = {
         "unfinished": _UNFINISHED,
         "path of one machine": _MACHINE_PATH,
         "host of a registry": _REGISTRY,
+        "word of a court": _COURT,
     }
     return [
         f"{place}:{number}: {what}: {match[0]!r}"

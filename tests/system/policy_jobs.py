@@ -51,7 +51,7 @@ async def off_for_ever(ctx: JobContext) -> None:
 
 
 class OnlyInTheWorker(Exception):
-    """Its class is judged where it is raised."""
+    """The rules see its class where it is raised."""
 
 
 @handlers.job(name="ruled", mode="process", give_up_on=OnlyInTheWorker, delays=[0.01, 0.01])

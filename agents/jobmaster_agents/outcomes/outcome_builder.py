@@ -16,7 +16,7 @@ import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
-from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Judgement, Retry, Snooze
+from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Retry, RetryDecision, Snooze
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
@@ -228,11 +228,11 @@ class OutcomeBuilder:
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit
             self.arguments_rejected(job, self._info(error, "arguments"), started, ended)
         else:
-            judgement = self._judge(job, error, started)
-            if judgement is not None and not judgement.again:
+            retry_decision = self._apply_rules(job, error, started)
+            if retry_decision is not None and not retry_decision.again:
                 self.failed(job, self._info(error, "given_up"), started, ended)
             else:
-                after_seconds = None if judgement is None else judgement.after_seconds
+                after_seconds = None if retry_decision is None else retry_decision.after_seconds
                 self._fail_attempt(job, self._info(error, "error"), started, ended, after_seconds)
 
     def _decided(self, job: ClaimedJob, decision: Decision, started: float, ended: float) -> None:
@@ -250,14 +250,14 @@ class OutcomeBuilder:
     def _info(self, error: BaseException, reason: str) -> ErrorInfo:
         return error_of(error, reason=reason, limit_bytes=self._limits.error_bytes)
 
-    def _judge(self, job: ClaimedJob, error: BaseException, started: float) -> Judgement | None:
-        """The judgement of the handler's own rules; ``None``: it has none."""
+    def _apply_rules(self, job: ClaimedJob, error: BaseException, started: float) -> RetryDecision | None:
+        """The retry_decision of the handler's own rules; ``None``: it has none."""
         if job.handler is None or (rules := job.handler.options.retry_rules) is None:
             return None
-        judgement = rules.judge(error, lambda: self.context(job, started + self.timeout_seconds(job)))
-        if judgement.policy_problem:
-            self.on_policy_problem(job, judgement.policy_problem)
-        return judgement
+        retry_decision = rules.decide(error, lambda: self.context(job, started + self.timeout_seconds(job)))
+        if retry_decision.policy_problem:
+            self.on_policy_problem(job, retry_decision.policy_problem)
+        return retry_decision
 
     def failed(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
         """The handler failed its own job, or its rules give up: no other attempt."""
@@ -309,11 +309,11 @@ class OutcomeBuilder:
     def _timed_out(self, job: ClaimedJob, started: float, ended: float) -> None:
         text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
         info = ErrorInfo(type="Timeout", message=text, reason="timeout")
-        judgement = self._judge(job, TimeoutError(text), started)
-        if judgement is None:
+        retry_decision = self._apply_rules(job, TimeoutError(text), started)
+        if retry_decision is None:
             self._fail_attempt(job, info, started, ended)
-        elif judgement.again:
-            self._fail_attempt(job, info, started, ended, judgement.after_seconds)
+        elif retry_decision.again:
+            self._fail_attempt(job, info, started, ended, retry_decision.after_seconds)
         else:
             self._fail(job, info, started, ended)
 

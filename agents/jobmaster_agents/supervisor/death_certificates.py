@@ -111,7 +111,7 @@ class DeathCertificates:
             self._on_written(found.order.agent_id)
         elif now >= found.give_up_at:
             self._open.remove(found)
-            self._log.error(Event.CERTIFICATE_FAILED, {**fields, "left_to": "the judgement of other agents"})
+            self._log.error(Event.CERTIFICATE_FAILED, {**fields, "left_to": "other agents"})
             self._on_given_up(found.order.agent_id)
         elif found.attempts == 1:
             self._log.warning(Event.CERTIFICATE_FAILED, fields)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.doctor_findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
 
 EXIT_FINDINGS = 5
-COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "detail", whole=True))
+COLUMNS = (Column("", "status"), Column("CHECK", "name"), Column("DETAIL", "detail", whole=True))
 
 
 @click.command("doctor")
@@ -36,14 +36,14 @@ def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
       jobmaster doctor -o json --audit-days 0
     """
     findings, report = run_async(_examine(invocation.settings, audit_days))
-    ok = not any(finding.verdict is Verdict.FAIL for finding in findings)
+    ok = not any(finding.status is CheckStatus.FAIL for finding in findings)
     if invocation.json:
         emit_json(_as_json(ok, findings, report))
     else:
-        rows = [{"verdict": f.verdict.value, "name": f.name, "detail": f.detail} for f in findings]
+        rows = [{"status": f.status.value, "name": f.name, "detail": f.detail} for f in findings]
         click.echo(render(rows, COLUMNS, terminal_width()))
         for finding in findings:
-            if finding.fix and finding.verdict is not Verdict.OK:
+            if finding.fix and finding.status is not CheckStatus.OK:
                 click.echo(f"-> {finding.name}: {finding.fix}")
         if report is not None:
             _print_audit(report)
@@ -55,7 +55,7 @@ def _as_json(ok: bool, findings: list[Finding], report: AuditReport | None) -> d
     return {
         "ok": ok,
         "checks": [
-            {"name": f.name, "verdict": f.verdict.value, "detail": f.detail, "fix": f.fix or None} for f in findings
+            {"name": f.name, "status": f.status.value, "detail": f.detail, "fix": f.fix or None} for f in findings
         ],
         "invariants": report.violations if report else None,
         "not_applicable": report.not_applicable if report else {},
@@ -86,7 +86,7 @@ async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Fin
         async with reader_of(settings) as reader:
             schema = await schema_finding(settings)
             findings.append(schema)
-            if schema.verdict is Verdict.FAIL:
+            if schema.status is CheckStatus.FAIL:
                 return findings, None
             findings += await master_findings(settings, reader)
             findings += await agent_findings(settings, reader)
@@ -98,7 +98,7 @@ async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Fin
                 for store in stores.values():
                     await store.close()
     except JobMasterError as error:
-        findings.append(Finding("master.reachable", Verdict.FAIL, error.message, error.hint or ""))
+        findings.append(Finding("master.reachable", CheckStatus.FAIL, error.message, error.hint or ""))
         return findings, None
     findings.append(_audit_finding(report))
     return findings, report
@@ -118,8 +118,8 @@ async def _audit(settings: ClusterSettings, reader: Any, stores: Any, audit_days
 def _audit_finding(report: AuditReport) -> Finding:
     broken = {number: count for number, count in report.violations.items() if count}
     if not broken:
-        return Finding("invariants", Verdict.OK, f"{', '.join(report.violations)}: no violation")
+        return Finding("invariants", CheckStatus.OK, f"{', '.join(report.violations)}: no violation")
     detail = ", ".join(f"{number}: {count}" for number, count in broken.items())
     return Finding(
-        "invariants", Verdict.FAIL, detail, "keep the databases as they are and report it with the evidence below"
+        "invariants", CheckStatus.FAIL, detail, "keep the databases as they are and report it with the evidence below"
     )

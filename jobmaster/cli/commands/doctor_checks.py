@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor_findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
 from jobmaster.cli.commands.pause import explained, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
@@ -39,7 +39,7 @@ _NAMES_MAX = 3
 _SETTLED_SECONDS = 30.0
 """A bucket younger than this may not have been opened in its store yet, or its loss may not be known."""
 _BOUND = re.compile(r"FROM \('([0-9a-f-]+)'\) TO \('([0-9a-f-]+)'\)")
-OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+OK, WARN, FAIL = CheckStatus.OK, CheckStatus.WARN, CheckStatus.FAIL
 
 
 class _Waiting(NamedTuple):
@@ -210,9 +210,9 @@ def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Fi
         f"{agent['name']} on {agent['host']} by {rounded_duration(abs(agent['clock_ahead_seconds']))}" for agent in off
     ]
     worst = max(abs(agent["clock_ahead_seconds"]) for agent in off)
-    verdict = FAIL if worst >= settings.limits.clock_skew_seconds else WARN
+    status = FAIL if worst >= settings.limits.clock_skew_seconds else WARN
     fix = "synchronise the clocks (NTP), and restart these agents"
-    return Finding("agents.clock", verdict, f"off from the master's: {', '.join(detail)}", fix)
+    return Finding("agents.clock", status, f"off from the master's: {', '.join(detail)}", fix)
 
 
 def _handlers(alive: Sequence[Mapping[str, Any]], waiting: Sequence[_Waiting]) -> Finding:
@@ -429,8 +429,8 @@ def store_finding(name: str, record: Mapping[str, Any], durability: StoreDurabil
         detail += f" (fsync {record['append_fsync']})"
     if record["state"] != "ok":
         fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
-        verdict = WARN if record["state"] == "not initialised" else FAIL
-        return Finding(f"store.{name}", verdict, f"{detail}: {record['state']}", fix)
+        status = WARN if record["state"] == "not initialised" else FAIL
+        return Finding(f"store.{name}", status, f"{detail}: {record['state']}", fix)
     if not record["append_only"] and durability is StoreDurability.VOLATILE_OK:
         return Finding(f"store.{name}", OK, f"{detail}, accepted by stores.{name}.durability")
     if not record["append_only"]:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """Result of a check."""
 
     OK = "ok"
@@ -18,7 +18,7 @@ class Finding(NamedTuple):
     """One check with its result."""
 
     name: str
-    verdict: Verdict
+    status: CheckStatus
     detail: str
     fix: str = ""
     """The remedy."""

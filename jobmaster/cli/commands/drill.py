@@ -23,7 +23,7 @@ def drill_group() -> None:
 
 
 @drill_group.command("lease-race")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, the verdict last (as -o json does).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, the status last (as -o json does).")
 @click.option("--runs", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How often.")
 @click.option(
     "--clock-shift",

@@ -39,7 +39,7 @@ UNBEGUN_MAX = 3
 """At-most-once jobs that one fault may end without their first line: each had a thread, and was cut off before that line."""
 
 
-class Verdict(msgspec.Struct, kw_only=True):
+class Findings(msgspec.Struct, kw_only=True):
     """What was found. Those in `violations` must be 0."""
 
     attempts: int = 0
@@ -107,53 +107,53 @@ class Verdict(msgspec.Struct, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
 
-def check(history: History) -> Verdict:
-    """Judge one run."""
-    verdict = Verdict(
+def check(history: History) -> Findings:
+    """Check one run."""
+    findings = Findings(
         attempts=history.attempts,
         acknowledged=len(history.acks),
         stale_refused=history.stale_refused,
         states=dict(Counter(row.state for row in history.rows.values())),
     )
-    _losses(history, verdict)
-    _unexpected(history, verdict)
-    _outcomes(history, verdict)
-    _starts(history, verdict)
-    _at_most_once(history, verdict)
-    _decided(history, verdict)
-    _cancels(history, verdict)
+    _losses(history, findings)
+    _unexpected(history, findings)
+    _outcomes(history, findings)
+    _starts(history, findings)
+    _at_most_once(history, findings)
+    _decided(history, findings)
+    _cancels(history, findings)
     done = {job for job, row in history.rows.items() if row.state in FINAL}
-    verdict.recovered = len((history.unknown - history.acks.keys()) & done)
-    verdict.info = len(history.unknown - history.acks.keys() - history.rows.keys())
-    return verdict
+    findings.recovered = len((history.unknown - history.acks.keys()) & done)
+    findings.info = len(history.unknown - history.acks.keys() - history.rows.keys())
+    return findings
 
 
-def _note(verdict: Verdict, name: str, job: str, said: str) -> None:
-    setattr(verdict, name, getattr(verdict, name) + 1)
-    examples = verdict.examples.setdefault(name, [])
+def _note(findings: Findings, name: str, job: str, said: str) -> None:
+    setattr(findings, name, getattr(findings, name) + 1)
+    examples = findings.examples.setdefault(name, [])
     if len(examples) < _EXAMPLES:
         examples.append(f"{job}: {said}")
 
 
-def _losses(history: History, verdict: Verdict) -> None:
+def _losses(history: History, findings: Findings) -> None:
     by_level: Counter[str] = Counter()
     excused: Counter[str] = Counter()
     for job, ack in history.acks.items():
         row = history.rows.get(job)
         if row is not None and row.state in FINAL:
-            verdict.ok += row.state == "SUCCEEDED" and job in history.runs
+            findings.ok += row.state == "SUCCEEDED" and job in history.runs
             continue
         # A row that is not final is no loss that a fault could excuse: the cluster knows the job and does not end it.
         fault = _excuse(ack, history) if row is None else None
         if fault is not None:
             excused[fault.kind] += 1
-            verdict.excused_jobs.add(job)
+            findings.excused_jobs.add(job)
             continue
         by_level[ack.level] += 1
-        verdict.unfinished += row is not None
+        findings.unfinished += row is not None
         said = f"acknowledged at level {ack.level} in {ack.bucket or 'the master'} at {ack.at:.3f}, "
-        _note(verdict, "lost", job, said + (f"{row.state} in the end" if row is not None else "nowhere"))
-    verdict.lost_by_level, verdict.excused = dict(by_level), dict(excused)
+        _note(findings, "lost", job, said + (f"{row.state} in the end" if row is not None else "nowhere"))
+    findings.lost_by_level, findings.excused = dict(by_level), dict(excused)
 
 
 def _excuse(ack: Ack, history: History) -> FaultRecord | None:
@@ -169,7 +169,7 @@ def _excuse(ack: Ack, history: History) -> FaultRecord | None:
     return None
 
 
-def _unexpected(history: History, verdict: Verdict) -> None:
+def _unexpected(history: History, findings: Findings) -> None:
     ranges = sorted(history.attempted)
     firsts = [first for first, _ in ranges]
 
@@ -179,56 +179,58 @@ def _unexpected(history: History, verdict: Verdict) -> None:
 
     for job, row in history.rows.items():
         if not attempted(row.value):
-            _note(verdict, "unexpected", job, f"recorded with value {row.value}, which no producer submitted")
+            _note(findings, "unexpected", job, f"recorded with value {row.value}, which no producer submitted")
     for job, runs in history.runs.items():
         if job not in history.rows and not attempted(runs[0].value):
-            _note(verdict, "unexpected", job, f"ran with value {runs[0].value}, which no producer submitted")
+            _note(findings, "unexpected", job, f"ran with value {runs[0].value}, which no producer submitted")
 
 
-def _outcomes(history: History, verdict: Verdict) -> None:
-    verdict.duplicate_outcomes += history.overwritten
+def _outcomes(history: History, findings: Findings) -> None:
+    findings.duplicate_outcomes += history.overwritten
     if history.overwritten:
-        verdict.examples["duplicate_outcomes"] = [f"{history.overwritten} final rows were changed"]
+        findings.examples["duplicate_outcomes"] = [f"{history.overwritten} final rows were changed"]
     for job, count in history.conclusions.items():
         if count > 1:
-            _note(verdict, "duplicate_outcomes", job, f"{count} concluding lines")
+            _note(findings, "duplicate_outcomes", job, f"{count} concluding lines")
     for job, token in history.observed.items():
         row = history.rows.get(job)
         if row is not None and row.recorded_token != token:
-            _note(verdict, "duplicate_outcomes", job, f"token {token} was read, {row.recorded_token} is recorded now")
+            _note(findings, "duplicate_outcomes", job, f"token {token} was read, {row.recorded_token} is recorded now")
     for job, row in history.rows.items():
         if row.recorded_token and row.recorded_token != row.token:
             said = f"the result is of token {row.recorded_token}, the row has {row.token}"
-            _note(verdict, "stale_recorded", job, said)
+            _note(findings, "stale_recorded", job, said)
         if row.state == "SUCCEEDED" and job not in history.runs:
-            _note(verdict, "unwitnessed", job, "recorded as succeeded, no handler began")
+            _note(findings, "unwitnessed", job, "recorded as succeeded, no handler began")
 
 
-def _starts(history: History, verdict: Verdict) -> None:
+def _starts(history: History, findings: Findings) -> None:
     dead = {death.pid: death.at for death in history.deaths}
     for job, runs in history.runs.items():
         row = history.rows.get(job)
-        verdict.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
+        findings.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
         if runs[0].handler == FENCED and len({run.token for run in runs}) < len(runs):
-            _note(verdict, "fenced_twice", job, f"began under tokens {[run.token for run in runs]}")
+            _note(findings, "fenced_twice", job, f"began under tokens {[run.token for run in runs]}")
         for run in runs:
             if run.pid not in dead:
                 continue
             over = max(dead[run.pid], history.woken.get(run.pid, 0.0)) + AWAKE_SECONDS
             if run.at > over:
-                _note(verdict, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone")
+                _note(
+                    findings, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone"
+                )
 
 
-def _at_most_once(history: History, verdict: Verdict) -> None:
+def _at_most_once(history: History, findings: Findings) -> None:
     for job, runs in history.runs.items():
         if runs[0].handler in ONCE and len(runs) > 1:
-            _note(verdict, "once_twice", job, f"began {len(runs)} times")
+            _note(findings, "once_twice", job, f"began {len(runs)} times")
     unbegun = [job for job, row in history.rows.items() if row.reason == "abandoned" and job not in history.runs]
     for job in unbegun[UNBEGUN_MAX * len(history.faults) :]:
-        _note(verdict, "abandoned_unbegun", job, f"one of {len(unbegun)} that were given up and never began")
+        _note(findings, "abandoned_unbegun", job, f"one of {len(unbegun)} that were given up and never began")
 
 
-def _decided(history: History, verdict: Verdict) -> None:
+def _decided(history: History, findings: Findings) -> None:
     for job, runs in history.runs.items():
         row, expected = history.rows.get(job), DECIDED.get(runs[0].handler)
         if row is None or expected is None or row.state not in FINAL:
@@ -237,11 +239,11 @@ def _decided(history: History, verdict: Verdict) -> None:
             continue
         if (row.state, row.reason, row.attempt) != (*expected, 1):
             said = f"of {runs[0].handler} ended as {row.state} {row.reason} after attempt {row.attempt}"
-            _note(verdict, "decided_otherwise", job, said)
+            _note(findings, "decided_otherwise", job, said)
 
 
-def _cancels(history: History, verdict: Verdict) -> None:
-    verdict.cancels = len(history.cancels)
+def _cancels(history: History, findings: Findings) -> None:
+    findings.cancels = len(history.cancels)
     for job, cancel in history.cancels.items():
         begun = [run.at for run in history.runs.get(job, ()) if run.at > cancel.at + AWAKE_SECONDS]
         # The row is final, or nothing kept the owner from hearing of the request in time.
@@ -249,12 +251,12 @@ def _cancels(history: History, verdict: Verdict) -> None:
             cancel.due - cancel.at >= QUIET_SECONDS
             and not any(one.at < cancel.due + QUIET_SECONDS and one.until > cancel.at for one in history.faults)
         )
-        verdict.cancelled_begun += bool(begun)
+        findings.cancelled_begun += bool(begun)
         if begun and holds:
             said = (
                 f"{cancel.state} {begun[0] - cancel.at:.1f} s before it began, due {cancel.due - cancel.at:.1f} s after"
             )
-            _note(verdict, "cancel_forgotten", job, said)
+            _note(findings, "cancel_forgotten", job, said)
 
 
 def rescue_seconds(history: History) -> dict[str, Any]:

@@ -67,9 +67,9 @@ def test_a_violation_ends_the_command_with_1_and_is_named(monkeypatch: pytest.Mo
 
 
 def test_a_good_history_has_no_violation_and_every_job_is_ok() -> None:
-    verdict = check(good())
-    assert verdict.violations == {}
-    assert (verdict.attempts, verdict.acknowledged, verdict.ok, verdict.reexecuted) == (10, 10, 10, 0)
+    findings = check(good())
+    assert findings.violations == {}
+    assert (findings.attempts, findings.acknowledged, findings.ok, findings.reexecuted) == (10, 10, 10, 0)
 
 
 def lose(history: History) -> None:
@@ -181,9 +181,9 @@ def start_after_cancel_request(history: History) -> None:
 def test_every_known_bad_history_is_flagged_as_what_it_is(spoil: Callable[[History], None], name: str) -> None:
     history = good()
     spoil(history)
-    verdict = check(history)
-    assert verdict.violations == {name: 1}
-    assert len(verdict.examples[name]) == 1
+    findings = check(history)
+    assert findings.violations == {name: 1}
+    assert len(findings.examples[name]) == 1
 
 
 def test_a_fault_excuses_a_few_jobs_that_were_cut_off_before_their_first_line() -> None:
@@ -199,17 +199,17 @@ def test_a_cancel_request_that_a_fault_kept_from_the_owner_is_excused_and_counte
     history = good()
     start_after_cancel_request(history)
     history.faults = [FaultRecord("network_cut", 992.0, 993.0, frozenset())]
-    verdict = check(history)
-    assert verdict.violations == {}
-    assert verdict.cancels == verdict.cancelled_begun == 1
+    findings = check(history)
+    assert findings.violations == {}
+    assert findings.cancels == findings.cancelled_begun == 1
 
 
 def test_a_failed_job_has_an_end_and_is_not_ok() -> None:
     history = good()
     history.rows[JOBS[3]] = Row("FAILED", 1, 3, 0, 1)
-    verdict = check(history)
-    assert verdict.violations == {}
-    assert verdict.ok == 9
+    findings = check(history)
+    assert findings.violations == {}
+    assert findings.ok == 9
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def lost_with(fault: FaultRecord, ack: Ack) -> tuple[int, int]:
     lose(history)
     history.acks[JOBS[3]] = ack
     history.faults = [fault]
-    verdict = check(history)
-    return verdict.lost, sum(verdict.excused.values())
+    findings = check(history)
+    return findings.lost, sum(findings.excused.values())
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_no_fault_excuses_a_job_that_the_master_knows_and_does_not_end() -> None
     history = good()
     leave_unfinished(history)
     history.faults = [FLUSH]
-    verdict = check(history)
-    assert (verdict.lost, verdict.unfinished) == (1, 1)
+    findings = check(history)
+    assert (findings.lost, findings.unfinished) == (1, 1)
 
 
 # ---------------------------------------------------------------- unknown outcomes, re-execution
@@ -279,9 +279,9 @@ def test_unknown_outcomes_are_neither_lost_nor_unexpected() -> None:
     for job in JOBS[:1]:
         del history.rows[job]
         del history.runs[job]
-    verdict = check(history)
-    assert verdict.violations == {}
-    assert (verdict.recovered, verdict.info) == (3, 1)
+    findings = check(history)
+    assert findings.violations == {}
+    assert (findings.recovered, findings.info) == (3, 1)
 
 
 def test_runs_beyond_the_attempts_of_the_row_are_reexecutions() -> None:

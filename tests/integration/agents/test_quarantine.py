@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.cli.commands.doctor_checks import quarantine_finding
-from jobmaster.cli.commands.doctor_findings import Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.master.outcomes import Outcomes
@@ -63,7 +63,7 @@ async def test_entries_that_no_table_accepts_go_to_quarantine_and_block_no_other
     reader = await Reader.connect(dsn=driven.dsn, schema=driven.schema)
     finding = await quarantine_finding(reader)
     await reader.close()
-    assert finding.verdict is Verdict.WARN
+    assert finding.status is CheckStatus.WARN
     assert f"{len(unfit)} entries are in quarantine" in finding.detail
 
 

@@ -179,7 +179,7 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
             await asyncio.sleep(0.2)
 
     await failure_detector.tick()
-    await renew_until(began + leases.lease_seconds)  # no agent judges in its own first term
+    await renew_until(began + leases.lease_seconds)  # no agent writes a certificate in its own first term
     owner = await driven.owner(leases.lease_seconds)
     lived = await owner.live(1)
     assert (await owner.master.members.renew(owner.agent_id, leases.lease_seconds)).alive

@@ -11,7 +11,7 @@ import pytest
 import redis.asyncio as redis
 
 from jobmaster.cli.commands.doctor_checks import loss_finding
-from jobmaster.cli.commands.doctor_findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
@@ -113,7 +113,7 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(driven:
         assert [row["entry"] for row in kept] == [encode_entry(unfit)]
         assert (await driven.bucket_state(owner.fence.bucket_id))[0] == "LOST"
         finding = await _finding(driven)
-        assert finding.verdict is Verdict.OK
+        assert finding.status is CheckStatus.OK
         assert "all 500 jobs were saved" in finding.detail
     rescuer = await driven.agent()
     await rescuer.store.initialise(rescuer.master.cluster.uid, new_id())
@@ -142,7 +142,7 @@ async def _finding(driven: DrivenCluster) -> Finding:
 
 
 async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(driven: DrivenCluster) -> None:
-    assert (await _finding(driven)).verdict is Verdict.OK
+    assert (await _finding(driven)).status is CheckStatus.OK
     owner = await driven.owner()
     async with living(owner, owner.lane) as life:
         life.bucket_worker.claimers[owner.fence.bucket_id].prefetch_limit = PrefetchLimit(2, 0)
@@ -154,7 +154,7 @@ async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(driven: 
         await life.lost_buckets.tick()
         assert (life.telemetry.jobs_at_risk, life.telemetry.jobs_salvaged) == (3, 2)
     finding = await _finding(driven)
-    assert finding.verdict is Verdict.WARN
+    assert finding.status is CheckStatus.WARN
     assert finding.detail.startswith("3 job(s) without a row lay in 1 bucket(s)")
     assert "(2 more were saved)" in finding.detail
     assert f"3 in bucket {UUID(bytes=owner.fence.bucket_id)} of store default" in finding.detail

@@ -415,17 +415,17 @@ class Masters(TwoMasters):
         self.both(lambda master: master.members.renew(self.agents[agent], 30.0))
         self.both(lambda master: master.buckets.owned_buckets(self.agents[agent]))
 
-    @rule(judge=agents, accused=agents)
-    def certify(self, judge: int, accused: int) -> None:
-        """The accused has let its lease run out; the judge has held its own for a day."""
+    @rule(certifier=agents, suspect=agents)
+    def certify(self, certifier: int, suspect: int) -> None:
+        """The suspect has let its lease run out; the certifier has held its own for a day."""
         statements = self.server.statements
-        for agent, seconds in ((accused, 0.0), (judge, 0.5)):
+        for agent, seconds in ((suspect, 0.0), (certifier, 0.5)):
             self.both(lambda master, agent=agent, seconds=seconds: master.members.renew(self.agents[agent], seconds))  # type: ignore[misc]
         self.wait(self.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day'"))
         for row in list(statements.tables.agents.values()):
             statements.tables.agents[row.id] = row._replace(held_since=row.held_since - 86_400_000_000)
-        self.both(lambda master: master.members.certify_dead(self.agents[judge], 10))
-        for agent in (accused, judge):
+        self.both(lambda master: master.members.certify_dead(self.agents[certifier], 10))
+        for agent in (suspect, certifier):
             self.both(lambda master, agent=agent: master.members.renew(self.agents[agent], 1000.0))  # type: ignore[misc]
 
     @rule(agent=agents)

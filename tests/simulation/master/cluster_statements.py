@@ -92,28 +92,28 @@ class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, Rescu
             help_lanes=[], help_priorities=[], pauses=self.tables.pause_version,
         )]  # fmt: skip
 
-    def members_certify_dead(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:
+    def members_certify_dead(self, old: Snapshot, certifier_id: bytes, limit: int) -> list[Record]:
         now = self.now_us()
-        judge = self.tables.agents.get(judge_id)
-        if judge is None or judge.state not in ALIVE or judge.lease_until <= now:
+        certifier = self.tables.agents.get(certifier_id)
+        if certifier is None or certifier.state not in ALIVE or certifier.lease_until <= now:
             return []
         if "certificate" in self.without:
-            return self._lose_by_stale_lease(old, judge)
+            return self._lose_by_stale_lease(old, certifier)
         dead = []
         for row in list(self.tables.agents.values()):
-            term = max(judge.lease_us, row.lease_us)
-            held = max(judge.held_since, self.audit.master_up_since) + term <= now
-            if row.id != judge_id and row.state in ALIVE and row.lease_until < now and held:
+            term = max(certifier.lease_us, row.lease_us)
+            held = max(certifier.held_since, self.audit.master_up_since) + term <= now
+            if row.id != certifier_id and row.state in ALIVE and row.lease_until < now and held:
                 self.tables.agents[row.id] = row._replace(state="DEAD")
                 self.audit.certified(row.id, by_lease=True)
                 dead.append(Record(id=row.id))
         return dead
 
-    def _lose_by_stale_lease(self, old: Snapshot, judge: AgentRow) -> list[Record]:
+    def _lose_by_stale_lease(self, old: Snapshot, certifier: AgentRow) -> list[Record]:
         """Without a certificate: buckets joined with leases as the snapshot shows them, and not read a second time."""
         found = []
         for row in old.agents.values():
-            if row.id != judge.id and row.state in ALIVE and row.lease_until < self.now_us():
+            if row.id != certifier.id and row.state in ALIVE and row.lease_until < self.now_us():
                 for bucket in list(self.tables.buckets.values()):
                     if bucket.owner == row.id and bucket.state in OWNED:
                         self._move(bucket, "LOST", bucket.owner, "its lease ran out")

@@ -121,7 +121,7 @@ async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
         kind, reason = ResultKind.SNOOZE, "snoozed"
     elif isinstance(result, Fail):
         kind, reason = ResultKind.FAIL, "failed"
-    elif rules is not None and not rules.judge(result, lambda: None).again:
+    elif rules is not None and not rules.decide(result, lambda: None).again:
         kind, reason = ResultKind.FAIL, "given_up"
     else:
         kind, reason = ResultKind.ERROR, "error"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobmaster.cli.commands import doctor_checks
-from jobmaster.cli.commands.doctor_findings import Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus
 
 LACKING: dict[str, Any] = {
     "lane": "default", "priority": 3, "handler": "gone", "jobs": 1000, "oldest_us": 5_000_000, "known": False, "active": True,
@@ -21,20 +21,20 @@ def test_agents_with_different_handlers_are_no_fault_while_every_due_job_has_one
     """README's first five minutes: a demo agent beside one's own, and both are called default."""
     alive = [agent(7, "resize"), agent(8, "demo.a", "demo.b", "demo.c", "demo.d"), agent(9, "resize")]
     found = doctor_checks._handlers(alive, [])
-    assert found.verdict is Verdict.OK
+    assert found.status is CheckStatus.OK
     assert found.detail == (
         "5 handlers, 3 agents; default (pid 7 on web-1), default (pid 9 on web-1): without demo.a, demo.b, demo.c and 1 "
         "more; default (pid 8 on web-1): without resize; every due job has an agent for it"
     )
     found = doctor_checks._handlers(alive, doctor_checks._waiting([LACKING]))
-    assert found.verdict is Verdict.WARN
+    assert found.status is CheckStatus.WARN
     assert "every due job" not in found.detail
 
 
 def test_jobs_that_no_agent_can_run_are_named_with_their_number_age_and_fix() -> None:
     elsewhere = {**LACKING, "handler": "there", "jobs": 2, "known": True}
     found = doctor_checks._runnable(doctor_checks._waiting([LACKING, elsewhere]), 65_000_000)
-    assert found.verdict is Verdict.FAIL
+    assert found.status is CheckStatus.FAIL
     assert found.detail.startswith(
         "no living agent has the handler 'gone' (at least 1000 job(s) wait in default/medium"
     )
@@ -42,14 +42,14 @@ def test_jobs_that_no_agent_can_run_are_named_with_their_number_age_and_fix() ->
     assert found.fix.startswith("start an agent with the module that declares it")
     unserved = {**elsewhere, "active": False}
     found = doctor_checks._runnable(doctor_checks._waiting([unserved]), 65_000_000)
-    assert found.verdict is Verdict.OK, "jobs.served names that"
+    assert found.status is CheckStatus.OK, "jobs.served names that"
 
 
 def test_overdue_are_only_jobs_that_an_agent_could_have_run() -> None:
     held = {"lane": "default", "priority": 3, "held": 9, "overdue": 5}
     assert doctor_checks._overdue([{**held, "stranded": 3}], []).detail.startswith("2 held job(s) are overdue")
     found = doctor_checks._overdue([{**held, "stranded": 5}], [])
-    assert found.verdict is Verdict.OK
+    assert found.status is CheckStatus.OK
     assert "but for 5 that no agent can take" in found.detail
 
 

@@ -220,7 +220,7 @@ def test_doctor_finds_a_running_cluster_well(dev: Terminal) -> None:
     assert result.code == 0, result.out
     report = result.json
     assert report["ok"] is True
-    assert {check["verdict"] for check in report["checks"]} == {"ok"}, report
+    assert {check["status"] for check in report["checks"]} == {"ok"}, report
     assert report["invariants"] == dict.fromkeys(
         ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I13", "I14"), 0
     )
@@ -245,7 +245,7 @@ def test_doctor_names_jobs_that_no_agent_serves(dev: Terminal, tmp_path: Path) -
         assert result.code == 5
         assert result.json["ok"] is False
         served = next(check for check in result.json["checks"] if check["name"] == "jobs.served")
-        assert served["verdict"] == "FAIL"
+        assert served["status"] == "FAIL"
         assert "payroll/medium (1 held)" in served["detail"]
         assert any("payroll/medium" in warning for warning in dev.call("status", "-o", "json").json["warnings"])
         assert "-> jobs.served:" in dev.call("doctor").out
@@ -281,7 +281,7 @@ def test_unreachable_and_unwilling_servers(dev: Terminal) -> None:
     assert dev.call("store", "init", "--set", dead).code == 69
     doctor = dev.call("doctor", "--set", dead, "-o", "json")
     assert doctor.code == 5
-    assert [c["name"] for c in doctor.json["checks"] if c["verdict"] == "FAIL"] == ["store.default"]
+    assert [c["name"] for c in doctor.json["checks"] if c["status"] == "FAIL"] == ["store.default"]
 
 
 def test_a_drained_agent_leaves_and_is_not_started_again(dev: Terminal) -> None:
@@ -317,9 +317,9 @@ def test_a_handler_that_no_agent_has_is_named_wherever_its_job_is_looked_at(dev:
         assert dev.call("job", "show", job_id, "-o", "json").json["unserved"] == said
         assert said in dev.call("job", "timeline", job_id, "-o", "json").json[-1]["detail"]
         checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
-        assert checks["jobs.handlers"]["verdict"] == "FAIL"
+        assert checks["jobs.handlers"]["status"] == "FAIL"
         assert f"{said} (1 job(s) wait in default/medium" in checks["jobs.handlers"]["detail"]
-        assert checks["jobs.served"]["verdict"] == checks["jobs.overdue"]["verdict"] == "ok"
+        assert checks["jobs.served"]["status"] == checks["jobs.overdue"]["status"] == "ok"
     finally:
         assert dev.call("job", "cancel", job_id).code == 0
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor_checks import _elsewhere, store_finding
-from jobmaster.cli.commands.doctor_findings import Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketDepth
@@ -37,12 +37,12 @@ def test_a_policy_that_evicts_is_named_with_its_remedy() -> None:
 def test_a_store_without_a_log_is_a_warning_until_the_configuration_accepts_it() -> None:
     record = store_record("default", health(append_only=False), UID, GENERATION)
     found = store_finding("default", record, StoreDurability.MEASURED)
-    assert (found.verdict, found.fix) == (
-        Verdict.WARN,
+    assert (found.status, found.fix) == (
+        CheckStatus.WARN,
         "set appendonly yes: a restart of the store would lose jobs without a row in the master",
     )
     accepted = store_finding("default", record, StoreDurability.VOLATILE_OK)
-    assert accepted.verdict is Verdict.OK
+    assert accepted.status is CheckStatus.OK
     assert "append-only off, accepted by stores.default.durability" in accepted.detail
 
 
@@ -64,7 +64,7 @@ async def test_buckets_of_living_agents_that_lie_in_another_database_are_named()
     others = [row(store="west"), row(state="LOST"), row(owner_leased=False), row(unchanged_seconds=1.0)]
     store = cast(AgentStore, Store([cast(UUID, here["id"]).bytes]))
     (found,) = await _elsewhere("default", store, [here, elsewhere, *others])
-    assert (found.name, found.verdict) == ("store.default.buckets", Verdict.FAIL)
+    assert (found.name, found.status) == ("store.default.buckets", CheckStatus.FAIL)
     assert "1 of 2" in found.detail
     assert "database number" in found.fix
     assert await _elsewhere("default", store, [here, *others]) == []

@@ -115,7 +115,7 @@ async def test_with_its_lease_in_doubt(deployment: FaultyDeployment, point: Cras
     assert [job_id for job_id in ended if runs[job_id] == 1], "what was kept in the store was not run again"
 
 
-# ---------------------------------------------------------------- the agent rescues, judges, keeps house
+# ---------------------------------------------------------------- the agent rescues, certifies, runs maintenance
 
 
 @pytest.mark.parametrize(("point", "later"), cases(Situation.RESCUE))
@@ -134,11 +134,11 @@ async def test_in_a_rescue(deployment: FaultyDeployment, point: CrashPoint, late
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("point", "later"), cases(Situation.JUDGE))
+@pytest.mark.parametrize(("point", "later"), cases(Situation.CERTIFY))
 async def test_before_a_certificate(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path
 ) -> None:
-    """No process saw the agent die. The judge dies before it has written the certificate; another one judges."""
+    """No process saw the agent die. The certifier dies before it has written the certificate; another agent writes it."""
     work = await claimed_prey(deployment, tmp_path)
     dead = await deployment.agent_id(PREY)
     deployment.give("wait", FaultSpec("master.certify_dead", Action.HOLD), to=HEALTHY)

@@ -45,13 +45,13 @@ def servers(master_dsn: str, store_url: str) -> ClusterSettings:
 
 
 async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list[tuple[RaceResult, list[str]]]:
-    """Verdict and events of each."""
+    """Result and events of each."""
     played = []
     async with temporary_cluster(servers) as drill:
         for course in courses:
             with EventTrace(lambda _: None, as_json=True) as story:
-                verdict = await LeaseRace(drill, course, story).run()
-            played.append((verdict, [f"{who} {what}" for who, what in story.events if what not in SLOW_MACHINE]))
+                result = await LeaseRace(drill, course, story).run()
+            played.append((result, [f"{who} {what}" for who, what in story.events if what not in SLOW_MACHINE]))
     return played
 
 
@@ -59,11 +59,11 @@ async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list
 @pytest.mark.parametrize("shift", [0.0, HOUR, -HOUR], ids=["true clocks", "an hour ahead", "an hour behind"])
 async def test_the_race_ends_the_same_way_every_time(servers: ClusterSettings, shift: float, part: int) -> None:
     courses = [RaceOptions(shift, known=number % 2 == part % 2) for number in range(PART)]
-    for course, (verdict, story) in zip(courses, await play(servers, courses), strict=True):
-        assert verdict.off == []
-        assert verdict.ok
-        assert (verdict.concluding_lines, verdict.token, verdict.stale_refused) == (1, 3, 1)
-        assert set(verdict.invariants.values()) == {0}
+    for course, (result, story) in zip(courses, await play(servers, courses), strict=True):
+        assert result.off == []
+        assert result.ok
+        assert (result.concluding_lines, result.token, result.stale_refused) == (1, 3, 1)
+        assert set(result.invariants.values()) == {0}
         assert story == (STORY if course.known else UNKNOWN_STORY)
 
 
@@ -97,10 +97,10 @@ async def test_without_the_identity_on_the_row_the_drill_fails(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobmaster.master.driver.batches.sql", without("outcomes/record_final", IDENTITY, "WHERE true"))
-    ((verdict, _),) = await play(servers, [RaceOptions()])
-    assert not verdict.ok
-    assert verdict.stale_refused == 0
-    assert "the recorded result is 'by its first owner'" in verdict.off
+    ((result, _),) = await play(servers, [RaceOptions()])
+    assert not result.ok
+    assert result.stale_refused == 0
+    assert "the recorded result is 'by its first owner'" in result.off
 
 
 async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
@@ -109,8 +109,8 @@ async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
     monkeypatch.setattr(
         "jobmaster.master.driver.connection.sql", without("members/renew", CERTIFICATE, "WHERE id = $1::uuid")
     )
-    ((verdict, _),) = await play(servers, [RaceOptions()])
-    assert "the master still takes A for alive" in verdict.off
+    ((result, _),) = await play(servers, [RaceOptions()])
+    assert "the master still takes A for alive" in result.off
 
 
 # ---------------------------------------------------------------- the command

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobmaster import Cancel, ConfigError, Fail, Handlers, InputError, JobContext, Retry, Snooze
-from jobmaster.handlers import Handler, Judgement
+from jobmaster.handlers import Handler, RetryDecision
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, Decision
 from jobmaster.handlers.retry_rules import GIVEN_UP, TRIED_AGAIN
 from jobmaster.model.job import Priority
@@ -34,10 +34,10 @@ def context() -> JobContext[Any]:
     )
 
 
-def judged(error: BaseException, **options: Any) -> Judgement:
+def decided(error: BaseException, **options: Any) -> RetryDecision:
     rules = declared(**options).options.retry_rules
     assert rules is not None
-    return rules.judge(error, context)
+    return rules.decide(error, context)
 
 
 def test_a_handler_without_rules_has_none() -> None:
@@ -73,21 +73,21 @@ ALIKE = ExceptionGroup("several", [Lost(), ExceptionGroup("more", [ConnectionErr
 def test_types_decide_whether_an_error_is_tried_again(
     error: BaseException, options: dict[str, Any], again: bool
 ) -> None:
-    assert judged(error, **options) == (TRIED_AGAIN if again else GIVEN_UP)
+    assert decided(error, **options) == (TRIED_AGAIN if again else GIVEN_UP)
 
 
 @pytest.mark.parametrize(
-    ("answer", "judgement"),
+    ("answer", "decision"),
     [
         (True, TRIED_AGAIN),
         (False, GIVEN_UP),
-        (0, Judgement(after_seconds=0.0)),
-        (1.5, Judgement(after_seconds=1.5)),
-        (-3, Judgement(after_seconds=0.0)),
-        (datetime.timedelta(minutes=1), Judgement(after_seconds=60.0)),
+        (0, RetryDecision(after_seconds=0.0)),
+        (1.5, RetryDecision(after_seconds=1.5)),
+        (-3, RetryDecision(after_seconds=0.0)),
+        (datetime.timedelta(minutes=1), RetryDecision(after_seconds=60.0)),
     ],
 )
-def test_the_policy_is_asked_first(answer: Any, judgement: Judgement) -> None:
+def test_the_policy_is_asked_first(answer: Any, decision: RetryDecision) -> None:
     asked: list[tuple[int, Exception]] = []
 
     def policy(ctx: JobContext[Any], error: Exception) -> Any:
@@ -95,13 +95,13 @@ def test_the_policy_is_asked_first(answer: Any, judgement: Judgement) -> None:
         return answer
 
     error = ValueError()
-    assert judged(error, retry=policy, give_up_on=ValueError) == judgement
+    assert decided(error, retry=policy, give_up_on=ValueError) == decision
     assert asked == [(2, error)]
 
 
 def test_a_policy_without_an_opinion_leaves_it_to_the_types() -> None:
-    assert judged(ValueError(), retry=lambda ctx, error: None, give_up_on=ValueError) is GIVEN_UP
-    assert judged(KeyError(), retry=lambda ctx, error: None, give_up_on=ValueError) is TRIED_AGAIN
+    assert decided(ValueError(), retry=lambda ctx, error: None, give_up_on=ValueError) is GIVEN_UP
+    assert decided(KeyError(), retry=lambda ctx, error: None, give_up_on=ValueError) is TRIED_AGAIN
 
 
 class Wordless(Exception):
@@ -135,12 +135,12 @@ async def later() -> bool:
 )
 @pytest.mark.filterwarnings("error")
 def test_a_policy_that_does_not_work_is_named_and_the_types_decide(policy: Any, words: str) -> None:
-    kept = judged(KeyError(), retry=policy, give_up_on=ValueError)
-    ended = judged(ValueError(), retry=policy, give_up_on=ValueError)
+    kept = decided(KeyError(), retry=policy, give_up_on=ValueError)
+    ended = decided(ValueError(), retry=policy, give_up_on=ValueError)
     assert (kept.again, ended.again) == (True, False)
-    for judgement in (kept, ended):
-        assert judgement.after_seconds is None
-        assert re.search(words, judgement.policy_problem)
+    for decision in (kept, ended):
+        assert decision.after_seconds is None
+        assert re.search(words, decision.policy_problem)
 
 
 async def async_policy(ctx: JobContext[Any], error: Exception) -> bool:
@@ -161,8 +161,8 @@ class AsyncPolicy:
         ({"give_up_on": []}, "give_up_on is empty"),
         ({"give_up_on": ValueError("x")}, "give_up_on takes exception types"),
         ({"give_up_on": int}, "give_up_on takes exception types"),
-        ({"retry_on": asyncio.CancelledError}, "CancelledError is not judged"),
-        ({"give_up_on": (KeyError, SystemExit)}, "SystemExit is not judged"),
+        ({"retry_on": asyncio.CancelledError}, "CancelledError is no error of a handler"),
+        ({"give_up_on": (KeyError, SystemExit)}, "SystemExit is no error of a handler"),
         ({"retry_on": Retry}, "retry_on cannot have Retry"),
         ({"give_up_on": Snooze}, "give_up_on cannot have Snooze"),
         ({"retry_on": TimeoutError, "give_up_on": OSError}, "give_up_on has OSError, so TimeoutError of retry_on"),
@@ -221,8 +221,8 @@ def test_a_policy_may_be_any_plain_callable() -> None:
         def method(self, ctx: JobContext[Any], error: Exception, base: float = 2.0) -> float:
             return base**ctx.attempt
 
-    assert judged(KeyError(), retry=Policy()) is GIVEN_UP
-    assert judged(KeyError(), retry=Policy().method) == Judgement(after_seconds=4.0)
+    assert decided(KeyError(), retry=Policy()) is GIVEN_UP
+    assert decided(KeyError(), retry=Policy().method) == RetryDecision(after_seconds=4.0)
 
 
 def typed_policy(ctx: JobContext[str], error: Exception) -> datetime.timedelta | bool | None:

@@ -35,7 +35,17 @@ import msgspec
 
 from jobmaster.clock import SystemClock
 from jobmaster.codec import error_of
-from jobmaster.handlers import Cancel, Decision, Handler, Handlers, JobContext, Judgement, Retry, Snooze, load_handlers
+from jobmaster.handlers import (
+    Cancel,
+    Decision,
+    Handler,
+    Handlers,
+    JobContext,
+    Retry,
+    RetryDecision,
+    Snooze,
+    load_handlers,
+)
 from jobmaster.handlers.context import NO_RESOURCES
 from jobmaster.handlers.current import set_running
 from jobmaster.handlers.decisions import asked_seconds, decision_in
@@ -313,7 +323,7 @@ class Worker:
             text = f"the handler called sys.exit({error.code!r})"
             info = self._describe(error, "crashed")
             return _failed(ResultKind.CRASHED, ErrorInfo(info.type, text, info.reason, info.traceback, info.truncated))
-        return self._judged(error, handler, context)
+        return self._by_rules(error, handler, context)
 
     def _decided(self, decision: Decision) -> AttemptResult:
         """The handler has decided itself how its run ends."""
@@ -327,16 +337,16 @@ class Worker:
             return _failed(ResultKind.CANCEL, self._describe(decision, "cancelled"))
         return _failed(ResultKind.FAIL, self._describe(decision, "failed"))
 
-    def _judged(self, error: BaseException, handler: Handler, context: JobContext) -> AttemptResult:
+    def _by_rules(self, error: BaseException, handler: Handler, context: JobContext) -> AttemptResult:
         """By the rules of the handler, here and not in the agent: exceptions do not travel."""
         rules = handler.options.retry_rules
-        judgement = Judgement() if rules is None else rules.judge(error, lambda: context)
-        again = judgement.again
+        retry_decision = RetryDecision() if rules is None else rules.decide(error, lambda: context)
+        again = retry_decision.again
         return AttemptResult(
             kind=ResultKind.ERROR if again else ResultKind.FAIL,
             error=self._describe(error, "error" if again else "given_up"),
-            after_seconds=judgement.after_seconds,
-            policy_problem=judgement.policy_problem,
+            after_seconds=retry_decision.after_seconds,
+            policy_problem=retry_decision.policy_problem,
         )
 
     def _describe(self, error: BaseException, reason: str) -> ErrorInfo:

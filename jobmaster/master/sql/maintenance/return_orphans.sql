@@ -31,7 +31,7 @@ WITH orphan AS MATERIALIZED (
     ORDER BY j.id
     LIMIT $2::integer
     FOR UPDATE OF j SKIP LOCKED
-), verdict AS (
+), decided AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
                    WHEN begun_once OR state = 'PROCESSING' AND rescues >= $3::integer THEN 'FAILED'
                    ELSE 'HELD' END::job_state AS becomes
@@ -47,12 +47,12 @@ WITH orphan AS MATERIALIZED (
         expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
         changed_at = clock_timestamp(),
         error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $5::bytea ELSE $4::bytea END END
-    FROM verdict v
+    FROM decided v
     WHERE j.id = v.id
     RETURNING v.state, v.becomes
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
-    SELECT id, token, bucket_id, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD'
+    SELECT id, token, bucket_id, bucket_epoch, 'lost' FROM decided WHERE state = 'PROCESSING' AND becomes = 'HELD'
     ORDER BY id
     ON CONFLICT DO NOTHING
 )

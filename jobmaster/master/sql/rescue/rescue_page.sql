@@ -47,7 +47,7 @@ WITH b AS MATERIALIZED (
     WHERE j.bucket_id IS NOT DISTINCT FROM $1 AND j.state IN ('ASSIGNED', 'PROCESSING')
     ORDER BY j.id
     FOR UPDATE OF j
-), verdict AS (
+), decided AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
                    WHEN begun_once OR counts AND rescues >= $7::integer THEN 'FAILED'
                    ELSE 'HELD' END::job_state AS becomes
@@ -63,12 +63,12 @@ WITH b AS MATERIALIZED (
         expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
         changed_at = clock_timestamp(),
         error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $19::bytea ELSE $8::bytea END END
-    FROM verdict v
+    FROM decided v
     WHERE j.id = v.id AND j.id BETWEEN $9 AND $10
     RETURNING j.id, j.state
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
-    SELECT id, token, $1, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
+    SELECT id, token, $1, bucket_epoch, 'lost' FROM decided WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
     ON CONFLICT DO NOTHING
 ), fresh AS (
     INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,

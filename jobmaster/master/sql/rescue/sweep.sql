@@ -24,7 +24,7 @@ WITH b AS MATERIALIZED (
     ORDER BY j.id
     LIMIT $4::integer
     FOR UPDATE
-), verdict AS (
+), decided AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
                    WHEN begun_once OR state = 'PROCESSING' AND rescues >= $5::integer THEN 'FAILED'
                    ELSE 'HELD' END::job_state AS becomes
@@ -40,12 +40,12 @@ WITH b AS MATERIALIZED (
         expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
         changed_at = clock_timestamp(),
         error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $7::bytea ELSE $6::bytea END END
-    FROM verdict v
+    FROM decided v
     WHERE j.id = v.id
     RETURNING v.state, v.becomes
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
-    SELECT id, token, $1, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
+    SELECT id, token, $1, bucket_epoch, 'lost' FROM decided WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
     ON CONFLICT DO NOTHING
 )
 SELECT count(*) AS moved, count(*) FILTER (WHERE state = 'PROCESSING') AS rescued,

@@ -139,20 +139,20 @@ async def test_the_certificate_itself_reads_the_lease_again_after_a_wait(db: Mas
     """The same without SKIP LOCKED: what the compare-and-set is worth when it has to wait."""
     await _expire(db, db.owner)
     await _server_is_old(db)
-    owner, judge = uuids([db.owner, rescuer])
+    owner, certifier = uuids([db.owner, rescuer])
     patient = statement("members/certify_dead").text.replace("SKIP LOCKED", "")
     async with db.open_transaction("members/renew", owner, 10.0) as commit:
-        court = await db.connect()
-        task = court.fetch(patient, judge, 10)
+        certifying = await db.connect()
+        task = certifying.fetch(patient, certifier, 10)
         assert await db.after_lock("members/certify_dead", task, commit) == []
-        await court.close()
+        await certifying.close()
 
 
 async def test_a_renewal_that_waits_for_the_certificate_learns_of_it(db: MasterFixture, rescuer: bytes) -> None:
     await _expire(db, db.owner)
     await _server_is_old(db)
-    (judge,) = uuids([rescuer])
-    async with db.open_transaction("members/certify_dead", judge, 10) as commit:
+    (certifier,) = uuids([rescuer])
+    async with db.open_transaction("members/certify_dead", certifier, 10) as commit:
         renewal = await db.after_lock("members/renew", db.master.members.renew(db.owner, 10.0), commit)
     assert not renewal.alive
 

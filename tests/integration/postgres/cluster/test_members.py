@@ -94,12 +94,12 @@ async def test_an_agent_with_an_expired_lease_certifies_no_other(db: MasterFixtu
     assert await db.master.members.certify_dead(new_id(), 10) == [], "nor one without a lease"
 
 
-@pytest.mark.parametrize("long_term", ["the judge's", "the accused's"])
+@pytest.mark.parametrize("long_term", ["the certifier's", "the suspect's"])
 async def test_an_agent_certifies_no_other_before_it_held_its_lease_for_a_full_term(
     db: MasterFixture, rescuer: bytes, long_term: str
 ) -> None:
     """After an outage every agent is overdue: the first one to renew must leave the others time to renew too."""
-    judge, accused = uuids([rescuer, db.owner])
+    certifier, suspect = uuids([rescuer, db.owner])
     # A term that the server has been up for, so that only the certifying agent's own lease decides.
     term = await db.sql.fetchval("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) / 2")
     await _overdue(db, db.owner)
@@ -107,11 +107,11 @@ async def test_an_agent_certifies_no_other_before_it_held_its_lease_for_a_full_t
     assert (await db.master.members.renew(rescuer, 60.0)).alive
     await db.sql.execute(
         "UPDATE agent SET lease_seconds = CASE WHEN (id = $1) = $3 THEN $2 ELSE 0.001 END",
-        judge, float(term), long_term == "the judge's",
+        certifier, float(term), long_term == "the certifier's",
     )  # fmt: skip
     assert await db.master.members.certify_dead(rescuer, 10) == []
-    await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day' WHERE id = $1", judge)
-    assert await db.master.members.certify_dead(rescuer, 10) == [accused.bytes]
+    await db.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day' WHERE id = $1", certifier)
+    assert await db.master.members.certify_dead(rescuer, 10) == [suspect.bytes]
 
 
 async def test_no_agent_is_certified_before_the_server_has_been_up_for_a_full_term(

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from jobmaster.cli.commands.doctor_checks import master_findings
-from jobmaster.cli.commands.doctor_findings import Finding, Verdict
+from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
 from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
@@ -197,14 +197,14 @@ async def test_doctor_prints_the_command_that_attaches_a_partition_detached_by_h
 
     day = await fresh.sql.fetchval("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD')")
     today = f"{table}_day_{day}"
-    assert (await finding()).verdict is Verdict.OK
+    assert (await finding()).status is CheckStatus.OK
     before = await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table)
     await fresh.sql.execute(f"ALTER TABLE {table} DETACH PARTITION {today}")
     said = await finding()
-    assert said.verdict is Verdict.FAIL
+    assert said.status is CheckStatus.FAIL
     assert said.detail.startswith(f"{today}: exists and is not attached")
     _, _, attach = said.fix.partition("in psql: ")
     await fresh.sql.execute(attach)
     assert await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table) == before
-    assert (await finding()).verdict is Verdict.OK
+    assert (await finding()).status is CheckStatus.OK
     await reader.close()

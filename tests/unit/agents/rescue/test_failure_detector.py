@@ -16,10 +16,10 @@ from tests.support.hand_clock import HandClock, trusted
 class DetectorMaster:
     def __init__(self) -> None:
         self.dead: list[bytes] = []
-        self.judges: list[bytes] = []
+        self.certifiers: list[bytes] = []
 
-    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
-        self.judges.append(judge)
+    async def certify_dead(self, certifier: bytes, limit: int) -> list[bytes]:
+        self.certifiers.append(certifier)
         dead, self.dead = self.dead[:limit], self.dead[limit:]
         return dead
 
@@ -39,7 +39,7 @@ async def test_an_agent_certifies_none_in_its_first_lease() -> None:
     master = DetectorMaster()
     failure_detector, _, _ = detector_of(HandClock(), master, trusted(HandClock()))
     assert await failure_detector.tick() == Leases().lease_seconds
-    assert master.judges == []
+    assert master.certifiers == []
 
 
 async def test_an_idle_agent_asks_once_per_lease() -> None:
@@ -48,7 +48,7 @@ async def test_an_idle_agent_asks_once_per_lease() -> None:
     await failure_detector.tick()
     for _ in range(5):
         assert await failure_detector.tick() == Leases().lease_seconds
-    assert len(master.judges) == 5
+    assert len(master.certifiers) == 5
     assert kicks == []
 
 
@@ -82,4 +82,4 @@ async def test_an_agent_without_a_trusted_lease_certifies_none() -> None:
     await failure_detector.tick()
     ownership.fence("certificate seen")
     await failure_detector.tick()
-    assert master.judges == []
+    assert master.certifiers == []
