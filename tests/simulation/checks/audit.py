@@ -358,7 +358,7 @@ class Audit:
                 self.broken("I9", f"{count} jobs of key {key}")
 
 
-DECIDED = ("put off", "failing", "given up")
+DECIDED = ("snoozing", "failing", "given up")
 """Jobs whose handlers, or their rules, decide how a run ends."""
 
 
@@ -367,7 +367,7 @@ def _ended_as_decided(job: Job, row: JobRow) -> bool:
     error = row.error or b""
     if job.kind not in (*DECIDED, "doomed") or b'"agent_lost"' in error:
         return True
-    if job.kind == "put off":
+    if job.kind == "snoozing":
         return (row.state, row.attempt) == ("SUCCEEDED", 1) and b'"snoozes":%d' % job.snoozes in row.headers
     if job.kind == "doomed":
         return row.state == "FAILED"

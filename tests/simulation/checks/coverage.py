@@ -40,7 +40,7 @@ BRANCHES: Mapping[str, str] = {
     "an in-flight write is refused by its row": "resent persisted: refused",
     "... meets a cancel request": "resent persisted: cancelled",
     "a key belongs to another job": "duplicate key",
-    "a job that its handler put off succeeds": "put off: SUCCEEDED",
+    "a job that its handler put off succeeds": "snoozing: SUCCEEDED",
     "... one that its handler fails for good has no other attempt": "failing: FAILED",
     "... nor one that the rules of its handler give up": "given up: FAILED",
     "finished jobs are archived": "row archived",

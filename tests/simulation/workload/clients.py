@@ -26,7 +26,7 @@ KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
     "cancelled", "called off", "called off", "called off", "put later", "put later", "put later", "run now",
-    "moved", "expiring", "put off", "put off", "failing", "given up", *INVALID_KINDS,
+    "moved", "expiring", "snoozing", "snoozing", "failing", "given up", *INVALID_KINDS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
@@ -158,7 +158,7 @@ class Clients:
         elif kind in ("long", "fenced long", "cancelled"):
             job.seconds = 0.3 + 1.0 * chance.random()
         job.fails = {"flaky": chance.randint(1, 2), "doomed": 99}.get(kind, 0)
-        if kind == "put off":  # a short pause is spent in the bucket, a long one in the master
+        if kind == "snoozing":  # a short pause is spent in the bucket, a long one in the master
             job.snoozes, job.pause = chance.randint(1, 2), chance.choice((0.02, 1.0))
         job.key = f"key-{chance.randint(1, 2)}" if kind == "keyed" else ""
         return job
