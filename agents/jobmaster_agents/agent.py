@@ -40,6 +40,7 @@ from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
+from jobmaster_agents.leader.unserved_jobs import TASK as UNSERVED
 from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
@@ -91,6 +92,7 @@ class AgentRuntime:
         self.handler_names = handlers.names()
         self.stop_requested = asyncio.Event()
         self._leaving = False
+        self._pauses_seen: int | None = None
         self.grace_seconds = settings.leases.grace_seconds
         """Longest time of a graceful exit; a reload may change it."""
         self.ownership = Ownership(config.agent_id)
@@ -374,6 +376,9 @@ class AgentRuntime:
             self.bucket_worker.cancel(renewal.cancel_requested)
         self.bucket_worker.due_fetcher.alone = renewal.agents <= 1
         self.leader.on_leader_seen(renewal.leader)
+        if renewal.pauses != self._pauses_seen:  # what was resumed is due again at once
+            self._pauses_seen = renewal.pauses
+            self.leader.maintenance.hurry(UNSERVED)
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)

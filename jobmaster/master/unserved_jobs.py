@@ -32,6 +32,11 @@ class UnservedJobs:
         rows = await self._data.write("unserved/put_off", *group, list(handlers), overdue_seconds, again_seconds, limit)
         return int(rows[0]["moved"])
 
+    async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
+        """The oldest jobs of paused handlers are due again later; number of them."""
+        rows = await self._data.write("unserved/put_off_paused", overdue_seconds, again_seconds, limit)
+        return int(rows[0]["moved"])
+
     async def put_back(self, limit: int) -> int:
         """Jobs that were put off and can be served now have their own due time again; number of settled lines."""
         return int((await self._data.write("unserved/put_back", limit))[0]["moved"])

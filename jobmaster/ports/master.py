@@ -426,6 +426,10 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         time is kept until ``put_back``."""
         ...
 
+    async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
+        """The same for jobs of paused handlers, of every lane and priority; at the end of the pause if that is sooner."""
+        ...
+
     async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
         """Request that an agent which has the handler opens a bucket for unserved jobs; the new requests."""
         ...

@@ -1,9 +1,11 @@
-"""Maintenance task for jobs that wait in the master because no agent has their handler.
+"""Maintenance task for jobs that wait in the master because no agent has their handler, or because that is paused.
 
 The task logs them (event ``handler_unserved``) and puts them off where they would cost other jobs something: an onboarding
 reads past every job that its agent cannot run, so such jobs at the front of the due ones would be read by all owners of
 their lane and priority with every hint. A job that is put off is read once an hour. It gets its own due time back as soon as
 an owner of a matching bucket has its handler.
+
+Jobs of a paused handler are put off as well: they wait in the master, too, where onboarding would read over them.
 
 After ``thresholds.fallback_after`` the task requests help: an agent that has the handler and helps in that lane opens a
 bucket for these jobs; the agent reads the request with its next renewal. The request ends when a configured owner can run
@@ -12,7 +14,8 @@ the same jobs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
@@ -23,6 +26,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.maintenance_schedule import MORE, MaintenanceTask
 
+TASK = "unserved"
 EVERY_SECONDS = 60.0
 OVERDUE_SECONDS = 60.0
 """A job that is overdue for less may only wait for a restart."""
@@ -34,6 +38,7 @@ NAME_AGAIN_SECONDS = 3600.0
 """An unserved handler is logged again after this time."""
 
 
+_ROUNDS_MAX = 20
 _LOOKS = 3
 """Least number of looks before help is requested."""
 
@@ -61,16 +66,26 @@ class UnservedJobsMonitor:
 
     def tasks(self) -> list[MaintenanceTask]:
         """The task, due at once."""
-        return [MaintenanceTask("unserved", self._every, self.look)]
+        return [MaintenanceTask(TASK, self._every, self.look)]
 
     async def look(self) -> bool | None:
         """One round. ``MORE``: a statement reached its limit, and there may be more jobs."""
-        back = await self._unserved.put_back(self._limit)
+        back = await self._rounds(self._unserved.put_back)
         found = await self._unserved.find(self._overdue, LOOK_JOBS)
         self._name(found)
         await self._find_help([each.cause for each in found])
         off = await self._put_off(each.cause for each in found)
-        return MORE if self._limit in (back, off) else None
+        paused = await self._rounds(partial(self._unserved.put_off_paused, self._overdue, AWAY_SECONDS))
+        return MORE if self._limit in (back, off, paused) else None
+
+    async def _rounds(self, move: Callable[[int], Awaitable[int]]) -> int:
+        """Move jobs until none is left, for some time; the number that was moved last. After a pause of many jobs this is how
+        fast they become due."""
+        moved, rounds = self._limit, 0
+        while moved == self._limit and rounds < _ROUNDS_MAX:
+            moved = await move(self._limit)
+            rounds += 1
+        return moved
 
     def _name(self, found: Sequence[UnservedHandler]) -> None:
         now = self._now()

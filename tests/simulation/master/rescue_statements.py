@@ -191,6 +191,9 @@ class RescueStatements(JobStatements):
     def unserved_put_back(self, old: Snapshot, limit: int) -> list[Record]:
         return [Record(moved=0)]
 
+    def unserved_put_off_paused(self, old: Snapshot, overdue: float, away: float, limit: int) -> list[Record]:
+        return [Record(moved=0)]  # no job of a history is overdue for so long
+
     def maintenance_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
         now = self.now_us()
         late = [row for row in self.tables.jobs.values()

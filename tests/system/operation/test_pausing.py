@@ -86,6 +86,26 @@ async def test_a_pause_waits_for_every_agent_and_names_those_that_do_not_answer(
     assert deployment.run("pauses", "-o", "json").stdout.count('"lane"') == 1, "it is stored"
 
 
+async def test_jobs_of_a_pause_are_out_of_the_way_in_the_master_and_start_when_it_ends(
+    deployment: Deployment, cluster: Cluster
+) -> None:
+    deployment.document["thresholds"] = {"fallback_after": "3s"}  # the leader looks every second for jobs that wait
+    agent = await deployment.start_agent()
+    noted = str(deployment.path("n"))
+    assert deployment.run("pause", "handler", "note").returncode == 0
+    receipts = [await cluster.submit(note, {"path": noted}, durability="master") for _ in range(30)]
+
+    async def put_off() -> bool:
+        return len(await deployment.fetch("SELECT FROM put_off")) == 30
+
+    await eventually(put_off, 20, lambda: f"the jobs to be put off: {agent.log.read_text()}")
+    shown = json.loads(deployment.run("job", "show", str(receipts[0].id), "-o", "json").stdout)
+    assert (shown["state"], shown["unserved"]) == ("HELD", None)
+    assert deployment.run("resume", "handler", "note").returncode == 0
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
+    assert len(deployment.witnessed("n")) == 30
+
+
 async def test_bad_input_is_one_sentence(deployment: Deployment, agent: AgentProcess) -> None:
     for words, code, said in (
         (("handler", "notes"), 2, "did you mean 'note'"),

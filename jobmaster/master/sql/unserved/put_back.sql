@@ -1,4 +1,5 @@
--- put_back: jobs that were put off get their own due time back once an owner of a matching bucket has their handler
+-- put_back: jobs that were put off get their own due time back once an owner of a matching bucket has their handler, and that
+--          is not paused
 -- in: $1 integer limit
 -- out: moved bigint
 -- move: nothing
@@ -20,6 +21,9 @@ WITH RECURSIVE kinds AS (
         SELECT FROM bucket b JOIN agent a ON a.id = b.owner
         WHERE b.lane = k.lane AND b.priority = k.priority AND b.state = 'ACTIVE' AND a.state = 'ACTIVE'
           AND k.handler = ANY (a.handlers)
+    ) AND NOT EXISTS (
+        SELECT FROM pause p
+        WHERE p.kind = 'handler' AND p.value = k.handler AND (p.until IS NULL OR p.until > clock_timestamp())
     )
 ), lines AS MATERIALIZED (
     SELECT p.job_id, p.due_at, p.until

@@ -9,6 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
+from jobmaster.model.pause import PauseKind
 from jobmaster.ports import DueGroup, RecordKind
 from jobmaster.rules.unserved_cause import UnservedCause
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture
@@ -192,3 +193,46 @@ class TestHelp:
         assert (await serving.master.members.renew(second, 60.0)).helps == {("payroll", PRIORITY)}
         await serving.master.unserved.stop_helping(second, "payroll", PRIORITY)
         assert (await serving.master.members.renew(second, 60.0)).helps == frozenset()
+
+
+# ------------------------------------------------------------ paused handlers
+
+
+async def _paused(db: MasterFixture, handler: str, seconds: float | None = None) -> None:
+    assert await db.master.pauses.pause(PauseKind.HANDLER, handler, None, seconds, "ann", "") is not None
+
+
+async def test_jobs_of_a_paused_handler_are_put_off_in_every_group_and_come_back_when_it_is_resumed(
+    serving: MasterFixture,
+) -> None:
+    elsewhere = await agent_with(serving, "served")
+    await serving.bucket(elsewhere, lane="other")
+    mine, other = jobs(5, "served", due_us()), jobs(3, "served", due_us(), lane="other")
+    young = jobs(2, "served", int(time.time() * 1e6))
+    await serving.master.intake.insert_held([*mine, *other, *young, *jobs(4, "free", due_us())])
+    unserved = serving.master.unserved
+    assert await unserved.put_off_paused(60.0, 3600.0, 1000) == 0, "nothing is paused"
+    await _paused(serving, "served")
+    await serving.master.pauses.pause(PauseKind.TAG, "free", None, None, "ann", "")
+    assert await unserved.put_off_paused(60.0, 3600.0, 6) == 6, "no more than the limit, over all groups"
+    assert await unserved.put_off_paused(60.0, 3600.0, 6) == 2
+    assert await unserved.put_off_paused(60.0, 3600.0, 6) == 0
+    due = "SELECT count(*) FROM job WHERE due_at > clock_timestamp() + interval '59 minutes'"
+    assert await serving.sql.fetchval(due) == 8
+    for job in (mine[0], other[2]):
+        assert (await serving.view(job.id)).due_us == job.due_us, "it shows its own due time"
+    assert await unserved.put_back(1000) == 0, "not while it is paused"
+    await serving.master.pauses.resume(PauseKind.HANDLER, "served", "ann", "")
+    assert await unserved.put_back(1000) == 8
+    rows = await serving.sql.fetch("SELECT id, to_us(due_at) AS due_us FROM job WHERE handler = 'served'")
+    assert {row["id"].bytes: row["due_us"] for row in rows} == {job.id: job.due_us for job in (*mine, *other, *young)}
+
+
+async def test_jobs_of_a_pause_with_an_end_are_due_at_its_end(serving: MasterFixture) -> None:
+    await serving.master.intake.insert_held(jobs(2, "served", due_us()))
+    await _paused(serving, "served", 600.0)
+    assert await serving.master.unserved.put_off_paused(60.0, 3600.0, 1000) == 2
+    ends = "SELECT count(*) FROM job WHERE due_at = (SELECT until FROM pause)"
+    assert await serving.sql.fetchval(ends) == 2
+    await serving.sql.execute("UPDATE pause SET until = clock_timestamp() - interval '1 ms'")
+    assert await serving.master.unserved.put_back(1000) == 2, "a pause that is over holds nothing back"

@@ -17,6 +17,7 @@ from jobmaster.codec import decode_error
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
+from jobmaster.model.pause import Pause, PauseKind, PausesInForce
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
@@ -245,6 +246,33 @@ async def test_a_job_cancelled_while_it_waits_for_room_never_starts(harness: Pro
     await harness.settled()
     assert len(ran) == 2
     assert counters_are_back(harness)
+
+
+async def test_a_paused_job_that_waits_for_a_thread_or_a_worker_process_goes_back(harness: ProcessPoolHarness) -> None:
+    """What has begun goes on; what waits for a thread, for room or for a worker process that is not ready has not begun."""
+    bucket = harness.bucket()
+    harness.pool.ready.clear()
+    running, waiting = [job("thread"), job("thread")], [job("thread"), job("process"), job("process"), job("process")]
+    harness.submit(bucket, [*running, *waiting])
+    await until(lambda: len(ran) == 2 and len(harness.pool.orders) == 2)
+    pauses = tuple(
+        Pause(kind=PauseKind.HANDLER, value=name, actor="ann", reason="", since_us=0) for name in ("thread", "process")
+    )
+    harness.bucket_worker.pauses.take(PausesInForce(1, pauses), harness.clock.now)
+    harness.bucket_worker.apply_pauses()
+    await until(lambda: all(_is_held(harness, entry) for entry in waiting))
+    harness.pool.ready.set()
+    release.set()
+    await harness.settled()
+    assert {row.id for row in harness.master.finals} == {entry.id for entry in running}
+    assert not harness.pool.begun
+    assert not harness.master.attempts, "no attempt was used"
+    assert counters_are_back(harness)
+
+
+def _is_held(harness: ProcessPoolHarness, entry: Entry) -> bool:
+    row = harness.master.rows.get(entry.id)
+    return row is not None and row.state == "HELD"
 
 
 async def test_what_waited_for_room_starts_only_under_a_lease(harness: ProcessPoolHarness) -> None:

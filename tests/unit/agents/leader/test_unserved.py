@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -23,7 +24,8 @@ class Master:
         self.found: list[UnservedCause] = []
         self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
         self.moves = 0
-        self.returns = 0
+        self.returns = self.paused = 0
+        self.moved: Counter[str] = Counter()
         self.calls: list[UnservedCause] = []
 
     async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
@@ -35,8 +37,16 @@ class Master:
         self.off.append((group, tuple(handlers)))
         return self.moves
 
+    async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
+        return self._moved("paused", self.paused, limit)
+
     async def put_back(self, limit: int) -> int:
-        return self.returns
+        return self._moved("back", self.returns, limit)
+
+    def _moved(self, what: str, left: int, limit: int) -> int:
+        before = self.moved[what]
+        self.moved[what] += (moved := min(left - before, limit))
+        return moved
 
     async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
         self.calls += causes
@@ -89,12 +99,19 @@ async def test_only_what_others_would_read_over_is_put_off() -> None:
     assert harness.master.off == [(DueGroup("default", 3), ("lost", "other"))]
 
 
-@pytest.mark.parametrize(("moves", "returns", "again"), [(10, 0, MORE), (9, 10, MORE), (9, 9, None)])
-async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, returns: int, again: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("moves", "returns", "paused", "again"),
+    [(10, 0, 0, MORE), (9, 201, 0, MORE), (9, 0, 201, MORE), (9, 199, 199, None), (9, 9, 9, None)],
+)
+async def test_it_comes_again_at_once_when_a_statement_was_full(
+    moves: int, returns: int, paused: int, again: bool | None
+) -> None:
+    """Twenty rounds of ten jobs each at a time."""
     harness = UnservedJobsHarness()
     harness.master.found = [LOST]
-    harness.master.moves, harness.master.returns = moves, returns
+    harness.master.moves, harness.master.returns, harness.master.paused = moves, returns, paused
     assert await harness.minute() is again
+    assert harness.master.moved == {"back": min(returns, 200), "paused": min(paused, 200)}
 
 
 async def test_help_is_asked_for_what_an_agent_could_run_and_no_operator_has_stopped() -> None:
