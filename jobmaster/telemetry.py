@@ -93,6 +93,11 @@ METRICS: dict[str, Metric] = {
         "jobmaster_attempts_overdue", _C, "Attempts that ran longer than `warn_after` of their handler.", KIND_LABELS
     ),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
+    "jobs_not_accepted": Metric(
+        "jobmaster_jobs_not_accepted",
+        _C,
+        "Jobs given to other agents because they waited longer than their `accept_time`.",
+    ),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_conflicting": Metric("jobmaster_jobs_conflicting", _C, "Second copies of an id with another payload."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
@@ -206,6 +211,12 @@ METRICS: dict[str, Metric] = {
     ),
     "jobs_expired": Metric("jobmaster_jobs_expired", _C, "HELD jobs past their expiry."),
     "jobs_unconfirmed": Metric("jobmaster_jobs_unconfirmed", _C, "Jobs whose confirmation has not come in time."),
+    "jobs_reassigned": Metric(
+        "jobmaster_jobs_reassigned", _C, "Running jobs given to another agent after their `complete_time`."
+    ),
+    "jobs_too_slow": Metric(
+        "jobmaster_jobs_too_slow", _C, "Jobs that FAILED because they were reassigned too often (`jobs.max_reassigns`)."
+    ),
     "buckets_dropped": Metric("jobmaster_buckets_dropped", _C, "Tombstones of retired buckets deleted."),
     # what the supervisor counts for the place of this process; it goes on when the process is replaced
     "place_deaths": Metric(
@@ -341,6 +352,7 @@ class Telemetry:
         self.orphans_returned = self.rows_forgotten = 0
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0
+        self.jobs_reassigned = self.jobs_too_slow = self.jobs_not_accepted = 0
         self.buckets_dropped = 0
         self.periodic_task_ticks: Tally = Tally(int)
         self.periodic_task_failures: Tally = Tally(int)

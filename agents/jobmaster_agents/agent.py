@@ -34,6 +34,7 @@ from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import Event, EventLog, set_level
+from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_listener import DueListener
@@ -209,6 +210,15 @@ class AgentRuntime:
             log,
             every_seconds=settings.leases.anti_entropy_seconds,
         )
+        self.accept_time = AcceptTime(
+            self.bucket_worker,
+            self.ownership,
+            master.queries,
+            lambda: self.bucket_worker.due_fetcher.alone,
+            clock,
+            telemetry,
+            log,
+        )
         maintenance = ClusterMaintenance(
             config.agent_id, master, stores, self.reachability, settings, self.rescuer.kick, telemetry, log
         )
@@ -243,6 +253,7 @@ class AgentRuntime:
         if self._agent.mode in WORKING_MODES:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
+                self.accept_time,
                 self.anti_entropy,
                 self.lost_buckets,
                 self.ownership_check,

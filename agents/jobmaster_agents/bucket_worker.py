@@ -105,7 +105,14 @@ class BucketWorker:
             on_promoted=self._enqueue,
         )
         self.in_flight = InFlightRows(
-            master.outcomes, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere, progress
+            master.outcomes,
+            self.job_table,
+            self.outcome_writer,
+            self._stop,
+            self.waits_elsewhere,
+            self._started_at,
+            clock,
+            progress,
         )
         handler_log = HandlerLog(telemetry, log, clock.boottime)
         self.outcome_builder = OutcomeBuilder(
@@ -205,6 +212,7 @@ class BucketWorker:
             self.job_table,
             self.in_flight,
             self.executor.running_before,
+            self._started_at,
             clock,
             settings.thresholds.persist_within_seconds,
         )
@@ -414,8 +422,12 @@ class BucketWorker:
         """Cancel requests that came with a renewal."""
         self.cancellation.requested(job_ids)
 
-    def _waits_elsewhere(self, job: ClaimedJob) -> bool:
+    def waits_elsewhere(self, job: ClaimedJob) -> bool:
+        """True for a job that its slot has passed on and that waits for a thread, a worker process or a task."""
         return self._dispatcher.is_waiting(job)
+
+    def _started_at(self, job: ClaimedJob) -> float | None:
+        return self.executor.started_at(job)
 
     def _stop(self, job: ClaimedJob, cause: StopCause) -> None:
         self.executor.stop_job(job, cause)

@@ -45,6 +45,12 @@ class BulkOptions(TypedDict, total=False):
     metadata: Mapping[str, str]
     timeout: float | timedelta
     """Seconds that one attempt may run."""
+    accept_time: float | timedelta
+    """Seconds that the job may wait for its start in the bucket of one agent; then another agent gets it. 0 = no limit."""
+    complete_time: float | timedelta
+    """Seconds of run after which the job is given to another agent. Not with ``at_most_once``. 0 = no limit."""
+    cancel_slow: bool
+    """The run that took longer than ``complete_time`` is stopped as soon as another agent has the job."""
     max_attempts: int
     delivery: Delivery | Literal["at_most_once"]
     """``at_most_once``: started once and never again, so one attempt. (Not needed where the handler is declared so.)"""
@@ -126,10 +132,14 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         metadata=_metadata(get("metadata")),
         timeout_seconds=_positive(get("timeout"), "timeout"),
         max_attempts=_attempts(get("max_attempts")),
+        accept_seconds=_limit(get("accept_time"), "accept_time"),
+        complete_seconds=_limit(get("complete_time"), "complete_time"),
+        cancel_slow=_flag(get("cancel_slow"), "cancel_slow"),
         at_most_once=_at_most_once(get("delivery"), get("max_attempts")),
         expires_us=expires_us,
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
     )
+    _check_limits(headers)
     data = encode_headers(headers)
     if len(data) > limits.headers_bytes:
         raise InputError(
@@ -256,6 +266,23 @@ def _positive(value: object, what: str) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise InputError(f"{what!r} must be more than 0 seconds, not {value!r}")
     return float(seconds)
+
+
+def _limit(value: object, what: str) -> float | None:
+    """Seconds; 0 = no limit."""
+    return 0.0 if value in (0, timedelta(0)) and not isinstance(value, bool) else _positive(value, what)
+
+
+def _check_limits(headers: Headers) -> None:
+    complete, timeout = headers.complete_seconds, headers.timeout_seconds
+    if complete and headers.at_most_once:
+        raise InputError(
+            "'complete_time' gives a job that runs to another agent, and a job delivered at most once has one start"
+        )
+    if complete and timeout is not None and complete >= timeout:
+        raise InputError(
+            f"'complete_time' ({complete:g}) must be less than 'timeout' ({timeout:g}), which ends the attempt"
+        )
 
 
 def _attempts(value: object) -> int | None:

@@ -39,6 +39,14 @@ class JobOptions(TypedDict, total=False):
     """Seconds that one attempt may run."""
     warn_after: float | timedelta
     """Seconds of run after which an attempt is overdue: a line in the log, a metric, and ``ctx.overdue``. It runs on."""
+    accept_time: float | timedelta
+    """Seconds that a job may wait for its start in the bucket of one agent. Then another agent gets it, without an attempt.
+    0 = no limit."""
+    complete_time: float | timedelta
+    """Seconds of run after which the job is given to another agent; the slow run goes on, and its outcome does not count. Not
+    with ``at_most_once``. 0 = no limit."""
+    cancel_slow: bool
+    """With ``complete_time``: the slow run is stopped as soon as another agent has the job."""
     max_attempts: int
     """Attempts in all, the first included."""
     backoff: float | timedelta
@@ -85,6 +93,9 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     delays_seconds: tuple[float, ...] | None = None
     retry_rules: RetryRules | None = None
     warn_after_seconds: float | None = None
+    accept_seconds: float | None = None
+    complete_seconds: float | None = None
+    cancel_slow: bool = False
     mode: RunMode = RunMode.ASYNC
     start: StartRule = StartRule.LEASE
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -98,8 +109,10 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.transactional or self.confirm is Confirm.EXPLICIT
 
     def once(self) -> HandlerOptions:
-        """The same, of a job that is to be started at most once."""
-        return msgspec.structs.replace(self, delivery=Delivery.AT_MOST_ONCE, start=StartRule.FENCED, max_attempts=1)
+        """The same, of a job that is to be started at most once. It has no ``complete_time``: no other run may begin."""
+        return msgspec.structs.replace(
+            self, delivery=Delivery.AT_MOST_ONCE, start=StartRule.FENCED, max_attempts=1, complete_seconds=None
+        )
 
 
 def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> HandlerOptions:
@@ -123,6 +136,9 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             lane=None if (lane := options.get("lane")) is None else check_lane(lane),
             timeout_seconds=timeout_seconds,
             warn_after_seconds=_warn_after(options.get("warn_after"), timeout_seconds),
+            accept_seconds=_seconds(options.get("accept_time"), "accept_time", least=0.0),
+            complete_seconds=_complete_time(options.get("complete_time"), timeout_seconds),
+            cancel_slow=_cancel_slow(options),
             max_attempts=len(delays) + 1 if delays and attempts is None else attempts,
             delays_seconds=delays,
             retry_rules=checked_rules(options.get("retry_on"), options.get("give_up_on"), options.get("retry")),
@@ -193,6 +209,10 @@ def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOption
         raise ValueError(f"delivery 'at_most_once' allows one attempt, and max_attempts is {checked.max_attempts}")
     if idle := [name for name in _RETRIES if options.get(name) is not None]:
         raise ValueError(f"delivery 'at_most_once' has no second attempt that {', '.join(idle)} could be for")
+    if checked.complete_seconds:
+        raise ValueError(
+            "delivery 'at_most_once' allows one start, and complete_time gives a job that runs to another agent"
+        )
     if options.get("start") is not None and checked.start is StartRule.LEASE:
         raise ValueError(
             "delivery 'at_most_once' needs start 'fenced': only the master can show that no agent has begun"
@@ -224,6 +244,24 @@ def _warn_after(value: object, timeout_seconds: float | None) -> float | None:
             f"warn_after ({seconds:g}) must be less than timeout ({timeout_seconds:g}), which ends the attempt"
         )
     return seconds
+
+
+def _complete_time(value: object, timeout_seconds: float | None) -> float | None:
+    seconds = _seconds(value, "complete_time", least=0.0)
+    if seconds and timeout_seconds is not None and seconds >= timeout_seconds:
+        raise ValueError(
+            f"complete_time ({seconds:g}) must be less than timeout ({timeout_seconds:g}), which ends the attempt"
+        )
+    return seconds
+
+
+def _cancel_slow(options: JobOptions) -> bool:
+    value: object = options.get("cancel_slow", False)
+    if not isinstance(value, bool):
+        raise ValueError(f"cancel_slow must be True or False, not {value!r}")
+    if value and not options.get("complete_time"):
+        raise ValueError("cancel_slow goes with complete_time, after which the slow run is stopped")
+    return value
 
 
 def _seconds(

@@ -27,10 +27,10 @@ class Leadership:
         await self._control.write("leadership/resign", agent_id, epoch)
 
     async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
-        """Renew the leader's lease of this agent, list the due lanes and look for overdue agents, in one statement."""
+        """Renew the leader's lease of this agent, list due lanes and look for overdue agents and jobs, in one statement."""
         rows = await self._control.write("leadership/tick", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
-            return LeaderTick(None, [], overdue=False, heavier=False)
+            return LeaderTick(None, [], overdue=False)
         row = rows[0]
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
-        return LeaderTick(row["epoch"], due, row["overdue"], row["heavier"])
+        return LeaderTick(row["epoch"], due, row["overdue"], row["heavier"], row["late"])

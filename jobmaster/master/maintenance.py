@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jobmaster.master.driver.connection import StatementRunner
-from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST, EXPIRED, UNCONFIRMED
+from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST, EXPIRED, TOO_SLOW, UNCONFIRMED
 from jobmaster.master.rescue import count_of
-from jobmaster.ports import RecordKind, Swept
+from jobmaster.ports import Reassigned, RecordKind, Swept
 
 _FORGET = {
     RecordKind.AGENTS: "maintenance/forget_agents",
@@ -41,6 +41,11 @@ class Maintenance:
     async def expire_unconfirmed(self, limit: int) -> int:
         """Jobs whose confirmation has not come in time -> HELD or FAILED; number of them."""
         return int((await self._data.write("maintenance/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
+
+    async def reassign_late(self, limit: int, *, max_reassigns: int) -> Reassigned:
+        """Running jobs past their ``complete_time`` -> HELD or FAILED."""
+        rows = await self._data.write("maintenance/reassign_late", limit, count_of(max_reassigns), TOO_SLOW)
+        return Reassigned(*rows[0])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""

@@ -129,6 +129,11 @@ class Queries:
             for id_, handlers, share in await self._data.read("queries/served")
         }
 
+    async def other_owners(self, agent_id: bytes, lane: str, priority: int, handlers: Sequence[str]) -> frozenset[str]:
+        """Those of the handlers that another living owner of an ACTIVE bucket of the lane and priority has."""
+        rows = await self._data.read("queries/other_owners", agent_id, lane, priority, list(handlers))
+        return frozenset(rows[0]["handlers"])
+
     async def unserved_causes(self, job_ids: Sequence[bytes]) -> dict[bytes, UnservedCause]:
         """Those of the jobs that wait in the master for a handler that no owner has, and what is missing."""
         if not job_ids:

@@ -53,6 +53,9 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     priority: str | None = None
     lane: str | None = None
     timeout_seconds: float | None = None
+    accept_seconds: float | None = None
+    complete_seconds: float | None = None
+    cancel_slow: bool = False
     max_attempts: int | None = None
     mode: str = "async"
     start: str = "lease"

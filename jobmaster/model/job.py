@@ -139,6 +139,12 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     timeout_seconds: float | None = None
     max_attempts: int | None = None
+    accept_seconds: float | None = None
+    """How long a copy may wait for its start in one bucket before it is given to another agent."""
+    complete_seconds: float | None = None
+    """How long a run may last before the job is given to another agent."""
+    cancel_slow: bool | None = None
+    """Stop the run then; otherwise it goes on and its outcome is refused."""
     expires_us: int | None = None
     """Microseconds since 1970 after which the job must not start any more."""
     key: str | None = None
@@ -246,6 +252,8 @@ class InFlightRow(NamedTuple):
     due_us: int
     args: bytes
     headers: bytes
+    late_seconds: float | None = None
+    """Of a running job with a ``complete_time``: seconds from now until it is given to another agent."""
 
 
 class HoldRow(NamedTuple):
@@ -292,6 +300,8 @@ class AttemptOutcome(StrEnum):
     RELEASED = "released"
     REFUSED = "refused"
     UNCONFIRMED = "unconfirmed"
+    REASSIGNED = "reassigned"
+    """It ran longer than its ``complete_time``: another agent has the job."""
     SNOOZED = "snoozed"
     """Its handler has put the job off: no attempt was used up."""
 
@@ -305,7 +315,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``,
     ``abandoned`` (at most once: started, outcome unknown), ``unconfirmed`` (explicit confirmation: none came in time), and by
     the handler: ``retry``, ``failed`` (``raise Fail``), ``given_up`` (its rules try this error not again), ``snoozed``,
-    ``snoozed_out`` (``jobs.max_snoozes`` is reached)."""
+    ``snoozed_out`` (``jobs.max_snoozes`` is reached), ``too_slow`` (``complete_time``: ``jobs.max_reassigns`` is reached)."""
     traceback: str = ""
     truncated: bool = False
 

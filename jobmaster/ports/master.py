@@ -25,6 +25,7 @@ from jobmaster.ports.master_answers import (
     LeaderTick,
     Onboarded,
     OwnerTraits,
+    Reassigned,
     RecordKind,
     Renewal,
     RowRef,
@@ -475,6 +476,11 @@ class Maintenance(Protocol):
         """WAITING rows whose confirmation has not come in time -> HELD or FAILED; number of them."""
         ...
 
+    async def reassign_late(self, limit: int, *, max_reassigns: int) -> Reassigned:
+        """PROCESSING rows past their ``complete_time`` -> HELD with token + 1, or FAILED with the reason ``too_slow`` when a
+        job was reassigned ``max_reassigns`` times. At most ``limit`` rows, never of a job that is started at most once."""
+        ...
+
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Create the partitions from the watermark to ``ahead_days`` ahead; the names of the new ones."""
         ...
@@ -504,6 +510,14 @@ class BucketQueries(ListBuckets, Protocol):
 
     async def served(self) -> dict[bytes, OwnerTraits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
+        ...
+
+
+class OwnerQueries(Protocol):
+    """For an owner whose jobs wait too long."""
+
+    async def other_owners(self, agent_id: bytes, lane: str, priority: int, handlers: Sequence[str]) -> frozenset[str]:
+        """Those of the handlers that another living agent has which owns an ACTIVE bucket of the lane and priority."""
         ...
 
 

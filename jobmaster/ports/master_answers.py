@@ -78,6 +78,8 @@ class LeaderTick(NamedTuple):
     """Some agent's lease is over and it has no certificate yet: a failure detector should run."""
     heavier: bool = False
     """An agent of greater weight could lead: it should take over."""
+    late: bool = False
+    """A job runs longer than its ``complete_time``: it should be given to another agent."""
 
 
 # ------------------------------------------------------------ stores
@@ -165,6 +167,15 @@ class UnstorableEntry(NamedTuple):
 
 
 # ------------------------------------------------------------ maintenance
+
+
+class Reassigned(NamedTuple):
+    """Answer of one look for jobs that run longer than their ``complete_time``."""
+
+    moved: int
+    """Jobs that do not run any more by their row."""
+    failed: int
+    """Of these: FAILED with the reason ``too_slow``, because they were reassigned too often."""
 
 
 class DueGroup(NamedTuple):

@@ -309,6 +309,9 @@ class JobDefaults(Section, frozen=True, kw_only=True):
     """Times that a handler may put one job off (``Snooze``) before the job ends as FAILED (``snoozed_out``)."""
     max_rescues: PositiveCount = 3
     """Rescues of a job, each after the death of the agent that had it, before it ends as FAILED (``agent_lost``)."""
+    max_reassigns: PositiveCount = 3
+    """Times that a job is given to another agent because its run took longer than its ``complete_time``, before it ends as
+    FAILED (``too_slow``)."""
     on_full: OnFull = OnFull.BLOCK
     """When every matching bucket is full: ``block`` and wait, ``raise`` an error, ``spill`` to the master."""
     on_full_timeout_seconds: PositiveSeconds = 30.0

@@ -44,6 +44,8 @@ class JobEvent(StrEnum):
     CONFIRM = "confirm"
     UNCONFIRMED = "unconfirmed"
     """No confirmation came in time. token + 1."""
+    REASSIGN = "reassign"
+    """It runs longer than its complete_time: another agent gets it. token + 1."""
 
 
 _OWNED = (None, S.ASSIGNED, S.PROCESSING)
@@ -73,6 +75,7 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     (S.PROCESSING, JobEvent.CONFIRM): S.SUCCEEDED,
     (S.WAITING, JobEvent.CONFIRM): S.SUCCEEDED,
     (S.WAITING, JobEvent.UNCONFIRMED): S.HELD,
+    (S.PROCESSING, JobEvent.REASSIGN): S.HELD,
     (S.WAITING, JobEvent.FAIL): S.FAILED,
     (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
     (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
@@ -80,5 +83,7 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
 """A cancel of an ASSIGNED or PROCESSING row only sets ``cancel_requested``. The owner makes the transition, or the next
 statement that would write HELD or ASSIGNED."""
 
-TOKEN_BUMPS = frozenset({JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE, JobEvent.UNCONFIRMED})
+TOKEN_BUMPS = frozenset(
+    {JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE, JobEvent.UNCONFIRMED, JobEvent.REASSIGN}
+)
 """Events that need a new token."""

@@ -27,15 +27,18 @@ from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes import in_flight
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.store_reachability import StoreReachability
+from jobmaster_agents.state.time_limits import complete_seconds
 from tests.simulation.history import History, Result
 from tests.simulation.runtime.patches import Patch
 from tests.simulation.store.intake_functions import IntakeFunctions
+from tests.simulation.workload.clients import COMPLETE_SECONDS
 
 SEEDS_MAX = 2000
 
@@ -241,6 +244,15 @@ def _failures_are_retried() -> list[Patch]:
     return [(OutcomeBuilder, "failed", tried_again)]
 
 
+def _slow_once() -> list[Patch]:
+    """The owner sets a deadline for every job whose headers or handler have one; those of ``once`` have one here."""
+
+    def of_every_job(job: ClaimedJob) -> float | None:
+        return complete_seconds(job) or (COMPLETE_SECONDS if is_at_most_once(job) else None)
+
+    return [(in_flight, "complete_seconds", of_every_job)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -293,6 +305,14 @@ ABLATIONS = {
     "a snooze is no attempt": Ablation("a run that puts its job off uses up an attempt", patches=_snoozes_are_attempts),
     "a decided failure is the end": Ablation(
         "a job that its handler fails, or its rules give up, is tried again", patches=_failures_are_retried
+    ),
+    "one start of a slow job": Ablation(
+        "a job that must not be started twice has a complete_time, and is given to another agent after it",
+        frozenset({"one start"}),
+        _slow_once,
+    ),
+    "most reassigns": Ablation(
+        "a job whose every run is too slow is given to one agent after the other", frozenset({"most reassigns"})
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

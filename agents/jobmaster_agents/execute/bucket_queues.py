@@ -39,6 +39,10 @@ class JobDispatcher(Protocol):
         """True when the job was dispatched and has not begun."""
         ...
 
+    def started_at(self, job: ClaimedJob) -> float | None:
+        """When a job has begun; ``None``: it waits, or is not here."""
+        ...
+
     @property
     def stuck(self) -> int:
         """Number of detached handlers that still run; ``sweep`` cancels them again."""

@@ -160,6 +160,11 @@ class Dispatcher:
         """Jobs that have begun (not only been dispatched) before a moment."""
         return [dispatched.job for dispatched in self._dispatched.values() if 0.0 < dispatched.started < moment]
 
+    def started_at(self, job: ClaimedJob) -> float | None:
+        """When a job has begun; ``None``: it waits, or is not here."""
+        dispatched = self._dispatched.get(job)
+        return (dispatched.started or None) if dispatched is not None else None
+
     @staticmethod
     def _repeat_stop(dispatched: DispatchedJob, now: float) -> None:
         if now >= dispatched.stop_repeat_at and dispatched.task is not None:

@@ -175,6 +175,15 @@ class Executor:
         """Remove and return the waiting jobs of a bucket (to be given back)."""
         return queue.take() if (queue := self._queues.get(bucket_id)) is not None else []
 
+    def take_some(self, bucket_id: bytes, wanted: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
+        """Remove and return some of the waiting jobs of a bucket (to be given back), which has room then."""
+        if (queue := self._queues.get(bucket_id)) is None:
+            return []
+        taken = queue.take_some(wanted)
+        if queue.wants_jobs and len(queue.jobs) <= queue.refill_level:
+            self._notify_room(queue)
+        return taken
+
     # ------------------------------------------------------------ pauses
 
     def give_back_paused(self) -> None:
@@ -213,6 +222,12 @@ class Executor:
         """Running jobs that started before a moment (CLOCK_BOOTTIME seconds)."""
         jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
         return jobs + self._dispatcher.started_before(moment) if self._dispatched else jobs
+
+    def started_at(self, job: ClaimedJob) -> float | None:
+        """When a job was started (CLOCK_BOOTTIME seconds); ``None``: it does not run."""
+        if job in self._dispatched:
+            return self._dispatcher.started_at(job)
+        return next((slot.started for slot in self._slots if slot.job is job), None)
 
     def set_slots(self, settings: AgentSettings | None = None) -> None:
         """Apply the number of slots of the settings to every bucket; a frozen bucket gets none."""

@@ -25,7 +25,7 @@ from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MaintenanceTask, MaintenanceTasks
+from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, LATE_JOBS, MaintenanceTask, MaintenanceTasks
 from jobmaster_agents.state.ownership import Ownership
 
 
@@ -155,6 +155,8 @@ class Leader:
             return 0.0 if self._vacant else IDLE_SECONDS
         if tended.overdue:
             self._on_overdue()
+        if tended.late:
+            self.maintenance.hurry(LATE_JOBS)
         self._note_unserved(await self._due_notifier.notify((group.lane, group.priority) for group in tended.due))
         if tended.heavier and self._epoch is not None and await self._transfer(self._epoch):
             return IDLE_SECONDS

@@ -10,7 +10,7 @@ from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, Rep
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
+from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MaintenanceTask
 from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, ResurrectedBuckets
 from jobmaster_agents.state.store_reachability import StoreReachability
 
@@ -54,6 +54,7 @@ class ClusterMaintenance:
             MaintenanceTask("orphans", 60.0, self.return_orphans),
             MaintenanceTask("tombstones", 30.0, self.forget_buckets),
             MaintenanceTask("expiry", 30.0, self.expire_jobs),
+            MaintenanceTask(LATE_JOBS, 60.0, self.reassign_late),
             MaintenanceTask("resurrected", 60.0, self.resurrected.adopt),
             MaintenanceTask("retention", 3600.0, self.forget_leftovers),
         ]
@@ -92,6 +93,23 @@ class ClusterMaintenance:
         if total := await self._rounds(self._master.maintenance.expire_unconfirmed):
             self._telemetry.jobs_unconfirmed += total
             self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
+
+    async def reassign_late(self) -> None:
+        """Give jobs that run longer than their ``complete_time`` to another agent. (The leader's tick finds them.)"""
+        limit, max_reassigns = self._settings.thresholds.transfer_batch, self._settings.jobs.max_reassigns
+        moved = failed = 0
+        for _ in range(_ROUNDS_MAX):
+            found = await self._master.maintenance.reassign_late(limit, max_reassigns=max_reassigns)
+            moved += found.moved
+            failed += found.failed
+            if found.moved < limit:
+                break
+        self._telemetry.jobs_reassigned += moved - failed
+        self._telemetry.jobs_too_slow += failed
+        if moved > failed:
+            self._log.warning(Event.JOBS_REASSIGNED, {"jobs": moved - failed})
+        if failed:
+            self._log.error(Event.JOBS_TOO_SLOW, {"jobs": failed})
 
     async def _rounds(self, call: Callable[[int], Awaitable[int]]) -> int:
         limit = self._settings.thresholds.transfer_batch

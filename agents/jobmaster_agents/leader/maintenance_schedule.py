@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from jobmaster.clock import Clock
 
 IDLE_SECONDS = 60.0
+LATE_JOBS = "late"
+"""Name of the task that runs when the leader's tick has found a job past its ``complete_time``."""
 MORE = True
 """Result of a maintenance task that has more to do: it runs again with the next tick."""
 

@@ -12,12 +12,17 @@ with it.
 
 A job whose handler has ``start="fenced"`` waits for the same statement before it is called. While one write is under way the
 next starts collect for the following one.
+
+The PROCESSING row of a job with a ``complete_time`` has the time at which the job is given to another agent. A run that is
+to end then (``cancel_slow``), or whose successor waits behind it in this process, writes its row again after that time. The
+row refuses the write as soon as the job is another assignment's, and the run is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 
 import msgspec
 
@@ -30,10 +35,15 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.state.time_limits import cancels_slow, complete_seconds
 
 _BATCH_JOBS = 1000
 _WAITING = (JobPhase.QUEUED, JobPhase.RUNNING)
 _NONE: frozenset[bytes] = frozenset()
+_ASK_AGAIN_SECONDS = 1.0
+"""Between two writes of a row that may be another assignment's."""
+StartedAt = Callable[[ClaimedJob], float | None]
+"""When a job was started (CLOCK_BOOTTIME seconds); ``None``: it does not run."""
 
 
 class InFlightRows:
@@ -42,6 +52,7 @@ class InFlightRows:
     Args:
         stop: stops a job that is cancelled or that another assignment holds.
         waits: True for a job that its slot has passed on and that waits for a thread, a worker process or a task.
+        started_at: when a job was started.
     """
 
     def __init__(
@@ -51,8 +62,12 @@ class InFlightRows:
         outcome_writer: OutcomeWriter,
         stop: Callable[[ClaimedJob, StopCause], None],
         waits: Callable[[ClaimedJob], bool],
+        started_at: StartedAt,
+        clock: Clock,
         progress: Progress,
     ) -> None:
+        self._started_at = started_at
+        self._now = clock.boottime
         self._progress = progress
         self._outcomes = outcomes
         self._job_table = job_table
@@ -124,8 +139,12 @@ class InFlightRows:
         begun = {job for job in jobs if job.phase is JobPhase.RUNNING and (starting or self._counts_as_begun(job))}
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
+
+        def row(job: ClaimedJob) -> InFlightRow:
+            return _in_flight(job, self._late_seconds(job, starting) if job in begun else None)
+
         written = await self._outcome_writer.send(
-            "persist", jobs, lambda some: self._outcomes.persist(fence, [_in_flight(job, job in begun) for job in some])
+            "persist", jobs, lambda some: self._outcomes.persist(fence, list(map(row, some)))
         )
         if not written.bucket_ok:
             if fence == owned.fence:
@@ -137,6 +156,13 @@ class InFlightRows:
             owned, [job.entry.id for job in jobs if job.entry.id in written.accepted]
         )
         return written.accepted - written.cancelled
+
+    def _late_seconds(self, job: ClaimedJob, starting: bool) -> float:
+        """Of a job that has begun, or begins when the write is accepted: seconds from now until another agent gets it."""
+        if (limit := complete_seconds(job)) is None:
+            return inf
+        started = None if starting else self._started_at(job)
+        return limit if started is None else max(limit - (self._now() - started), 0.0)
 
     def _counts_as_begun(self, job: ClaimedJob) -> bool:
         return _may_begin(job) and not self._waits(job)
@@ -180,24 +206,43 @@ class InFlightWriter:
         job_table: JobTable,
         in_flight: InFlightRows,
         running_before: Callable[[float], Sequence[ClaimedJob]],
+        started_at: StartedAt,
         clock: Clock,
         persist_within_seconds: float,
     ) -> None:
         self._job_table = job_table
         self._in_flight = in_flight
         self._running_before = running_before
+        self._started_at = started_at
+        self._asked_at = -inf
         self._now = clock.boottime
         self._within_seconds = persist_within_seconds
 
     async def tick(self) -> float:
         """Write rows of old lists; seconds until the next tick."""
-        moment = self._now() - self._within_seconds / 2
+        now = self._now()
+        moment = now - self._within_seconds / 2
         slow = _slow(self._job_table.unpersisted(moment))
         slow += [job for job in self._running_before(moment) if _is_only_queued(job)]
+        slow += self._perhaps_reassigned(now)
         for owned, jobs in by_bucket(slow):
             for first in range(0, len(jobs), _BATCH_JOBS):
                 await self._in_flight.write(owned, jobs[first : first + _BATCH_JOBS])
         return self._within_seconds / 4
+
+    def _perhaps_reassigned(self, now: float) -> list[ClaimedJob]:
+        """Jobs past their ``complete_time`` whose run ends when another assignment has the job."""
+        if now - self._asked_at < _ASK_AGAIN_SECONDS:
+            return []
+        self._asked_at = now
+        found: list[ClaimedJob] = []
+        for job in self._running_before(now):
+            limit = complete_seconds(job) if job.row_state is JobState.PROCESSING else None
+            if limit is not None and (job.followers or cancels_slow(job)):
+                started = self._started_at(job)
+                if started is not None and now - started > limit:
+                    found.append(job)
+        return found
 
 
 def _slow(claimed_lists: Sequence[ClaimedList]) -> list[ClaimedJob]:
@@ -219,12 +264,13 @@ def _may_begin(job: ClaimedJob) -> bool:
     return job.row_state is JobState.PROCESSING or not needs_write(job)
 
 
-def _in_flight(job: ClaimedJob, begun: bool) -> InFlightRow:
+def _in_flight(job: ClaimedJob, late_seconds: float | None = None) -> InFlightRow:
+    """The row of a job that only waits; or of one that has begun, and when another agent gets it (``inf``: never)."""
     entry, owned = job.entry, job.claimed_list.owned
-    state = JobState.PROCESSING if begun else JobState.ASSIGNED
+    state = JobState.ASSIGNED if late_seconds is None else JobState.PROCESSING
     return InFlightRow(
         entry.id, state, owned.priority, owned.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
-        entry.due_us, entry.args, entry.headers,
+        entry.due_us, entry.args, entry.headers, None if late_seconds == inf else late_seconds,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
+from jobmaster.codec import encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Retry, RetryDecision, Snooze
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
@@ -24,8 +24,8 @@ from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow,
 from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.time_limits import headers_of, read_headers
 
-_NO_HEADERS = Headers()
 _new_tuple = tuple.__new__
 _from_bytes = int.from_bytes  # the job's creation time (``model.ids.created_ms``, without a call of Python)
 _ENDED, _GONE, _SUCCEEDED = JobPhase.ENDED, JobPhase.GONE, JobState.SUCCEEDED  # as in ``state.job_table``: found once
@@ -128,10 +128,7 @@ class OutcomeBuilder:
 
     def headers(self, job: ClaimedJob) -> Headers:
         """Decoded headers (most jobs have none). Unreadable ones count as none: such a job is never started."""
-        headers = job.headers
-        if headers is None:
-            headers = job.headers = _read_headers(job.entry.headers) or _NO_HEADERS
-        return headers
+        return headers_of(job)
 
     def timeout_seconds(self, job: ClaimedJob) -> float:
         """In seconds: of the submit, else of the handler, else the default."""
@@ -158,7 +155,7 @@ class OutcomeBuilder:
             return True
         if not entry.headers:
             return False
-        if (headers := _read_headers(entry.headers)) is None:
+        if (headers := read_headers(entry.headers)) is None:
             return True
         job.headers = headers
         if headers.at_most_once and job.handler is not None:
@@ -170,7 +167,7 @@ class OutcomeBuilder:
         entry = job.entry
         if job.cancelled:
             self.cancelled(job, "cancelled before it started", now, now)
-        elif entry.headers and _read_headers(entry.headers) is None:
+        elif entry.headers and read_headers(entry.headers) is None:
             self._fail(job, ErrorInfo(type="InvalidHeaders", message=_BAD_HEADERS, reason="arguments"), now, now)
         elif (expires_us := self.headers(job).expires_us) is not None and _store_us(job, now) >= expires_us:
             self._final(
@@ -451,16 +448,6 @@ def _us(seconds: float) -> int:
 def _store_us(job: ClaimedJob, moment: float) -> int:
     """A moment of the boot-time clock in microseconds of the store's clock (as read at the claim)."""
     return job.claimed_list.clock_us + int(moment * 1e6)
-
-
-def _read_headers(data: bytes) -> Headers | None:
-    """``None`` when they cannot be read."""
-    if not data:
-        return _NO_HEADERS
-    try:
-        return decode_headers(data)
-    except (msgspec.DecodeError, ValueError):
-        return None
 
 
 def _error(type_: str, message: str, reason: str) -> bytes:

@@ -73,6 +73,12 @@ def _options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
         options["tags"] = headers.tags
     if headers.timeout_seconds is not None:
         options["timeout"] = headers.timeout_seconds
+    if headers.accept_seconds is not None:
+        options["accept_time"] = headers.accept_seconds
+    if headers.complete_seconds is not None:
+        options["complete_time"] = headers.complete_seconds
+    if headers.cancel_slow is not None:
+        options["cancel_slow"] = headers.cancel_slow
     if headers.max_attempts is not None:
         options["max_attempts"] = headers.max_attempts
     if headers.at_most_once:

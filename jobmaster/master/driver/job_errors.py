@@ -20,4 +20,11 @@ ABANDONED = encode_error(
     )
 )
 UNCONFIRMED = encode_error(ErrorInfo(type="Unconfirmed", message="no confirmation came in time", reason="unconfirmed"))
+TOO_SLOW = encode_error(
+    ErrorInfo(
+        type="TooSlow",
+        message="each of its runs took longer than its complete_time, and it was reassigned jobs.max_reassigns times",
+        reason="too_slow",
+    )
+)
 EXPIRED = encode_error(ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired"))

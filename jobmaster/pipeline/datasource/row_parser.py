@@ -184,6 +184,9 @@ class RowParser:
                 metadata={**own.metadata, **merged.metadata},
                 timeout_seconds=merged.timeout_seconds or own.timeout_seconds,
                 max_attempts=merged.max_attempts or own.max_attempts,
+                accept_seconds=own.accept_seconds,
+                complete_seconds=own.complete_seconds,
+                cancel_slow=own.cancel_slow,
                 expires_us=merged.expires_us or own.expires_us,
                 at_most_once=merged.at_most_once or own.at_most_once,
             )

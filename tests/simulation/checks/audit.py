@@ -376,8 +376,11 @@ def _ended_as_decided(job: Job, row: JobRow) -> bool:
 
 
 def _may_fail(job: Job, row: JobRow) -> bool:
-    """Jobs that may end as FAILED: those made to fail, those rescued too often, and those that must not start twice."""
+    """Jobs that may end as FAILED: those made to fail, those rescued or reassigned too often, and those that must not start
+    twice."""
     error = row.error or b""
+    if b'"too_slow"' in error:
+        return job.kind in ("slow", "slow stopped", "never in time")
     return (
         job.kind in ("doomed", "failing", "given up")
         or b'"agent_lost"' in error

@@ -39,6 +39,8 @@ BRANCHES: Mapping[str, str] = {
     "a retry here sent again is found to be written": "resent kept_here: accepted",
     "an in-flight write is refused by its row": "resent persisted: refused",
     "... meets a cancel request": "resent persisted: cancelled",
+    "a slow job is given to another agent": "reassigned",
+    "... too often": "too slow",
     "a key belongs to another job": "duplicate key",
     "a job that its handler put off succeeds": "snoozing: SUCCEEDED",
     "... one that its handler fails for good has no other attempt": "failing: FAILED",

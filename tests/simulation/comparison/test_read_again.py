@@ -94,7 +94,23 @@ async def test_nor_does_the_real_one(db: MasterFixture) -> None:
     text = statement("outcomes/persist").text
     assert "FOR SHARE" in text
     ids = uuids([db.fence.bucket_id, db.fence.owner, job_id])
-    args = (ids[0], 1, ids[1], [ids[2]], ["PROCESSING"], [3], ["default"], ["h"], [2], [0], [0], [0], [b"{}"], [b""])
+    args = (
+        ids[0],
+        1,
+        ids[1],
+        [ids[2]],
+        ["PROCESSING"],
+        [3],
+        ["default"],
+        ["h"],
+        [2],
+        [0],
+        [0],
+        [0],
+        [b"{}"],
+        [b""],
+        [None],
+    )
     other, late = await db.connect(), await db.connect()
     async with other.transaction():
         await other.execute("UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()")

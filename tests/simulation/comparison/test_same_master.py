@@ -238,13 +238,15 @@ class Masters(TwoMasters):
 
         self.both(obeys)
 
-    @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers)
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers,
+          late=st.sampled_from([None, 0.0, 0.0, 1e6]))  # fmt: skip
     def persist(
-        self, chosen: list[int], bucket: int, epoch: int | None, agent: int, step: int, running: bool, head: bytes
-    ) -> None:
+        self, chosen: list[int], bucket: int, epoch: int | None, agent: int, step: int, running: bool, head: bytes,
+        late: float | None,
+    ) -> None:  # fmt: skip
         fence, state = self.fence(bucket, epoch, agent), "PROCESSING" if running else "ASSIGNED"
         rows = [
-            InFlightRow(self.jobs[j], state, 3, "default", "handler", self.token(j, step), 0, 0, 0, b"{}", head)
+            InFlightRow(self.jobs[j], state, 3, "default", "handler", self.token(j, step), 0, 0, 0, b"{}", head, late)
             for j in chosen
         ]
         self.both(lambda master: master.outcomes.persist(fence, rows))
@@ -459,6 +461,7 @@ class Masters(TwoMasters):
     def keep_house(self, most: int) -> None:
         time.sleep(0.002)
         self.both(lambda master: master.maintenance.expire_held(100))
+        self.both(lambda master: master.maintenance.reassign_late(100, max_reassigns=most))
         self.both(lambda master: master.maintenance.return_orphans(0.0, 100, max_rescues=most))
 
     # ------------------------------------------------------------ faults

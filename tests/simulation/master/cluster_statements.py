@@ -206,7 +206,12 @@ class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, Rescu
         overdue = any(row.state in ALIVE and row.lease_until < now for row in self.tables.agents.values())
         lanes, priorities = [lane for lane, _ in due], [priority for _, priority in due]
         heavier = self._heir(weight) is not None
-        return [Record(epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, lanes=lanes, priorities=priorities)]
+        late = any(
+            job.state == "PROCESSING" and job.expires_us is not None and job.expires_us <= now
+            for job in self.tables.jobs.values()
+        )
+        return [Record(epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late, lanes=lanes,
+                       priorities=priorities)]  # fmt: skip
 
     def _heir(self, weight: int) -> AgentRow | None:
         now = self.now_us()
@@ -360,6 +365,17 @@ class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, Rescu
 
     def queries_served(self, old: Snapshot) -> list[Record]:
         return []  # all agents of a history are alike
+
+    def queries_other_owners(
+        self, old: Snapshot, agent_id: bytes, lane: str, priority: int, handlers: list[str]
+    ) -> list[Record]:
+        agents, now = self.tables.agents, self.now_us()
+        others = [
+            agents[b.owner] for b in self.tables.buckets.values()
+            if b.state == "ACTIVE" and (b.lane, b.priority) == (lane, priority) and b.owner != agent_id and b.owner in agents
+        ]  # fmt: skip
+        able = any(a.state == "ACTIVE" and not a.drain_requested and a.lease_until > now for a in others)
+        return [Record(handlers=handlers if able else [])]  # all agents of a history are alike
 
     def queries_handlers(self, old: Snapshot) -> list[Record]:
         return [Record(spec=spec) for _, spec in sorted(self.tables.handlers.items())]

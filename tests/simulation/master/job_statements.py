@@ -88,9 +88,9 @@ class JobStatements(StatementsBase):
     def _insert(
         self, job_id: bytes, state: str, priority: int, lane: str, handler: str, token: int, bucket_id: bytes | None,
         epoch: int | None, due_us: int | None, args: bytes, headers: bytes, attempt: int = 0, rescues: int = 0,
-        result: bytes | None = None, error: bytes | None = None, cancel: bool = False,
+        result: bytes | None = None, error: bytes | None = None, cancel: bool = False, late_us: int | None = None,
     ) -> None:  # fmt: skip
-        expires = expires_of(headers) if state == "HELD" else None
+        expires = expires_of(headers) if state == "HELD" else late_us
         self._put(JobRow(
             job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, cancel, due_us, expires,
             self.now_us(), args, headers, result, error,
@@ -138,8 +138,8 @@ class JobStatements(StatementsBase):
                              attempt, rescues, result, error)  # fmt: skip
             elif self._is_mine(row, token, bucket_id, epoch):
                 self.audit.accepted("record_final", row, token, bucket_id, epoch)
-                self._put(row._replace(state=state, attempt=attempt, rescues=rescues, changed_us=self.now_us(),
-                                       result=result, error=error))  # fmt: skip
+                self._put(row._replace(state=state, attempt=attempt, rescues=rescues, expires_us=None,
+                                       changed_us=self.now_us(), result=result, error=error))  # fmt: skip
             else:
                 continue
             accepted.append(job_id)
@@ -159,20 +159,23 @@ class JobStatements(StatementsBase):
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
             return [Record(bucket_ok=False, accepted=[])]
         accepted: Ids = []
-        for job_id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers in zip(
+        for job_id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers, late_seconds in zip(
             *columns, strict=True
         ):
             row = self.tables.jobs.get(job_id)
+            running = state == "PROCESSING" and late_seconds is not None
+            late_us = self.now_us() + int(late_seconds * 1e6) if running else None
             if row is None:
                 if self._vanishes(job_id):
                     continue
                 self._insert(job_id, state, priority, lane, handler, token, bucket_id, epoch, due_us or None, args, headers,
-                             attempt, rescues)  # fmt: skip
+                             attempt, rescues, late_us=late_us)  # fmt: skip
             elif self._is_mine(row, token, bucket_id, epoch) and not row.cancel_requested:
                 self.audit.accepted("persist", row, token, bucket_id, epoch)
-                state = "PROCESSING" if row.state == "PROCESSING" else state
+                if row.state == "PROCESSING":
+                    state, late_us = "PROCESSING", row.expires_us
                 headers = row.headers if is_at_most_once(row.headers) else headers
-                self._put(row._replace(state=state, headers=headers, changed_us=self.now_us()))
+                self._put(row._replace(state=state, headers=headers, expires_us=late_us, changed_us=self.now_us()))
             else:
                 continue
             accepted.append(job_id)
@@ -240,7 +243,7 @@ class JobStatements(StatementsBase):
                     cancelled.append(job_id)
                 self._put(row._replace(state="CANCELLED" if gone else "ASSIGNED", token=token if gone else token + 1,
                                        attempt=attempt, rescues=rescues, due_us=due, error=error if gone else None,
-                                       changed_us=self.now_us()))  # fmt: skip
+                                       expires_us=None, changed_us=self.now_us()))  # fmt: skip
             else:
                 continue
             accepted.append(job_id)

@@ -205,6 +205,28 @@ class RescueStatements(JobStatements):
     def maintenance_expire_unconfirmed(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
         return [Record(expired=0)]  # no handler here waits for a confirmation
 
+    def maintenance_reassign_late(self, old: Snapshot, limit: int, most: int, too_slow: bytes) -> list[Record]:
+        now = self.now_us()
+        late = [row for row in self.tables.jobs.values()
+                if row.state == "PROCESSING" and row.expires_us is not None and row.expires_us <= now
+                and ("one start" in self.without or not is_at_most_once(row.headers))]  # fmt: skip
+        late = sorted(late, key=lambda row: row.expires_us or 0)[:limit]
+        failed = 0
+        for row in late:
+            times = sum(key[0] == row.id and line.outcome == "reassigned" for key, line in self.tables.attempts.items())
+            if times >= most and "most reassigns" not in self.without and not row.cancel_requested:
+                self._put(row._replace(state="FAILED", due_us=row.due_us or now, expires_us=None, error=too_slow,
+                                       changed_us=now))  # fmt: skip
+                self.hits["too slow"] += 1
+                failed += 1
+                continue
+            if not row.cancel_requested:
+                key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
+                self.tables.attempts.setdefault(key, Refusal("reassigned", 0))
+            self.hits["reassigned"] += 1
+            self._give_back(row, row.token + 1, "reassign")
+        return [Record(moved=len(late), failed=failed)]
+
     def maintenance_ensure_partitions(self, old: Snapshot, span: str | None, ahead_days: int) -> list[Record]:
         return []
 

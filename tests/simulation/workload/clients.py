@@ -26,7 +26,8 @@ KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
     "cancelled", "called off", "called off", "called off", "put later", "put later", "put later", "run now",
-    "moved", "expiring", "snoozing", "snoozing", "failing", "given up", *INVALID_KINDS,
+    "moved", "expiring", "snoozing", "snoozing", "failing", "given up", "slow", "slow", "slow stopped", "never in time",
+    *INVALID_KINDS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
@@ -34,6 +35,9 @@ FENCED = ("fenced", "fenced long", "twice fenced")
 CHANGED_KINDS = ("put later", "run now", "moved")
 """They get new values while they wait."""
 ONCE = ("once", "once by handler")
+SLOW = ("slow", "slow stopped", "never in time")
+"""Their first runs, or all, take longer than their ``complete_time``."""
+COMPLETE_SECONDS = 0.5
 SUBMITS_MAX = 12
 HANDLERS = Handlers()
 
@@ -62,7 +66,8 @@ async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
         subjects.append(("priority", Priority(live.claimed_list.owned.priority).label))
     history.audit.started(process, identity, subjects, fenced=job.kind in FENCED, once=job.kind in ONCE)
     if job.seconds:
-        await asyncio.sleep(job.seconds)
+        # A slow job is slow for its agent, not for the next one.
+        await asyncio.sleep(job.seconds / 2 ** (job.starts - 1) if job.kind.startswith("slow") else job.seconds)
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
     if snoozes < job.snoozes:
         raise Snooze(job.pause, "as it was told")
@@ -157,6 +162,8 @@ class Clients:
             job.seconds = chance.choice((0.0, 0.005, 0.05, 0.2, 0.7))
         elif kind in ("long", "fenced long", "cancelled"):
             job.seconds = 0.3 + 1.0 * chance.random()
+        elif kind in SLOW:
+            job.seconds = COMPLETE_SECONDS * (1.2 + 2.0 * chance.random())
         job.fails = {"flaky": chance.randint(1, 2), "doomed": 99}.get(kind, 0)
         if kind == "snoozing":  # a short pause is spent in the bucket, a long one in the master
             job.snoozes, job.pause = chance.randint(1, 2), chance.choice((0.02, 1.0))
@@ -180,6 +187,8 @@ class Clients:
             options["expires"] = 0.05 + 0.6 * chance.random()
         elif job.kind == "once":
             options["delivery"] = "at_most_once"
+        elif job.kind in SLOW:
+            options |= {"complete_time": COMPLETE_SECONDS, "cancel_slow": job.kind == "slow stopped"}
         elif job.kind == "keyed":
             options["idempotency_key"] = job.key
         if job.kind == "master" or (

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers
-from jobmaster.model.job import Entry
+from jobmaster.model.job import Entry, Headers
 
 handlers = Handlers()
 ran: list[str] = []
@@ -63,6 +65,6 @@ def reset() -> None:
     free_thread.clear()
 
 
-def job(name: str = "note", token: int = 1, *, rescues: int = 0) -> Entry:
+def job(name: str = "note", token: int = 1, *, rescues: int = 0, **headers: Any) -> Entry:
     """A job of one of these handlers."""
-    return Entry(new_id(), token, name, b"{}", rescues=rescues)
+    return Entry(new_id(), token, name, b"{}", headers=encode_headers(Headers(**headers)), rescues=rescues)

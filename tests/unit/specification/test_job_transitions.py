@@ -22,7 +22,11 @@ def test_every_final_state_can_be_reached_and_every_event_is_used() -> None:
 
 def test_only_an_assignment_or_a_job_taken_from_its_run_needs_a_new_token() -> None:
     assigned = {event for (_, event), to in TRANSITIONS.items() if to is JobState.ASSIGNED}
-    assert (assigned - {JobEvent.ASSIGN_NEW}) | {JobEvent.RESCUE, JobEvent.UNCONFIRMED} == TOKEN_BUMPS
+    assert (assigned - {JobEvent.ASSIGN_NEW}) | {
+        JobEvent.RESCUE,
+        JobEvent.UNCONFIRMED,
+        JobEvent.REASSIGN,
+    } == TOKEN_BUMPS
 
 
 def test_a_held_job_is_never_started_without_an_assignment() -> None:

@@ -1,13 +1,14 @@
--- tick: the leader renews its lease and reads which lanes are due and whether an agent is overdue
+-- tick: the leader renews its lease and reads which lanes are due and whether an agent or a job is overdue
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 double precision lease, seconds
 -- in: $4 double precision horizon, seconds from now
 -- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
---      and has been there for longer than its lease), lanes text[], priorities smallint[]
+--      and has been there for longer than its lease), late boolean (a job runs longer than its complete_time), lanes text[],
+--      priorities smallint[]
 -- move: nothing
 -- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
--- index: lease_pkey; job_due, two probes a group; the table of agents is small
+-- index: lease_pkey; job_due, two probes a group; job_late, one probe; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
     WHERE name = 'leader' AND owner = $1::uuid
@@ -38,6 +39,11 @@ SELECT epoch,
            WHERE weight > $2 AND mode IN ('full', 'leader') AND state = 'ACTIVE' AND NOT drain_requested
              AND lease_until > clock_timestamp() AND started_at + make_interval(secs => lease_seconds) < clock_timestamp()
        ) AS heavier,
+       coalesce((
+           SELECT true FROM job
+           WHERE state = 'PROCESSING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp()
+           ORDER BY expires_at LIMIT 1
+       ), false) AS late,
        (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
        (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities
 FROM leadership

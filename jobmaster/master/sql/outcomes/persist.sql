@@ -13,12 +13,14 @@
 -- in: $12 bigint[] due times in microseconds since 1970, 0 = at once
 -- in: $13 bytea[] args
 -- in: $14 bytea[] headers
+-- in: $15 double precision[] seconds from now until a running job is given to another agent, NULL = never
 -- out: bucket_ok boolean, accepted uuid[]
 -- move: none|ASSIGNED|PROCESSING -> ASSIGNED|PROCESSING
 -- fence: bucket lock (id, epoch, owner, ACTIVE or COMPLETING) FOR SHARE, and the identity on the row, and a state in
 --        flight, and no cancel request: a fenced start that is accepted here may run. The same rows again are accepted
 --        again; PROCESSING never goes back to ASSIGNED. A job that must not be started twice has a mark in the headers of its
---        start, and an older write that comes late does not take that away.
+--        start, and an older write that comes late does not take that away. The time at which a running job is given to
+--        another agent is set with its first PROCESSING write, and no later write moves it.
 -- index: bucket_pkey for the lock, job_pkey as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
@@ -26,15 +28,18 @@ WITH b AS MATERIALIZED (
     FOR SHARE
 ), written AS (
     INSERT INTO job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,
-                          args, headers)
+                          expires_at, args, headers)
     SELECT id, state::job_state, priority, lane, handler, token, $1, $2, attempt, rescues, from_us(nullif(due_us, 0)),
+           CASE state WHEN 'PROCESSING' THEN clock_timestamp() + make_interval(secs => late_seconds) END,
            args, headers
     FROM b, unnest($4::uuid[], $5::text[], $6::smallint[], $7::text[], $8::text[], $9::integer[], $10::integer[],
-                   $11::integer[], $12::bigint[], $13::bytea[], $14::bytea[])
-         AS new (id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers)
+                   $11::integer[], $12::bigint[], $13::bytea[], $14::bytea[],
+                   $15::double precision[])
+         AS new (id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers, late_seconds)
     ORDER BY id
     ON CONFLICT (id) DO UPDATE
     SET state = CASE j.state WHEN 'PROCESSING' THEN j.state ELSE EXCLUDED.state END,
+        expires_at = CASE j.state WHEN 'PROCESSING' THEN j.expires_at ELSE EXCLUDED.expires_at END,
         headers = CASE WHEN is_at_most_once(j.headers) THEN j.headers ELSE EXCLUDED.headers END,
         changed_at = clock_timestamp()
     WHERE j.token = EXCLUDED.token

@@ -33,7 +33,8 @@ WITH written AS (
                  waited_us, ran_us, args, headers, result, error)
     ORDER BY id
     ON CONFLICT (id) DO UPDATE
-    SET state = EXCLUDED.state, attempt = EXCLUDED.attempt, rescues = EXCLUDED.rescues, changed_at = clock_timestamp(),
+    SET state = EXCLUDED.state, attempt = EXCLUDED.attempt, rescues = EXCLUDED.rescues, expires_at = NULL,
+        changed_at = clock_timestamp(),
         waited_us = EXCLUDED.waited_us, ran_us = EXCLUDED.ran_us, result = EXCLUDED.result, error = EXCLUDED.error
     WHERE j.token = EXCLUDED.token
       AND j.bucket_id = EXCLUDED.bucket_id

@@ -42,6 +42,7 @@ WITH b AS MATERIALIZED (
                        THEN j.headers ELSE EXCLUDED.headers END,
         rescues = EXCLUDED.rescues,
         due_at = EXCLUDED.due_at,
+        expires_at = NULL,
         changed_at = clock_timestamp(),
         error = CASE WHEN j.cancel_requested THEN
             (SELECT e.error FROM unnest($4, $14::bytea[]) AS e (id, error) WHERE e.id = EXCLUDED.id LIMIT 1) END

@@ -37,7 +37,23 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(
 ) -> None:
     job_id = new_id()
     (uuid,), fence = uuids([job_id]), uuids(db.fence[:1] + db.fence[2:])
-    args = (fence[0], 1, fence[1], [uuid], ["PROCESSING"], [3], ["default"], ["h"], [1], [0], [0], [0], [b"{}"], [b""])
+    args = (
+        fence[0],
+        1,
+        fence[1],
+        [uuid],
+        ["PROCESSING"],
+        [3],
+        ["default"],
+        ["h"],
+        [1],
+        [0],
+        [0],
+        [0],
+        [b"{}"],
+        [b""],
+        [None],
+    )
     async with db.open_transaction("outcomes/persist", *args) as commit:
         await db.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", fence[1])
         lose = statement("buckets/lose").text

@@ -129,7 +129,23 @@ async def test_a_takeover_that_waits_for_the_start_abandons_the_job(db: MasterFi
     """The start is being committed while the certificate is written: the rescuer sees it."""
     job_id = new_id()
     (uuid,), ours = uuids([job_id]), uuids(db.fence[:1] + db.fence[2:])
-    args = (ours[0], 1, ours[1], [uuid], ["PROCESSING"], [3], ["default"], ["h"], [1], [0], [0], [0], [b"{}"], [ONCE])
+    args = (
+        ours[0],
+        1,
+        ours[1],
+        [uuid],
+        ["PROCESSING"],
+        [3],
+        ["default"],
+        ["h"],
+        [1],
+        [0],
+        [0],
+        [0],
+        [b"{}"],
+        [ONCE],
+        [None],
+    )
     async with db.open_transaction("outcomes/persist", *args) as commit:
         await db.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", ours[1])
         task = asyncio.ensure_future(db.sql.fetch(statement("buckets/lose").text, "test"))

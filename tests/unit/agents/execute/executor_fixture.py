@@ -63,6 +63,9 @@ class NoDispatcher:
     def sweep(self, now: float) -> None:
         raise AssertionError("these handlers run on the loop")
 
+    def started_at(self, job: ClaimedJob) -> float | None:
+        raise AssertionError("these handlers run on the loop")
+
     def started_before(self, moment: float) -> list[ClaimedJob]:
         return []
 

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
-from jobmaster.ports import RecordKind, ReplyStatus, Swept
+from jobmaster.ports import Reassigned, RecordKind, ReplyStatus, Swept
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -40,6 +40,7 @@ class Master(MasterParts):
         self.deletions: list[tuple[RecordKind, float]] = []
         self.orphans = 0
         self.expired = 0
+        self.late = 0
         self.calls = 0
         self.age = 130.0
         """Of every tombstone, in seconds."""
@@ -61,6 +62,10 @@ class Master(MasterParts):
 
     async def expire_unconfirmed(self, limit: int) -> int:
         return 0
+
+    async def reassign_late(self, limit: int, *, max_reassigns: int) -> Reassigned:
+        self.late, moved = self.late - min(self.late, limit), min(self.late, limit)
+        return Reassigned(moved, moved // 100)
 
     async def expire_held(self, limit: int) -> int:
         moved = min(limit, self.expired)
@@ -279,6 +284,14 @@ async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
     assert (harness.telemetry.orphans_returned, harness.telemetry.jobs_given_up) == (2500, 21)
     assert harness.telemetry.jobs_expired == 1000
     assert harness.master.calls == 3
+
+
+async def test_late_jobs_are_worked_off_in_batches_and_counted() -> None:
+    harness = MaintenanceHarness()
+    harness.master.late = 2500
+    await harness.maintenance.reassign_late()
+    assert harness.master.late == 0
+    assert (harness.telemetry.jobs_reassigned, harness.telemetry.jobs_too_slow) == (2475, 25)
 
 
 async def test_every_maintenance_task_has_its_interval() -> None:

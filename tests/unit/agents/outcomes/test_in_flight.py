@@ -230,3 +230,88 @@ async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_
     await harness.settled()
     assert harness.bucket_worker.outcome_writer.refused == 0
     assert len(harness.master.finals) == 1
+
+
+def late_seconds(harness: WorkerHarness) -> list[float | None]:
+    return [row.late_seconds for _, rows in harness.master.of("persist") for row in rows]
+
+
+async def test_the_row_of_a_running_job_has_what_is_left_of_its_complete_time(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    limited, free = job("wait", complete_seconds=10.0), job("wait")
+    harness.submit(bucket, [limited, free])
+    await until(lambda: len(ran) == 2)
+    harness.clock.now += 3.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert late_seconds(harness) == [7.0, None]
+    harness.clock.now += 30.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert len(late_seconds(harness)) == 2, "without cancel_slow the slow run goes on, and nothing is asked"
+    go.set()
+    await harness.settled()
+
+
+async def test_a_queued_job_and_one_delivered_at_most_once_have_no_deadline() -> None:
+    from jobmaster.settings.model import AgentSettings
+
+    async with WorkerHarness(handlers, AgentSettings(slots=1)) as harness:
+        bucket = harness.bucket()
+        once = job("wait", complete_seconds=10.0, at_most_once=True)
+        harness.submit(bucket, [once, job("wait", complete_seconds=10.0)])
+        await until(lambda: ran)
+        harness.clock.now += 3.0
+        await harness.bucket_worker.in_flight_writer.tick()
+        assert late_seconds(harness) == [None, None]
+        go.set()
+        await harness.settled()
+
+
+async def test_a_fenced_start_has_the_whole_time(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("fenced", complete_seconds=10.0)])
+    await until(lambda: ran)
+    assert late_seconds(harness) == [10.0]
+    await harness.settled()
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["another agent has it", "it is still ours"])
+async def test_cancel_slow_stops_the_run_as_soon_as_another_agent_has_the_job(
+    harness: WorkerHarness, stays: bool
+) -> None:
+    bucket = harness.bucket()
+    entry = job("wait", complete_seconds=10.0, cancel_slow=True)
+    harness.submit(bucket, [entry])
+    await until(lambda: ran)
+    harness.clock.now += 3.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    if not stays:
+        harness.master.rows[entry.id] = Row("HELD", 2)
+    harness.clock.now += 6.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert len(harness.master.of("persist")) == 1, "not before its time"
+    harness.clock.now += 2.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert len(harness.master.of("persist")) == 2
+    if stays:
+        go.set()
+    await harness.settled()
+    assert harness.bucket_worker.outcome_writer.refused == (0 if stays else 1)
+    assert state_of(harness, entry) == ("SUCCEEDED" if stays else "HELD")
+
+
+async def test_a_slow_run_gives_way_to_its_successor_in_the_same_agent(harness: WorkerHarness) -> None:
+    """The job came back to this agent: its new copy waits behind the slow run, which cannot count any more."""
+    bucket = harness.bucket()
+    entry = job("wait", complete_seconds=10.0)
+    harness.submit(bucket, [entry])
+    await until(lambda: ran)
+    harness.clock.now += 3.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    harness.master.rows[entry.id] = Row("ASSIGNED", 3, *bucket.fence[:2])
+    harness.submit(bucket, [Entry(entry.id, 3, "note", b"{}")])
+    await until(lambda: harness.bucket_worker.job_table.duplicates)
+    harness.clock.now += 8.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    await until(lambda: ran == ["wait", "note"])
+    await harness.settled()
+    assert state_of(harness, entry) == "SUCCEEDED"
