@@ -2,7 +2,7 @@
 
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
-deleting it. A is the start of an agent, which the list of steps passes over.
+deleting it. A is the start of an agent, and Y a change of a job that waits, which the list of steps passes over.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Situation(StrEnum):
     """A producer sends many jobs in chunks."""
     CANCEL = "cancel"
     """A producer cancels jobs that wait in a bucket."""
+    CHANGE = "change"
+    """A producer gives another due time to jobs that wait in a bucket."""
     APART = "apart"
     """A test of its own."""
 
@@ -141,6 +143,9 @@ POINTS: dict[str, CrashPoint] = {
     "T1": CrashPoint("attempt and next token committed, copy not put", _W, "store.assign", BEFORE, "retries_here"),
     "C0": CrashPoint("row cancelled, reply lost", Situation.CANCEL, "master.cancel", AFTER, "CANCELLED"),
     "C1": CrashPoint("row cancelled, copy waits in the bucket", Situation.CANCEL, "store.request_cancel", BEFORE),
+    "Y0": CrashPoint("job without a row has one, its copy waits", Situation.CHANGE, "master.assign_copy", AFTER),
+    "Y1": CrashPoint("copy recalled, row still ASSIGNED", Situation.CHANGE, "store.recall", AFTER),
+    "Y2": CrashPoint("HELD with the new time committed, reply lost", Situation.CHANGE, "master.hold_recalled", AFTER),
     "C2": CrashPoint("signal to a running handler lost", Situation.APART),
     "G0": CrashPoint(
         "COMPLETING in the master, open in the store", _G, "master.move_bucket", AFTER, "COMPLETING", later=2

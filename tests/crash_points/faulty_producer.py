@@ -60,6 +60,10 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
         summary = await cluster.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
         for job_id in summary.ids.as_bytes():
             ledger.add("acknowledged", job_id)
+    elif situation is Situation.CHANGE:
+        for job_id in ledger.ids("change"):
+            change = await cluster.run_now(job_id)
+            assert change.changed, change
     else:
         for job_id in ledger.ids("cancel"):
             await cluster.cancel(job_id)

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
+from jobmaster.client.jobs.changes import JobChanger
+from jobmaster.client.lookup import SCAN_JOBS_MAX
 from jobmaster.master import buckets
 from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import ErrorInfo
+from jobmaster.model.job_change import JobChange, NewValues
+from jobmaster.model.job_view import JobView
 from jobmaster.ports import Written
 from jobmaster.rules.batching import BatchSize
 from jobmaster.rules.lease import Term
@@ -253,6 +257,20 @@ def _slow_once() -> list[Patch]:
     return [(in_flight, "complete_seconds", of_every_job)]
 
 
+def _row_before_recall() -> list[Patch]:
+    async def row_first(
+        self: JobChanger, view: JobView, identity: Identity, new: NewValues, actor: str
+    ) -> JobChange | None:
+        row = await self._master.changes.hold_recalled(view.id_bytes, identity, new, actor)
+        handle = await self._lookup.bucket(identity.bucket_id)
+        if handle is not None:
+            store = self._stores[handle.store_handle.name]
+            await store.recall(view.id_bytes, identity, view.due_us or 0, SCAN_JOBS_MAX)
+        return None if row is None else await self._changed(view.id_bytes, row)
+
+    return [(JobChanger, "_recall", row_first)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -313,6 +331,12 @@ ABLATIONS = {
     ),
     "most reassigns": Ablation(
         "a job whose every run is too slow is given to one agent after the other", frozenset({"most reassigns"})
+    ),
+    "recall before the row": Ablation(
+        "a client that changes a job holds its row first, and recalls its copy second", patches=_row_before_recall
+    ),
+    "identity of what was recalled": Ablation(
+        "the row of a recalled job is held whatever its assignment is by then", frozenset({"identity of a recall"})
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -6,7 +6,7 @@ from typing import Self
 
 PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
-    *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks"),
+    *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
 )
 """Attributes of the master whose methods are calls of the master."""
 

@@ -265,6 +265,30 @@ async def test_of_a_producer_that_cancels(
     await deployment.healed(work, rescues_max=0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "later"), cases(Situation.CHANGE))
+@pytest.mark.parametrize("again", [True, False])
+async def test_of_a_producer_that_changes(
+    deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory, again: bool
+) -> None:
+    """Every job ends once, whether the change is sent again or nobody comes back for it."""
+    ledger = Ledger(tmp_path / "ledger")
+    deployment.give("wait", FaultSpec("store.claim", Action.HOLD))
+    args = {"path": str(deployment.path("witness"))}
+    receipts = [await deployment.client.submit(jobs.quick, args) for _ in range(4)]
+    for receipt in receipts:
+        ledger.add("change", receipt.id_bytes)
+    faults.give("point", point.fault(later=later))
+    assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == -9
+    if again:
+        assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == 0
+    deployment.withdraw("wait")
+    work = Work()
+    work.add("changed while waiting", receipts, JobState.SUCCEEDED, 1)
+    deployment.acknowledged += work.ids
+    await deployment.healed(work, rescues_max=0)
+
+
 # ---------------------------------------------------------------- points of their own kind
 
 
