@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
@@ -78,6 +79,38 @@ async def test_many_results_lists_and_retries(client: ClientFixture, plain: Sync
     receipts = await asyncio.to_thread(submit)
     await client.agent.work_off(result=b'{"width":4,"height":2}')
     await asyncio.to_thread(read, receipts)
+
+
+async def test_a_job_that_waits_is_changed(client: ClientFixture, plain: SyncCluster) -> None:
+    await client.agent.open("payroll", 3)
+
+    def work() -> list[tuple[str, str, str]]:
+        receipt = plain.submit(resize, {"path": "a"})
+        changes = [
+            receipt.reschedule(after=3600),
+            receipt.reprioritise("low"),
+            receipt.move("payroll"),
+            plain.change(receipt, priority="medium"),
+            receipt.run_now(),
+            plain.reschedule(str(receipt), at=datetime(2031, 1, 1, tzinfo=UTC)),
+            plain.reprioritise(receipt.id, 5),
+            plain.move(receipt, "default"),
+            plain.run_now(receipt),
+        ]
+        assert receipt.get().state is JobState.HELD
+        return [(each.effect.value, each.priority.label, each.lane) for each in changes]
+
+    assert await asyncio.to_thread(work) == [
+        ("CHANGED", "medium", "default"),
+        ("CHANGED", "low", "default"),
+        ("CHANGED", "low", "payroll"),
+        ("CHANGED", "medium", "payroll"),
+        ("CHANGED", "medium", "payroll"),
+        ("CHANGED", "medium", "payroll"),
+        ("CHANGED", "critical", "payroll"),
+        ("CHANGED", "critical", "default"),
+        ("CHANGED", "critical", "default"),
+    ]
 
 
 async def test_submit_wait_and_result(client: ClientFixture, plain: SyncCluster) -> None:

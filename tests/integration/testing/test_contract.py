@@ -18,6 +18,7 @@ from jobmaster import (
     Conflict,
     DurabilityRefused,
     Handlers,
+    InputError,
     InvalidArguments,
     InvalidDueTime,
     JobFailed,
@@ -318,6 +319,29 @@ async def test_a_job_that_waits_is_cancelled(side: Side) -> None:
     done = await side.cluster.submit(call(add, 1))
     await side.run()
     assert await done.cancel() is JobState.SUCCEEDED
+
+
+async def test_a_job_that_waits_gets_other_values(side: Side) -> None:
+    receipt = await side.cluster.submit(call(add, 1), after=3600)
+    change = await receipt.reprioritise("low")
+    assert (change.effect.value, change.state, change.priority.label) == ("CHANGED", JobState.HELD, "low")
+    later = await receipt.reschedule(after=7200)
+    view = await receipt.get()
+    assert (view.due_at, view.priority.label) == (later.due_at, "low")
+    with pytest.raises(InputError, match="sets nothing"):
+        await side.cluster.change(receipt)
+    with pytest.raises(UnknownLane):
+        await receipt.move("nowhere")
+    with pytest.raises(NotFound):
+        await side.cluster.run_now(new_id())
+    assert (await receipt.run_now()).changed
+    await side.run()
+    assert await receipt.result(timeout=20) == 3
+    late = await receipt.run_now()
+    assert (late.effect.value, late.state, late.changed) == ("ALREADY_ENDED", JobState.SUCCEEDED, False)
+    short = await side.cluster.submit(call(add, 1), after=60, expires=600)
+    with pytest.raises(InvalidDueTime, match="expires at"):
+        await short.reschedule(after=600)
 
 
 async def test_a_job_by_name_has_the_values_of_its_handler(side: Side) -> None:

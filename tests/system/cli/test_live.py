@@ -59,6 +59,39 @@ def test_submit_with_everything(dev: Terminal) -> None:
     assert dev.call("job", "list", "--tag", "green", "-o", "json").json == []
 
 
+def test_jobs_that_wait_are_changed(dev: Terminal) -> None:
+    job = submitted(dev, "add", "one=1", "other=2", "--after", "5h")["id"]
+    changed = dev.call("job", "reschedule", job, "--after", "9h", "--priority", "low", "-o", "json")
+    (record,) = changed.json
+    assert (changed.code, record["effect"], record["state"], record["priority"]) == (0, "CHANGED", "HELD", "low")
+    assert dev.call("job", "show", job, "-o", "json").json["due"] == record["due"]
+    table = dev.call("job", "reprioritise", job, "--priority", "high").out.splitlines()
+    assert table[0].split() == ["ID", "EFFECT", "STATE", "DUE", "PRIORITY", "LANE"]
+    assert table[1].split()[:3] == [job, "CHANGED", "HELD"]
+    for words, said in (
+        (("reschedule", job), "the change sets nothing"),
+        (("reschedule", job, "--at", "2030-01-01T00:00:00"), "has no time zone"),
+        (("reschedule", job, "--at", "2030-01-31T12:00:00Z", "--after", "1h"), "both 'at' and 'after'"),
+        (("move", job, "--lane", "nowhere"), "no agent serves lane 'nowhere'"),
+        (("move", job), "Missing option '--lane'"),
+    ):
+        refused = dev.call("job", *words)
+        assert refused.code == 2, (words, refused)
+        assert said in refused.err
+    assert dev.call("job", "run-now", job).code == 0
+    assert dev.call("job", "wait", job, "--within", "20s", "-o", "json").json["result"] == 3
+    second = submitted(dev, "add", "one=1", "other=2", "--after", "5h")["id"]
+    late = dev.call("job", "run-now", second, job, "-o", "json")
+    assert late.code == 4
+    assert [record["effect"] for record in late.json] == ["CHANGED", "ALREADY_ENDED"]
+    assert late.error["message"] == f"too late for {job} (SUCCEEDED): not changed"
+    missing = dev.call("job", "run-now", second, str(UUID(bytes=new_id())), "-o", "json")
+    assert missing.code == 3, "what was changed before is printed, too"
+    assert len(missing.json) == 1
+    actions = {line["action"] for line in dev.call("log", "list", "--subject", job, "-o", "json").json}
+    assert actions == {"job change", "job reprioritise", "job run-now"}
+
+
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
     for words, said in (
         (("ad", "one=1"), "did you mean 'add'"),
