@@ -13,7 +13,6 @@ import secrets
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ import asyncpg
 import pytest
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
+from tests.support.server_directory import make_server_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +98,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def server_root() -> Iterator[Path]:
     """A short scratch directory outside pytest's own, whose paths are too long for sockets."""
-    root = Path(tempfile.mkdtemp(prefix="jobmaster-test-"))
+    root = make_server_directory()
     yield root
     shutil.rmtree(root)
 
@@ -106,7 +106,7 @@ def server_root() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def postgres_server(server_root: Path) -> Iterator[PostgresServer]:
     """The PostgreSQL of the run. fsync is off: tests kill processes, not the machine."""
-    with PostgresServer(server_root / "postgres", durable=False) as server:
+    with PostgresServer(server_root / "postgres", durable=False, settings={"max_wal_size": "128MB"}) as server:
         yield server
 
 

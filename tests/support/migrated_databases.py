@@ -42,12 +42,14 @@ _SCHEMA_STATE = " UNION ALL ".join(
     ]
 )
 _TABLES_WITH_ROWS = (
-    "SELECT oid::regclass::text AS name FROM pg_class"
+    "SELECT oid::regclass::text AS name, pg_relation_size(oid) AS bytes FROM pg_class"
     " WHERE relkind = 'r' AND relnamespace = $1::regnamespace AND pg_relation_size(oid) > 0"
 )
 _SEQUENCES = "SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'S' AND relnamespace = $1::regnamespace"
 _TERMINATE = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1"
 _LOOKS_MAX = 1000
+_SMALL_BYTES = 65_536
+"""TRUNCATE makes a new file for a table and for each of its indexes, so it is for tables with many rows."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,12 @@ class MigratedDatabases:
     async def _empty(self, connection: asyncpg.Connection[asyncpg.Record], template: _Migrated) -> None:
         async with connection.transaction():
             await connection.execute("SET LOCAL session_replication_role = replica")
-            tables = [row["name"] for row in await connection.fetch(_TABLES_WITH_ROWS, self._schema)]
-            await connection.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+            tables = await connection.fetch(_TABLES_WITH_ROWS, self._schema)
+            large = [row["name"] for row in tables if row["bytes"] > _SMALL_BYTES]
+            emptied = [f"DELETE FROM {row['name']}" for row in tables if row["bytes"] <= _SMALL_BYTES]
+            await connection.execute(
+                "; ".join([*emptied, *([f"TRUNCATE {', '.join(large)} CASCADE"] if large else [])])
+            )
             for table, rows in template.rows.items():
                 await connection.copy_to_table(table, source=io.BytesIO(rows), format="binary")
             for sequence, (value, called) in template.sequences.items():
