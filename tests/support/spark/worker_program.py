@@ -1,4 +1,4 @@
-"""Python as Spark starts it for its workers: with the modules imported that each worker would import after its fork.
+"""The daemon that forks Spark's workers: with the modules imported that each worker would import after its fork.
 
 Spark forks a process for each look-up, plan and write of a data source. Each one imports pyarrow, pandas, asyncpg and the
 data source: a second of processor time for some hundred rows.
@@ -6,6 +6,7 @@ data source: a second of processor time for some hundred rows.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import runpy
@@ -26,21 +27,22 @@ _MODULES = (
 
 
 def main() -> None:
-    """``-m MODULE ARGUMENTS...``, as Spark calls it.
+    """``-m pyspark.daemon WORKER``, as Spark calls it.
 
     Raises:
         SystemExit: a module has started a thread. A process that forks must have one.
     """
-    _, module, *arguments = sys.argv[1:]
+    sys.argv = sys.argv[2:]
     sys.path[0] = ""
-    if module == "pyspark.daemon":
-        os.environ |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-        for name in _MODULES:
-            importlib.import_module(name)
-        if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
-            raise SystemExit(f"the imports of a worker of Spark have started {threads - 1} threads")
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    gc.disable()
+    for name in _MODULES:
+        importlib.import_module(name)
+    gc.freeze()  # a worker collects after each task, and has nothing to find here
+    gc.enable()
+    if (threads := len(list(Path("/proc/self/task").iterdir()))) > 1:
+        raise SystemExit(f"the imports of a worker of Spark have started {threads - 1} threads")
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, MasterSettings
+from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,8 +100,8 @@ class PublishedCluster:
 
 
 def published_cluster(dsn: str, cluster: str, lake: Path) -> PublishedCluster:
-    """A migrated cluster with one published handler; its session is to be set."""
-    settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn))
+    """A cluster with one published handler; its session is to be set. An empty database is migrated first."""
+    settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA))
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
     made = PublishedCluster(settings, lake, None)
     publish = "INSERT INTO handler VALUES ('images.resize', $1, 'x', gen_random_uuid())"
@@ -109,9 +110,9 @@ def published_cluster(dsn: str, cluster: str, lake: Path) -> PublishedCluster:
 
 
 @pytest.fixture
-def published(master_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[PublishedCluster]:
+def published(migrated_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[PublishedCluster]:
     """A cluster without jobs."""
-    made = published_cluster(master_dsn, cluster_name, tmp_path / "lake")
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     made.spark = spark
     yield made
     made.close()

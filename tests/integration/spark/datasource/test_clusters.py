@@ -24,10 +24,10 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def alone(master_dsn: str, cluster_name: str, tmp_path: Path) -> PublishedCluster:
+def alone(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> PublishedCluster:
     """A cluster that no session of this process looks at."""
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    made = published_cluster(master_dsn, cluster_name, tmp_path)
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path)
     made.ended(2000)
     return made
 

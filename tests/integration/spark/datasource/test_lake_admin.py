@@ -13,8 +13,8 @@ from tests.integration.spark.datasource.conftest import published_cluster
 
 
 @pytest.mark.slow
-def test_only_old_files_of_unnamed_runs_go(master_dsn: str, cluster_name: str, tmp_path: Path) -> None:
-    published = published_cluster(master_dsn, cluster_name, tmp_path / "lake")
+def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> None:
+    published = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     lake = tmp_path / "lake"
     files = {
         "jobs/v1/run=dead/day=2030-01-01/a.parquet": 10,

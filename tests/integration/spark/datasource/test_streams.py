@@ -33,9 +33,9 @@ SELECT id, token, gen_random_uuid(), 1, 'failed' FROM job WHERE state = 'HELD'
 
 
 @pytest.fixture
-def published(master_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[PublishedCluster]:
+def published(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> Iterator[PublishedCluster]:
     """A cluster without jobs; nothing here needs a session of Spark."""
-    made = published_cluster(master_dsn, cluster_name, tmp_path / "lake")
+    made = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     yield made
     made.close()
 

@@ -13,6 +13,7 @@ import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
+from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,22 +73,22 @@ class SeededCluster:
 
 @pytest.fixture
 def seeded(
-    master_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path
+    migrated_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path
 ) -> Iterator[SeededCluster]:
     """A cluster of three days without jobs yet."""
-    made = seeded_cluster(master_dsn, store_url, cluster_name, tmp_path)
+    made = seeded_cluster(migrated_dsn, store_url, cluster_name, tmp_path)
     made.spark = spark
     yield made
     made.close()
 
 
 def seeded_cluster(dsn: str, url: str, cluster: str, tmp_path: Path) -> SeededCluster:
-    """A cluster of three days without jobs yet; its session is to be set."""
+    """A cluster of three days without jobs yet; its session is to be set. An empty database is migrated first."""
     from benchmarks.support.synthetic_history import lower_floor
 
     settings = ClusterSettings(
         cluster=cluster,
-        master=MasterSettings(dsn=dsn),
+        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA),
         stores={"default": StoreSettings(url=url)},
         # Ranges may leave when they are two of these old, and tests run at any time of the day.
         limits=Limits(clock_skew_seconds=1.0),

@@ -41,6 +41,7 @@ def _command(seeded: SeededCluster) -> list[str]:
         # Eight of these start; for some hundred rows each would compile its queries anew.
         *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
         *("--set", f"cluster={settings.cluster}", "--set", f"master.dsn={settings.master.dsn}"),
+        *("--set", f"master.schema={settings.schema_name()}"),
         *("--set", f"stores.default.url={settings.stores['default'].url}", "--set", "limits.clock_skew=1s"),
     ]  # fmt: skip
 
