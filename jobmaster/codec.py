@@ -21,6 +21,7 @@ import msgspec
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Entry, ErrorInfo, Headers
+from jobmaster.model.schedule import Schedule
 from jobmaster.pydantic_models import plain_foreign
 
 ID_AT = slice(3, 3 + ID_BYTES)
@@ -76,6 +77,15 @@ def encode_headers(headers: Headers) -> bytes:
 def decode_headers(data: bytes) -> Headers:
     """Headers; zero bytes are empty headers."""
     return _HEADERS.decode(data) if data else _NO_HEADERS
+
+
+def encode_fire_headers(schedule: Schedule, nominal_us: int, due_us: int) -> bytes:
+    """Headers of the job of one fire: those of the schedule, with its name, the nominal time and the expiry."""
+    expires_us = None if schedule.expires_seconds is None else due_us + int(schedule.expires_seconds * 1e6)
+    headers = decode_headers(schedule.headers)
+    return encode_headers(
+        msgspec.structs.replace(headers, schedule=schedule.name, nominal_us=nominal_us, expires_us=expires_us)
+    )
 
 
 # ---------------------------------------------------------------- arguments and results

@@ -198,6 +198,19 @@ METRICS: dict[str, Metric] = {
     "leading": Metric("jobmaster_leading", _G, "1 while this process holds the leader's lease."),
     "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became leader."),
     "hints": Metric("jobmaster_hints", _C, "Owners notified that HELD jobs are due."),
+    "fires": Metric(
+        "jobmaster_schedule_fires",
+        _C,
+        "Fires of schedules that this process decided, by what became of them.",
+        "outcome",
+    ),
+    "fire_late_seconds": Metric(
+        "jobmaster_schedule_fire_late_seconds",
+        _H,
+        "Due time of a fire to its job in the master, 0 when it was made ahead.",
+        None,
+        STEP_SECONDS,
+    ),
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
     ),
@@ -320,6 +333,8 @@ class Telemetry:
         self.outcomes_applied = 0
         self.batches_fenced = 0
         self.transactions: Tally = Tally(int)
+        self.fires: Tally = Tally(int)
+        self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = 0
         self.threads_stuck = self.handlers_stuck = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0

@@ -41,6 +41,7 @@ from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
+from jobmaster_agents.leader.schedule_firing import ScheduleFiring
 from jobmaster_agents.leader.unserved_jobs import TASK as UNSERVED
 from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
@@ -223,11 +224,14 @@ class AgentRuntime:
             config.agent_id, master, stores, self.reachability, settings, self.rescuer.kick, telemetry, log
         )
         unserved = UnservedJobsMonitor(master.unserved, settings.thresholds, clock, telemetry, log)
+        self.schedule_firing = ScheduleFiring(
+            master.schedules, self.due_notifier, self._leader_epoch, clock, telemetry, log
+        )
         self.leader = Leader(
             self.ownership,
             master.leadership,
             self.due_notifier,
-            [*maintenance.tasks(), *unserved.tasks()],
+            [*maintenance.tasks(), *unserved.tasks(), *self.schedule_firing.tasks()],
             settings.leases,
             clock,
             self.failure_detector.kick,
@@ -236,6 +240,7 @@ class AgentRuntime:
             weight=agent.weight,
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
+        self.leader.on_next_fire = self.schedule_firing.on_next_fire
         self.due_listener = DueListener(due_notices, self.due_notifier, self.leader.leads) if due_notices else None
 
     # ------------------------------------------------------------ start and end
@@ -260,7 +265,7 @@ class AgentRuntime:
                 self.pause_watch,
             ]
         if may_lead(self._agent.mode, self._agent.weight):
-            periodic_tasks += [self.leader, self.leader.maintenance]
+            periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing]
             if self.due_listener is not None:
                 periodic_tasks.append(self.due_listener)
         return periodic_tasks
@@ -362,6 +367,9 @@ class AgentRuntime:
         """A death certificate was written: there are lost buckets, and the leader's lease may be vacant."""
         self.rescuer.kick()
         self.leader.on_vacancy()
+
+    def _leader_epoch(self) -> int | None:
+        return self.leader.epoch
 
     def _on_store_answer(self, store: str) -> None:
         """A store answers again: its lost buckets can be evacuated."""

@@ -15,6 +15,7 @@ _FORGET = {
     RecordKind.BUCKET_EVENTS: "maintenance/forget_bucket_events",
     RecordKind.PUT_OFF: "maintenance/forget_put_off",
     RecordKind.LOCKS: "maintenance/forget_locks",
+    RecordKind.SCHEDULE_FIRES: "maintenance/forget_schedule_fires",
 }
 
 

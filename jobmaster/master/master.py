@@ -17,6 +17,7 @@ from jobmaster.master.pauses import Pauses
 from jobmaster.master.queries import Queries
 from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
+from jobmaster.master.schedules import Schedules
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.master.stores import Stores
 from jobmaster.master.unserved_jobs import UnservedJobs
@@ -58,6 +59,7 @@ class Master:
         self.rescue = Rescue(data, control)
         self.unserved = UnservedJobs(data, control)
         self.pauses = Pauses(control)
+        self.schedules = Schedules(data, control)
         self.maintenance = Maintenance(data, control)
         self.stores = Stores(control)
         self.locks = Locks(control)

@@ -151,6 +151,10 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Idempotency key of the submit."""
     snoozes: int = 0
     """How often its handler has put the job off (``Snooze``)."""
+    schedule: str | None = None
+    """Name of the schedule that it is a fire of."""
+    nominal_us: int | None = None
+    """Nominal time of that fire, microseconds since 1970; the due time has the jitter in it."""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is

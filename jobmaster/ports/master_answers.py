@@ -10,6 +10,7 @@ from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, ErrorInfo, JobState
 from jobmaster.model.job_view import JobView
 from jobmaster.model.lock import LockView
+from jobmaster.model.schedule import FireOutcome, Schedule
 from jobmaster.rules.unserved_cause import UnservedCause
 
 
@@ -80,6 +81,70 @@ class LeaderTick(NamedTuple):
     """An agent of greater weight could lead: it should take over."""
     late: bool = False
     """A job runs longer than its ``complete_time``: it should be given to another agent."""
+    fires_in_seconds: float | None = None
+    """Until the first fire of a schedule is to be decided; below 0: it is overdue. ``None``: there is none."""
+
+
+# ------------------------------------------------------------ schedules
+
+
+class DueSchedule(NamedTuple):
+    """A schedule whose next fire is to be decided."""
+
+    schedule: Schedule
+    """Without its arguments."""
+    next_us: int
+    """The nominal time that is not decided yet."""
+    decide_us: int
+    """When it was to be looked at; after ``next_us`` when the fire was put off."""
+    revision: int
+    now_us: int
+    """Clock of the master."""
+
+
+class ScheduleMove(NamedTuple):
+    """How far a schedule is decided; compared with its row."""
+
+    name: str
+    expected_us: int
+    revision: int
+    next_us: int
+    """0: it has ended."""
+
+
+class NewFire(NamedTuple):
+    """One fire, as it is proposed to the master."""
+
+    schedule: str
+    nominal_us: int
+    outcome: str
+    through_us: int
+    job_id: bytes
+    due_us: int
+    headers: bytes
+
+
+class FiredLine(NamedTuple):
+    """One fire, as the master has decided it."""
+
+    schedule: str
+    nominal_us: int
+    outcome: str
+    """A ``FireOutcome``; ``known`` and ``ran``: it was decided before."""
+    lane: str
+    priority: int
+    due_us: int
+
+
+class RunNowAnswer(NamedTuple):
+    """What became of a fire that a person asked for."""
+
+    outcome: FireOutcome
+    """FIRED or SKIPPED."""
+    lane: str
+    priority: int
+    previous: bytes | None
+    """A job of an earlier fire that has not ended."""
 
 
 # ------------------------------------------------------------ stores
@@ -195,6 +260,7 @@ class RecordKind(StrEnum):
     BUCKET_EVENTS = "bucket_events"
     PUT_OFF = "put_off"
     LOCKS = "locks"
+    SCHEDULE_FIRES = "schedule_fires"
 
 
 class UnservedHandler(NamedTuple):

@@ -363,6 +363,8 @@ class Retention(Section, frozen=True, kw_only=True):
     """Acts of operators."""
     bucket_history_days: PositiveCount = 90
     """History of dropped buckets."""
+    schedule_fires_days: PositiveCount = 90
+    """Fires of schedules. The newest line of each schedule stays."""
 
 
 class Observability(Section, frozen=True, kw_only=True):

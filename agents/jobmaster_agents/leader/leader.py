@@ -75,6 +75,8 @@ class Leader:
         self._resigned = False
         self._vacant = True  # a new cluster gets a leader without waiting for a renewal
         self._unserved: set[Group] = set()
+        self.on_next_fire: Callable[[float | None], None] = lambda seconds: None
+        """Called with each tick: seconds until the first fire of a schedule is to be decided."""
         self.kicked = asyncio.Event()
         telemetry.read_from("leading", lambda: int(self.leads()))
 
@@ -153,6 +155,7 @@ class Leader:
             )
             self._vacant = tended.epoch is not None
             return 0.0 if self._vacant else IDLE_SECONDS
+        self.on_next_fire(tended.fires_in_seconds)
         if tended.overdue:
             self._on_overdue()
         if tended.late:

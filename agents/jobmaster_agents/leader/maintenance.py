@@ -130,6 +130,7 @@ class ClusterMaintenance:
             RecordKind.QUARANTINE: keep.quarantine_days,
             RecordKind.OPERATOR_LOG: keep.operator_log_days,
             RecordKind.BUCKET_EVENTS: keep.bucket_history_days,
+            RecordKind.SCHEDULE_FIRES: keep.schedule_fires_days,
             RecordKind.PUT_OFF: _VOID_LINES_DAYS,
             RecordKind.LOCKS: _FREE_LOCKS_DAYS,
         }

@@ -134,6 +134,14 @@ class Audit:
         elif after.cancel_requested and after.bucket_id is not None:
             self.jobs[job_id].flagged = True
 
+    def fired(self, job_id: bytes) -> None:
+        """The master makes the job of a fire, which is as good as acknowledged."""
+        self.jobs[job_id] = Job(job_id, "fire", level="master")
+
+    def called_off(self, job_id: bytes) -> None:
+        """The master requests the cancellation of the job of a fire."""
+        self.jobs[job_id].cancelled = True
+
     def accepted(self, statement: str, row: JobRow, token: int, bucket_id: bytes | None, epoch: int | None) -> None:
         """A write about an existing row was accepted."""
         if row.id not in self.forgotten and row.identity != (token, bucket_id, epoch):

@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.pause_statements import PauseStatements
-from tests.simulation.master.rescue_statements import RescueStatements
+from tests.simulation.master.schedule_statements import ScheduleStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
@@ -18,7 +18,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, RescueStatements):
+class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, ScheduleStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members
@@ -210,8 +210,12 @@ class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, Rescu
             job.state == "PROCESSING" and job.expires_us is not None and job.expires_us <= now
             for job in self.tables.jobs.values()
         )
-        return [Record(epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late, lanes=lanes,
-                       priorities=priorities)]  # fmt: skip
+        return [
+            Record(
+                epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late, lanes=lanes, priorities=priorities,
+                fires_in_seconds=self.fires_in_seconds(),
+            )
+        ]  # fmt: skip
 
     def _heir(self, weight: int) -> AgentRow | None:
         now = self.now_us()

@@ -38,7 +38,7 @@ class MasterServer(Server):
     def snapshot(self) -> Snapshot:
         """What a statement that begins now sees without locks."""
         tables = self.statements.tables
-        return Snapshot(dict(tables.buckets), dict(tables.agents))
+        return Snapshot(dict(tables.buckets), dict(tables.agents), dict(tables.schedules), dict(tables.fires))
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:
         """One statement, all at once."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
@@ -95,6 +96,40 @@ class LockRow(NamedTuple):
     expires_us: int
 
 
+class ScheduleRow(NamedTuple):
+    """One row of ``schedule``."""
+
+    name: str
+    source: str
+    digest: str
+    definition: bytes
+    handler: str
+    args: bytes
+    priority: int
+    lane: str
+    overlap: str
+    tags: tuple[str, ...]
+    declared_us: int
+    revision: int
+    next_us: int | None
+    decide_us: int | None
+    last_us: int | None
+    last_jobs: tuple[bytes, ...]
+    paused: bool
+    retired: bool
+    undeclared_us: int | None
+
+
+class FireRow(NamedTuple):
+    """One line of ``schedule_fire``."""
+
+    outcome: str
+    job_id: bytes | None
+    through_us: int | None
+    previous_us: int | None
+    manual: bool
+
+
 class Refusal(NamedTuple):
     """A line of ``attempt``."""
 
@@ -137,6 +172,10 @@ class Tables:
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.pauses: dict[tuple[str, str], PauseRow] = {}
         self.pause_version = 0
+        self.schedules: dict[str, ScheduleRow] = {}
+        self.fires: dict[tuple[str, int], FireRow] = {}
+        self.declared: dict[bytes, tuple[str, ...]] = {}
+        """Names of the schedules that agents declare."""
         self.floor = bytes(16)
 
     def copied(self) -> Tables:
@@ -153,6 +192,8 @@ class Snapshot(NamedTuple):
 
     buckets: dict[bytes, BucketRow]
     agents: dict[bytes, AgentRow]
+    schedules: Mapping[str, ScheduleRow] = MappingProxyType({})
+    fires: Mapping[tuple[str, int], FireRow] = MappingProxyType({})
 
 
 class Record(dict[str, Any]):

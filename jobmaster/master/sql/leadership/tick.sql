@@ -5,10 +5,11 @@
 -- in: $4 double precision horizon, seconds from now
 -- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
 --      and has been there for longer than its lease), late boolean (a job runs longer than its complete_time), lanes text[],
---      priorities smallint[]
+--      priorities smallint[], fires_in_seconds double precision (until the first fire of a schedule is to be decided; NULL = there
+--      is none)
 -- move: nothing
 -- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
--- index: lease_pkey; job_due, two probes a group; job_late, one probe; the table of agents is small
+-- index: lease_pkey; job_due, two probes a group; job_late and schedule_decide, one probe each; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
     WHERE name = 'leader' AND owner = $1::uuid
@@ -45,5 +46,7 @@ SELECT epoch,
            ORDER BY expires_at LIMIT 1
        ), false) AS late,
        (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
-       (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities
+       (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities,
+       (SELECT extract(epoch FROM decide_at - clock_timestamp())::double precision FROM schedule
+        WHERE decide_at IS NOT NULL ORDER BY decide_at LIMIT 1) AS fires_in_seconds
 FROM leadership

@@ -323,7 +323,7 @@ async def test_tending_keeps_the_leaders_lease_and_sees_what_is_due_and_overdue(
     tick = db.master.leadership.tick
     assert (await tick(db.owner, 1, 60.0, 60.0)).epoch is None
     await db.master.leadership.acquire(db.owner, 1, 60.0)
-    assert await tick(db.owner, 1, 60.0, 60.0) == (1, [], False, False, False)
+    assert await tick(db.owner, 1, 60.0, 60.0) == (1, [], False, False, False, None)
     now = await db.sql.fetchval("SELECT to_us(clock_timestamp())")
     await db.master.intake.insert_held(
         [

@@ -19,7 +19,7 @@ _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
 _OF_JOBS = (
     "changes/", "intake/", "jobs/", "leadership/", "maintenance/", "onboarding/", "outcomes/", "requests/", "rescue/",
-    "unserved/",
+    "schedules/", "unserved/",
 )  # fmt: skip
 """Folders of statements that move jobs, if they move anything."""
 _TYPES = {
@@ -90,12 +90,14 @@ async def test_parameters_and_columns_are_those_of_the_server(db: MasterFixture)
         assert out.startswith("nothing") or [(a.name, a.type.name) for a in returned] == told_columns, name
 
 
-def _moves(name: str) -> tuple[list[str], list[str]] | None:
-    moves = _of(statement(name), "move")
-    if not moves or " -> " not in moves[0]:
-        return None
-    before, after = moves[0].split(" -> ")
-    return before.split("|"), after.split("|")
+def _moves(name: str) -> list[tuple[list[str], list[str]]]:
+    """Each line of moves: the states before, and those after."""
+    moves = [line.split(" -> ") for line in _of(statement(name), "move") if " -> " in line]
+    return [(before.split("|"), after.split("|")) for before, after in moves]
+
+
+def _pairs(name: str) -> set[tuple[str, str]]:
+    return {(before, after) for befores, afters in _moves(name) for before in befores for after in afters}
 
 
 def _job_pairs() -> set[tuple[JobState | None, JobState]]:
@@ -104,20 +106,17 @@ def _job_pairs() -> set[tuple[JobState | None, JobState]]:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(_OF_JOBS) and _moves(n)])
 def test_every_move_of_a_job_is_in_the_table(name: str) -> None:
-    moves = _moves(name)
-    assert moves is not None
-    for before in moves[0]:
-        for after in moves[1]:
-            pair = (None if before == "none" else JobState(before), JobState(after))
-            assert pair in _job_pairs(), f"{name}: {before} -> {after}"
-            assert pair[0] not in FINAL_STATES
+    for before, after in _pairs(name):
+        pair = (None if before == "none" else JobState(before), JobState(after))
+        assert pair in _job_pairs(), f"{name}: {before} -> {after}"
+        assert pair[0] not in FINAL_STATES
 
 
 def test_every_move_of_the_table_has_a_statement() -> None:
     made = set()
     for name in NAMES:
-        if name.startswith(_OF_JOBS) and (moves := _moves(name)):
-            made |= {(b, a) for b in moves[0] for a in moves[1]}
+        if name.startswith(_OF_JOBS):
+            made |= _pairs(name)
     asked = {("none" if b is None else str(b), str(a)) for b, a in _job_pairs()}
     planned = {("WAITING", "EXPIRED")}  # nothing waits yet
     assert asked - made == planned
@@ -125,8 +124,7 @@ def test_every_move_of_the_table_has_a_statement() -> None:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("buckets/") and _moves(n)])
 def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
-    moves = _moves(name)
-    assert moves is not None
+    (moves,) = _moves(name)
     pairs = {(str(state), str(after)) for (state, _), after in bucket_transitions.TRANSITIONS.items()}
     pairs |= {("none", "ACTIVE"), ("none", "LOST"), ("READY_TO_DELETE", "none")}
     for before in moves[0]:
@@ -141,8 +139,8 @@ def test_ranges_move_by_the_table_and_every_move_of_it_has_a_statement() -> None
     }
     made = set()
     for name in NAMES:
-        if name.startswith("archive/") and (moves := _moves(name)):
-            made |= {(before, after) for before in moves[0] for after in moves[1]}
+        if name.startswith("archive/"):
+            made |= _pairs(name)
     assert made == asked
 
 

@@ -1,0 +1,121 @@
+"""Which fires of a schedule are decided now, and how. Pure: the time is an argument.
+
+Between two looks of the leader any number of nominal times may have passed: the master was away, no agent led, or fires wait
+for the end of an earlier job. What is decided here is proposed to the master, which compares it with the schedule's row and,
+under ``Overlap.SKIP``, ``QUEUE`` and ``CANCEL_PREVIOUS``, with the rows of earlier jobs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jobmaster.model.schedule import (
+    FIRE_LINES_MAX,
+    MISFIRE_SECONDS,
+    FireOutcome,
+    Misfire,
+    Overlap,
+    Schedule,
+)
+from jobmaster.rules.recurrence import Recurrence, jitter_us, next_fire_us, recurrence_of
+
+_MISFIRE_US = int(MISFIRE_SECONDS * 1e6)
+
+
+class ProposedFire(NamedTuple):
+    """One line of a decision."""
+
+    nominal_us: int
+    outcome: FireOutcome
+    due_us: int
+    """Due time of the job, jitter included."""
+    through_us: int = 0
+    """The line stands for all fires from ``nominal_us`` up to this time, without it; 0: for one."""
+
+
+class FireDecision(NamedTuple):
+    """What becomes of the fires of a schedule up to ``next_us``."""
+
+    fires: list[ProposedFire]
+    """In the order of their nominal times."""
+    next_us: int | None
+    """The fire that is decided next; ``None``: the schedule ends."""
+
+
+def decide_fires(schedule: Schedule, next_us: int, now_us: int, lead_us: int, *, queued: bool) -> FireDecision:
+    """The fires from ``next_us`` up to the lead before now.
+
+    A schedule with an overlap rule gets one job a decision: the next one depends on the end of this one.
+
+    Args:
+        next_us: the nominal time that was not decided yet.
+        now_us: the master's clock.
+        lead_us: fires up to so much later are decided, too.
+        queued: the fire waited for the end of an earlier job, and not for a leader.
+    """
+    recurrence = recurrence_of(schedule.expression, schedule.zone, schedule.start_us, schedule.end_us)
+    kept, given_up = _past(schedule, recurrence, next_us, now_us, queued=queued)
+    ahead = recurrence.between_us(max(now_us, next_us - 1), now_us + lead_us, FIRE_LINES_MAX)
+    wanted = kept + ahead
+    chosen = wanted if schedule.overlap is Overlap.PARALLEL else wanted[:1]
+    fires = given_up + [_job(schedule, nominal_us) for nominal_us in chosen]
+    if len(wanted) > len(chosen):
+        return FireDecision(fires, wanted[len(chosen)])
+    if not fires:  # looked at too early, or the rules of the zone have changed since
+        return FireDecision([], next_fire_us(schedule, next_us - 1))
+    decided_us = max(fires[-1].nominal_us, fires[-1].through_us - 1, now_us if given_up and not chosen else 0)
+    return FireDecision(fires, recurrence.next_us(decided_us))
+
+
+def _past(
+    schedule: Schedule, recurrence: Recurrence, next_us: int, now_us: int, *, queued: bool
+) -> tuple[list[int], list[ProposedFire]]:
+    """The nominal times up to now that get a job, and lines for those that get none."""
+    if next_us > now_us:
+        return [], []
+    waits = queued and schedule.overlap is Overlap.QUEUE
+    if not waits and now_us - next_us <= _MISFIRE_US:
+        return recurrence.between_us(next_us - 1, now_us, FIRE_LINES_MAX), []
+    if waits or schedule.misfire is Misfire.ALL:
+        kept = newest_us(recurrence, next_us - 1, now_us, schedule.misfire_max)
+    elif schedule.misfire is Misfire.LAST:
+        kept = newest_us(recurrence, next_us - 1, now_us, 1)
+    else:
+        kept = recurrence.between_us(now_us - _MISFIRE_US, now_us, FIRE_LINES_MAX)
+    outcome = FireOutcome.SKIPPED if waits else FireOutcome.MISSED
+    return kept, _given_up(recurrence, next_us, kept[0] - 1 if kept else now_us, outcome)
+
+
+def _given_up(recurrence: Recurrence, next_us: int, until_us: int, outcome: FireOutcome) -> list[ProposedFire]:
+    """A line for each of the newest fires, and one for all that are older."""
+    each = newest_us(recurrence, next_us - 1, until_us, FIRE_LINES_MAX)
+    lines = [ProposedFire(nominal_us, outcome, nominal_us) for nominal_us in each]
+    if each and each[0] > next_us:
+        lines.insert(0, ProposedFire(next_us, outcome, next_us, each[0]))
+    return lines
+
+
+def newest_us(recurrence: Recurrence, after_us: int, until_us: int, count: int) -> list[int]:
+    """The last ``count`` nominal times after ``after_us`` and not after ``until_us``, in order.
+
+    The number of steps grows with ``count`` and with the logarithm of the time, not with the number of fires in it.
+    """
+    most = 4 * count + 16
+    found = recurrence.between_us(after_us, until_us, most)
+    if len(found) < most:
+        return found[-count:]
+    low_us, high_us = after_us, until_us  # after `low_us` lie `most` or more, after `high_us` less than `count`
+    while True:
+        middle_us = (low_us + high_us) // 2
+        found = recurrence.between_us(middle_us, until_us, most)
+        if len(found) == most:
+            low_us = middle_us
+        elif len(found) < count:
+            high_us = middle_us
+        else:
+            return found[-count:]
+
+
+def _job(schedule: Schedule, nominal_us: int) -> ProposedFire:
+    due_us = nominal_us + jitter_us(schedule.name, nominal_us, schedule.jitter_seconds)
+    return ProposedFire(nominal_us, FireOutcome.FIRED, due_us)

@@ -1,0 +1,449 @@
+"""The statements of schedules: one job per nominal time, whatever the callers do, and a line for every fire."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_headers, encode_fire_headers
+from jobmaster.model.schedule import LEAD_SECONDS, Fire, FireOutcome, Overlap, Schedule, ScheduleRow, ScheduleSource
+from jobmaster.ports import FiredLine, NewFire, RecordKind, ScheduleMove
+from jobmaster.rules.recurrence import next_fire_us
+from tests.integration.postgres.fixture import MasterFixture, final_row
+
+SECOND = 1_000_000
+
+
+def schedule(name: str = "nightly", expression: str = "3600s", **fields: Any) -> Schedule:
+    return Schedule(name=name, handler="handler", expression=expression, **fields)
+
+
+async def now_us(db: MasterFixture) -> int:
+    return int(await db.sql.fetchval("SELECT to_us(clock_timestamp())"))
+
+
+async def put(db: MasterFixture, *schedules: Schedule, next_us: int | None = None) -> None:
+    assert await db.master.schedules.put(schedules, next_fire_us if next_us is None else lambda _, __: next_us) == []
+
+
+async def row(db: MasterFixture, name: str = "nightly") -> ScheduleRow:
+    (found,) = await db.master.schedules.list([name], retired=True)
+    return found
+
+
+async def fire(db: MasterFixture, nominal_us: int, next_us: int, *, name: str = "nightly") -> list[FiredLine]:
+    """One fire, as a leader that has just read the schedule decides it."""
+    read = await row(db, name)
+    return await db.master.schedules.fire(
+        [ScheduleMove(name, read.next_us or 0, read.revision, next_us)],
+        [new_fire(read.schedule, nominal_us)], 30.0, 1,
+    )  # fmt: skip
+
+
+def new_fire(what: Schedule, nominal_us: int, outcome: str = "fired") -> NewFire:
+    headers = encode_fire_headers(what, nominal_us, nominal_us)
+    return NewFire(what.name, nominal_us, outcome, 0, new_id(), nominal_us, headers)
+
+
+async def fires(db: MasterFixture, name: str = "nightly") -> list[Fire]:
+    return sorted(await db.master.schedules.fires(name, 100), key=lambda line: line.nominal_us)
+
+
+async def outcomes(db: MasterFixture, name: str = "nightly") -> list[str]:
+    return [line.outcome.value for line in await fires(db, name)]
+
+
+async def jobs(db: MasterFixture) -> int:
+    return int(await db.sql.fetchval("SELECT count(*) FROM job"))
+
+
+async def soon(db: MasterFixture, seconds: float = 20.0, **fields: Any) -> int:
+    """A schedule whose next fire lies ahead; its nominal time."""
+    at = await now_us(db) + int(seconds * SECOND)
+    await put(db, schedule(**fields), next_us=at)
+    return at
+
+
+async def end(db: MasterFixture, job_id: bytes | None) -> None:
+    """The job runs and succeeds."""
+    assert job_id is not None
+    answer = await db.master.onboarding.onboard(db.fence, "default", 3, 1e6, 100)
+    token = next((entry.token for entry in answer.entries if entry.id == job_id), 2)
+    assert (await db.master.outcomes.record_final([final_row(job_id, db.fence, token)])).accepted == {job_id}
+
+
+# ------------------------------------------------------------ fires
+
+
+async def test_a_fire_is_a_held_job_with_its_line(db: MasterFixture) -> None:
+    at = await soon(db, args=b'{"day":1}', priority=4, lane="reports", overlap=Overlap.PARALLEL)
+    (line,) = await fire(db, at, at + 60 * SECOND)
+    assert (line.outcome, line.lane, line.priority, line.due_us) == ("fired", "reports", 4, at)
+    (recorded,) = await fires(db)
+    assert (recorded.nominal_us, recorded.outcome, recorded.manual) == (at, FireOutcome.FIRED, False)
+    assert recorded.job_id is not None
+    view = await db.view(recorded.job_id)
+    assert (view.state.value, view.lane, view.priority, view.handler) == ("HELD", "reports", 4, "handler")
+    assert await db.sql.fetchval("SELECT args FROM job") == b'{"day":1}'
+    headers = decode_headers(await db.sql.fetchval("SELECT headers FROM job"))
+    assert (headers.schedule, headers.nominal_us) == ("nightly", at)
+    assert (await row(db)).next_us == at + 60 * SECOND
+
+
+async def test_a_fire_is_decided_once_by_whoever_asks(db: MasterFixture) -> None:
+    at = await soon(db)
+    read = await row(db)
+    move = ScheduleMove("nightly", at, read.revision, at + SECOND)
+    assert len(await db.master.schedules.fire([move], [new_fire(read.schedule, at)], 30.0, 1)) == 1
+    assert await db.master.schedules.fire([move], [new_fire(read.schedule, at)], 30.0, 1) == []
+    assert await jobs(db) == 1
+
+
+async def test_two_leaders_that_race_make_one_job(db: MasterFixture) -> None:
+    """The second waits for the first one's lock, reads the row again, and finds its fire decided."""
+    at = await soon(db)
+    read = await row(db)
+    other = await db.connect()
+    try:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute("SELECT 1 FROM schedule FOR UPDATE")
+        move = ScheduleMove("nightly", at, read.revision, at + SECOND)
+        calls = [
+            asyncio.create_task(db.master.schedules.fire([move], [new_fire(read.schedule, at)], 30.0, n))
+            for n in (1, 2)
+        ]
+        await db.waiting("schedules/fire", 2)
+        await transaction.commit()
+    finally:
+        await other.close()
+    decided = await asyncio.gather(*calls)
+    assert sorted(map(len, decided)) == [0, 1]
+    assert (await jobs(db), await outcomes(db)) == (1, ["fired"])
+
+
+async def test_a_fire_whose_line_stands_makes_no_second_job(db: MasterFixture) -> None:
+    """The second guard: the row was set back, as by a failover or a hand."""
+    at = await soon(db)
+    await fire(db, at, at + SECOND)
+    await db.sql.execute("UPDATE schedule SET next_fire = from_us($1)", at)
+    (line,) = await fire(db, at, at + SECOND)
+    assert line.outcome == "known"
+    assert await jobs(db) == 1
+
+
+async def test_a_changed_schedule_does_not_fire_as_it_was_read(db: MasterFixture) -> None:
+    at = await soon(db)
+    read = await row(db)
+    await put(db, schedule(args=b'{"n":2}'), next_us=at)
+    move = ScheduleMove("nightly", at, read.revision, at + SECOND)
+    assert await db.master.schedules.fire([move], [new_fire(read.schedule, at)], 30.0, 1) == []
+    assert await jobs(db) == 0
+
+
+async def test_missed_fires_have_lines_and_no_jobs(db: MasterFixture) -> None:
+    at = await now_us(db) - 100 * SECOND
+    await put(db, schedule(), next_us=at)
+    read = await row(db)
+    lines = [new_fire(read.schedule, at + n * SECOND, o) for n, o in enumerate(["missed", "missed", "fired"])]
+    await db.master.schedules.fire([ScheduleMove("nightly", at, read.revision, at + 9 * SECOND)], lines, 30.0, 1)
+    assert await outcomes(db) == ["missed", "missed", "fired"]
+    assert await jobs(db) == 1
+    previous = await db.sql.fetch("SELECT to_us(previous) FROM schedule_fire ORDER BY nominal")
+    assert [each[0] for each in previous] == [None, at, at + SECOND]
+
+
+async def test_an_ended_schedule_is_not_looked_at(db: MasterFixture) -> None:
+    at = await soon(db, 0.0)
+    assert len(await db.master.schedules.due(10)) == 1
+    await fire(db, at, 0)
+    assert (await row(db)).next_us is None
+    assert await db.master.schedules.due(10) == []
+
+
+# ------------------------------------------------------------ overlap
+
+
+async def second_fire(db: MasterFixture, overlap: Overlap, *, ahead: bool = False) -> tuple[Fire, int]:
+    """The first fire has a job that has not ended, and the second is decided."""
+    first = await soon(db, -5.0, overlap=overlap)
+    second = await now_us(db) + (20 if ahead else -1) * SECOND
+    await fire(db, first, second)
+    (line,) = await fires(db)
+    await fire(db, second, second + 60 * SECOND)
+    return line, second
+
+
+async def test_overlap_skip_leaves_a_line_and_no_job(db: MasterFixture) -> None:
+    _, second = await second_fire(db, Overlap.SKIP)
+    assert await outcomes(db) == ["fired", "skipped"]
+    assert (await jobs(db), (await row(db)).next_us) == (1, second + 60 * SECOND)
+
+
+async def test_overlap_counts_at_the_nominal_time_and_not_in_the_lead(db: MasterFixture) -> None:
+    """The job of the earlier fire may end before it."""
+    first, second = await second_fire(db, Overlap.SKIP, ahead=True)
+    assert (await outcomes(db), (await row(db)).next_us) == (["fired"], second)
+    assert await db.master.schedules.due(10) == [], "it is looked at again at its nominal time"
+    await end(db, first.job_id)
+    (line,) = await fire(db, second, second + 60 * SECOND)
+    assert line.outcome == "fired"
+
+
+async def test_overlap_queue_waits_for_the_end_of_the_earlier_job(db: MasterFixture) -> None:
+    first, second = await second_fire(db, Overlap.QUEUE)
+    assert (await outcomes(db), (await row(db)).next_us) == (["fired"], second)
+    await end(db, first.job_id)
+    await fire(db, second, second + 60 * SECOND)
+    assert await outcomes(db) == ["fired", "fired"]
+
+
+async def test_overlap_parallel_asks_nothing(db: MasterFixture) -> None:
+    await second_fire(db, Overlap.PARALLEL)
+    assert await outcomes(db) == ["fired", "fired"]
+
+
+async def test_overlap_cancel_previous_cancels_a_held_job_and_flags_one_in_flight(db: MasterFixture) -> None:
+    first, second = await second_fire(db, Overlap.CANCEL_PREVIOUS)
+    assert first.job_id is not None
+    assert (await db.state(first.job_id), await outcomes(db)) == ("CANCELLED", ["fired", "fired"])
+    running = (await fires(db))[1].job_id
+    assert running is not None
+    await db.master.onboarding.onboard(db.fence, "default", 3, 60.0, 10)
+    await fire(db, second + 60 * SECOND, 0)
+    assert (await outcomes(db))[2:] == [], "the job that is cancelled has not ended, and its successor lies ahead"
+    await db.sql.execute("UPDATE schedule SET next_fire = next_fire - interval '1 hour'")
+    await fire(db, second - 3540 * SECOND, 0)
+    assert (await db.state(running), (await db.view(running)).cancel_requested) == ("ASSIGNED", True)
+
+
+# ------------------------------------------------------------ changes, pauses, removal
+
+
+@pytest.mark.parametrize("how", ["pause", "remove", "put"])
+async def test_a_change_cancels_the_jobs_of_fires_that_lie_ahead(db: MasterFixture, how: str) -> None:
+    past = await soon(db, -2.0, overlap=Overlap.PARALLEL)
+    ahead = await now_us(db) + 20 * SECOND
+    await fire(db, past, ahead)
+    await fire(db, ahead, ahead + 60 * SECOND)
+    if how == "pause":
+        assert await db.master.schedules.pause(["nightly"], None, "me", "audit") == ["nightly"]
+    elif how == "remove":
+        assert await db.master.schedules.remove(None, None, "me") == ["nightly"]
+    else:
+        await put(db, schedule(overlap=Overlap.PARALLEL, args=b'{"n":2}'))
+    assert await outcomes(db) == ["fired", "withdrawn"]
+    states = [await db.state(line.job_id) for line in await fires(db) if line.job_id]
+    assert states == ["HELD", "CANCELLED"]
+
+
+async def test_a_withdrawn_fire_is_fired_again_when_its_job_is_cancelled(db: MasterFixture) -> None:
+    """Else a change of the arguments in the lead of the nightly report would cost that report."""
+    at = await soon(db, overlap=Overlap.PARALLEL)
+    await fire(db, at, at + 60 * SECOND)
+    await db.master.onboarding.onboard(db.fence, "default", 3, 60.0, 10)
+    await put(db, schedule(overlap=Overlap.PARALLEL, args=b'{"n":2}'), next_us=at)
+    (line,) = await fires(db)
+    assert line.job_id is not None
+    assert (await db.view(line.job_id)).cancel_requested
+    await fire(db, at, at + 60 * SECOND)
+    assert (await outcomes(db), (await row(db)).next_us) == (["withdrawn"], at), "its owner has not obeyed yet"
+    await db.master.outcomes.cancel_waiting([db.fence], [line.job_id])
+    await fire(db, at, at + 60 * SECOND)
+    (again,) = await fires(db)
+    assert again.outcome is FireOutcome.FIRED
+    assert again.job_id is not None
+    assert again.job_id != line.job_id
+    assert await db.sql.fetchval("SELECT args FROM job WHERE state = 'HELD'") == b'{"n":2}'
+
+
+async def test_a_withdrawn_fire_that_ran_all_the_same_is_not_fired_again(db: MasterFixture) -> None:
+    at = await soon(db, overlap=Overlap.PARALLEL)
+    await fire(db, at, at + 60 * SECOND)
+    (line,) = await fires(db)
+    await db.master.onboarding.onboard(db.fence, "default", 3, 60.0, 10)
+    await put(db, schedule(overlap=Overlap.PARALLEL, args=b'{"n":2}'), next_us=at)
+    assert line.job_id is not None
+    await db.master.outcomes.record_final([final_row(line.job_id, db.fence, 2)])
+    (decided,) = await fire(db, at, at + 60 * SECOND)
+    assert decided.outcome == "ran"
+    assert (await fires(db), await jobs(db)) == ([line], 1)
+
+
+async def test_a_paused_schedule_does_not_fire_until_it_is_resumed(db: MasterFixture) -> None:
+    at = await soon(db, 0.0)
+    await db.master.schedules.pause(["nightly"], None, "me", "audit")
+    paused = await row(db)
+    assert (paused.paused_by, paused.paused_reason, await db.master.schedules.due(10)) == ("me", "audit", [])
+    assert await fire(db, at, at + SECOND) == []
+    assert await db.master.schedules.pause(["nightly"], None, "you", "") == [], "it is paused already"
+    assert await db.master.schedules.resume([paused], next_fire_us, "me") == ["nightly"]
+    resumed = await row(db)
+    assert resumed.next_us == next_fire_us(resumed.schedule, await now_us(db))
+    assert await db.master.schedules.resume([paused], next_fire_us, "me") == [], "it was read before its last change"
+    log = await db.sql.fetch("SELECT actor, action, subject FROM operator_log ORDER BY seq")
+    assert [tuple(each) for each in log] == [("me", "schedule pause", "nightly"), ("me", "schedule resume", "nightly")]
+
+
+async def test_schedules_are_named_by_a_tag(db: MasterFixture) -> None:
+    await put(db, schedule("a", tags=("x",)), schedule("b", tags=("x", "y")), schedule("c"))
+    assert [each.schedule.name for each in await db.master.schedules.list(tag="x")] == ["a", "b"]
+    assert await db.master.schedules.pause(None, "y", "me", "") == ["b"]
+    assert await db.master.schedules.remove(None, "x", "me") == ["a", "b"]
+    assert [each.schedule.name for each in await db.master.schedules.list()] == ["c"]
+    assert [each.schedule.name for each in await db.master.schedules.list(after="a", limit=1)] == ["c"]
+
+
+async def test_a_put_keeps_the_pause_and_unretires(db: MasterFixture) -> None:
+    await put(db, schedule())
+    await db.master.schedules.pause(None, None, "me", "")
+    await put(db, schedule(expression="60s"))
+    assert ((await row(db)).paused_us, (await row(db)).schedule.expression) != (None, "3600s")
+    await db.master.schedules.remove(None, None, "me")
+    await put(db, schedule(expression="60s"))
+    assert (await row(db)).retired_us is None
+
+
+# ------------------------------------------------------------ run now
+
+
+async def run_now(db: MasterFixture) -> FireOutcome | None:
+    read, at = await row(db), await now_us(db)
+    answer = await db.master.schedules.run_now(read, new_id(), at, encode_fire_headers(read.schedule, at, at), "me")
+    return None if answer is None else answer.outcome
+
+
+async def test_run_now_is_one_fire_beside_the_recurrence(db: MasterFixture) -> None:
+    at = await soon(db)
+    assert await run_now(db) is FireOutcome.FIRED
+    (line,) = await fires(db)
+    assert line.manual
+    assert line.job_id is not None
+    assert (await db.state(line.job_id), (await row(db)).next_us) == ("HELD", at)
+
+
+async def test_run_now_obeys_the_overlap_rule_and_is_an_earlier_job_to_the_next_fire(db: MasterFixture) -> None:
+    at = await soon(db, -1.0, overlap=Overlap.SKIP)
+    assert await run_now(db) is FireOutcome.FIRED
+    assert await run_now(db) is FireOutcome.SKIPPED
+    await fire(db, at, at + 60 * SECOND)
+    assert sorted(await outcomes(db)) == ["fired", "skipped", "skipped"]
+    assert await jobs(db) == 1
+
+
+async def test_a_job_made_ahead_is_no_hindrance_to_run_now(db: MasterFixture) -> None:
+    at = await soon(db, overlap=Overlap.SKIP)
+    await fire(db, at, at + 60 * SECOND)
+    assert await run_now(db) is FireOutcome.FIRED
+
+
+async def test_a_retired_schedule_cannot_be_run(db: MasterFixture) -> None:
+    await soon(db)
+    await db.master.schedules.remove(None, None, "me")
+    assert await run_now(db) is None
+
+
+# ------------------------------------------------------------ agents declare
+
+
+async def declare(db: MasterFixture, agent: bytes, *schedules: Schedule) -> list[str]:
+    return await db.master.schedules.publish(agent, ScheduleSource.CODE, schedules, next_fire_us)
+
+
+async def test_an_agent_replaces_the_definition_of_one_that_started_earlier_and_never_the_other_way(
+    db: MasterFixture,
+) -> None:
+    old, new = db.owner, await db.agent(new_id())
+    assert await declare(db, new, schedule(expression="60s")) == []
+    assert await declare(db, old, schedule(expression="3600s")) == ["nightly"]
+    assert (await row(db)).schedule.expression == "60s"
+    newest = await db.agent(new_id())
+    assert await declare(db, newest, schedule(expression="3600s")) == []
+    assert (await row(db)).schedule.expression == "3600s"
+
+
+async def test_the_same_definition_again_changes_nothing_but_its_start(db: MasterFixture) -> None:
+    await declare(db, db.owner, schedule())
+    before = await row(db)
+    await fire(db, before.next_us or 0, (before.next_us or 0) + 7 * SECOND)
+    again = await db.agent(new_id())
+    await declare(db, again, schedule())
+    after = await row(db)
+    assert (after.revision, after.next_us) == (before.revision, (before.next_us or 0) + 7 * SECOND)
+    assert after.declared_us > before.declared_us
+    assert await outcomes(db) == ["fired"]
+
+
+async def test_code_and_the_api_do_not_take_each_others_schedules(db: MasterFixture) -> None:
+    await put(db, schedule("mine"))
+    assert await declare(db, db.owner, schedule("mine"), schedule("theirs")) == ["mine"]
+    assert await db.master.schedules.put([schedule("theirs", expression="60s")], next_fire_us) == ["theirs"]
+    await db.master.schedules.remove(["theirs"], None, "me")
+    assert await db.master.schedules.put([schedule("theirs", expression="60s")], next_fire_us) == []
+
+
+async def test_what_no_living_agent_declares_is_retired_once_after_the_grace(db: MasterFixture) -> None:
+    await put(db, schedule("api"))
+    await declare(db, db.owner, schedule(overlap=Overlap.PARALLEL))
+    assert await db.master.schedules.retire_undeclared(0.0) == []
+    await fire(db, (await row(db)).next_us or 0, 0)
+    await db.lost()
+    assert await db.master.schedules.retire_undeclared(0.0) == [], "the grace begins now"
+    assert await db.master.schedules.retire_undeclared(60.0) == []
+    assert await db.master.schedules.retire_undeclared(0.0) == ["nightly"]
+    assert await db.master.schedules.retire_undeclared(0.0) == []
+    assert await outcomes(db) == ["withdrawn"], "a job that lies ahead is cancelled with it"
+    assert ((await row(db)).retired_us, (await row(db, "api")).retired_us) != (None, 0)
+    back = await db.agent(new_id())
+    assert await declare(db, back, schedule(overlap=Overlap.PARALLEL)) == []
+    assert (await row(db)).retired_us is None
+
+
+async def test_one_living_agent_that_declares_it_keeps_it(db: MasterFixture) -> None:
+    other = await db.agent(new_id())
+    await declare(db, db.owner, schedule())
+    await declare(db, other, schedule())
+    await db.lost()
+    for _ in range(2):
+        assert await db.master.schedules.retire_undeclared(0.0) == []
+
+
+# ------------------------------------------------------------ the leader's look, and retention
+
+
+async def test_the_leaders_tick_returns_when_the_first_fire_is_to_be_decided(db: MasterFixture) -> None:
+    await db.master.leadership.acquire(db.owner, 1, 10.0)
+    assert (await db.master.leadership.tick(db.owner, 1, 10.0, 60.0)).fires_in_seconds is None
+    await soon(db, 100.0)
+    await soon(db, 50.0, name="first")
+    seconds = (await db.master.leadership.tick(db.owner, 1, 10.0, 60.0)).fires_in_seconds
+    assert seconds is not None
+    assert 50.0 - LEAD_SECONDS - 5.0 < seconds <= 50.0 - LEAD_SECONDS
+
+
+async def test_lines_of_fires_are_forgotten_but_for_the_newest_of_each_schedule(db: MasterFixture) -> None:
+    at = await soon(db, -10.0, overlap=Overlap.PARALLEL)
+    for n in range(3):
+        await fire(db, at + n * SECOND, at + (n + 1) * SECOND)
+    await db.sql.execute("UPDATE schedule_fire SET at = at - interval '2 days'")
+    assert await db.master.maintenance.forget(RecordKind.SCHEDULE_FIRES, 3.0, 100) == 0
+    assert await db.master.maintenance.forget(RecordKind.SCHEDULE_FIRES, 1.0, 100) == 2
+    assert [line.nominal_us for line in await fires(db)] == [at + 2 * SECOND]
+    await db.master.schedules.remove(None, None, "me")
+    await db.sql.execute("UPDATE schedule SET retired_at = retired_at - interval '2 days'")
+    assert await db.master.maintenance.forget(RecordKind.SCHEDULE_FIRES, 1.0, 100) == 1
+    assert await db.master.maintenance.forget(RecordKind.SCHEDULE_FIRES, 1.0, 100) == 1
+    assert await db.master.schedules.list(retired=True) == []
+
+
+async def test_the_views_for_people_show_schedules_and_fires(db: MasterFixture) -> None:
+    at = await soon(db, overlap=Overlap.PARALLEL)
+    await fire(db, at, at + SECOND)
+    assert await db.sql.fetchval("SELECT expression FROM schedules WHERE name = 'nightly'") == "3600s"
+    (shown,) = await db.sql.fetch("SELECT outcome, job_state, job_id FROM schedule_fires")
+    assert (shown["outcome"], shown["job_state"]) == ("fired", "HELD")
+    assert isinstance(shown["job_id"], UUID)
