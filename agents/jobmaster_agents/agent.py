@@ -21,9 +21,12 @@ from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.model.schedule import ScheduleSource
 from jobmaster.ports import DueNotices, Renewal
+from jobmaster.rules.recurrence import next_fire_us
 from jobmaster.settings.agreement import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.settings.schedules import declared_schedules
 from jobmaster.settings.submit_rules import submit_rules
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.bucket_worker import BucketWorker
@@ -92,6 +95,7 @@ class AgentRuntime:
         self._log = log
         self.telemetry = telemetry
         self.handler_names = handlers.names()
+        self._schedules = declared_schedules(settings, handlers) if agent.mode in WORKING_MODES else []
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None
@@ -298,6 +302,17 @@ class AgentRuntime:
         self._publish_phase(AgentPhase.REGISTERED)
         await self._master.members.register(row, lanes, specs)
         self.heartbeat.registered(sent)
+        await self._publish_schedules()
+
+    async def _publish_schedules(self) -> None:
+        """Publish what code and configuration declare. The definition of an agent that started later stands."""
+        for source in (ScheduleSource.CODE, ScheduleSource.YAML):
+            schedules = [one.schedule for one in self._schedules if one.source is source]
+            if not schedules:
+                continue
+            kept = await self._master.schedules.publish(self._config.agent_id, source, schedules, next_fire_us)
+            for name in kept:
+                self._log.info(Event.SCHEDULE_NOT_PUT, {"schedule": name, "source": source.value})
 
     def use_lifespans(self, lifespans: OpenLifespans) -> None:
         """Handlers get the resources of these lifespans, which are open."""

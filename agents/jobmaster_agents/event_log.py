@@ -80,6 +80,7 @@ class Event(StrEnum):
     FIRES_SKIPPED = "fires_skipped"
     SCHEDULE_UNREADABLE = "schedule_unreadable"
     SCHEDULE_RETIRED = "schedule_retired"
+    SCHEDULE_NOT_PUT = "schedule_not_put"
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"
     LEFTOVERS_FORGOTTEN = "leftovers_forgotten"

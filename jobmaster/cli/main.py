@@ -38,6 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "rescue": ("jobmaster.cli.commands.rescue:rescue_group", "Show lost buckets and their rescues."),
     "resume": ("jobmaster.cli.commands.pause:resume", "End a pause."),
+    "schedule": (
+        "jobmaster.cli.commands.schedule:schedule_group",
+        "Show, pause, resume, run and remove recurring jobs.",
+    ),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),

@@ -36,6 +36,7 @@ from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.schedules.schedules import Schedules
 from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
@@ -103,6 +104,8 @@ class Cluster:
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
         self._pausing = Pausing(settings, master, self.handlers, self._clock)
+        self.schedules = Schedules(self, master, settings, self._submit_checks)
+        """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False

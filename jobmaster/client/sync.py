@@ -40,6 +40,7 @@ from jobmaster.client.locks.sync_lock import SyncLock
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
+from jobmaster.client.schedules.sync import SyncSchedules
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
@@ -146,6 +147,8 @@ class SyncCluster:
         self._opener = opener
         self.handlers = handlers if handlers is not None else Handlers()
         self.job = self.handlers.job
+        self.schedules = SyncSchedules(self)
+        """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self._pid: int | None = None
         """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()
@@ -438,6 +441,9 @@ class SyncCluster:
     def once_actions(self) -> list[OnceView]:
         """See ``Cluster.once_actions``."""
         return self._call(lambda cluster: cluster.once_actions())
+
+    def _receipt(self, receipt: JobReceipt[Any]) -> SyncReceipt[Any]:
+        return SyncReceipt(self, receipt)
 
     # ------------------------------------------------------------ the thread behind
 

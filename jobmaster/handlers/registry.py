@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
@@ -13,6 +13,7 @@ from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
 from jobmaster.handlers.middleware import Around, check_around
 from jobmaster.handlers.once import OnceAction, once_action
 from jobmaster.handlers.options import JobOptions, check_name, checked_options
+from jobmaster.handlers.schedules import DeclaredSchedule, ScheduleOptions, When, declare
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
 from jobmaster.model.suggestion import did_you_mean
@@ -51,6 +52,9 @@ class Handlers:
         self._by_name: dict[str, Handler] = {}
         self._by_function: dict[Callable[..., Any], Handler] = {}
         self._once: dict[str, OnceAction] = {}
+        self._schedules: dict[str, DeclaredSchedule] = {}
+        self._bare: set[Callable[..., Any]] = set()
+        """Functions that ``every`` alone has declared."""
 
     # ------------------------------------------------------------ declaring
 
@@ -84,6 +88,11 @@ class Handlers:
         except InputError as error:
             raise ConfigError(error.message, hint=error.hint) from None
         _refuse_uncallable(function, name)
+        if function in self._bare:
+            raise ConfigError(
+                f"{_place(function)} is declared as a handler by @handlers.every already",
+                hint="write @handlers.every above @handlers.job, so that it finds the handler",
+            )
         taken = self._by_name.get(name)
         if taken is not None and taken.function is not function:
             raise ConfigError(
@@ -97,6 +106,61 @@ class Handlers:
         self._by_name[name] = handler
         self._by_function[function] = handler
         return handler
+
+    def every(
+        self,
+        when: When,
+        /,
+        *,
+        name: str | None = None,
+        args: Mapping[str, object] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[F], F]:
+        """Declare a schedule: the handler runs at these times, one job each, as long as an agent declares it.
+
+        ::
+
+            @handlers.every("0 3 * * *", zone="Europe/Berlin", misfire="last")
+            @handlers.job(name="reports.nightly")
+            async def nightly() -> None: ...
+
+        A function that is no handler yet becomes one, as with a bare ``@handlers.job``.
+
+        Args:
+            when: a cron expression of 5 fields, or of 6 with the second first; or an interval (``"5m"``, a timedelta,
+                seconds).
+            name: of the schedule in the cluster; the handler's name without it. Two schedules need two names.
+            args: the handler's arguments by name, checked here.
+            options: see ``ScheduleOptions``.
+
+        Raises:
+            ConfigError: the time, the arguments or an option cannot work, or the name is taken.
+        """
+
+        def scheduled(function: F) -> F:
+            handler = self._by_function.get(function)
+            if handler is None:
+                handler = self.add(function)
+                self._bare.add(function)
+            own = handler.name if name is None else name
+            try:
+                declared = declare(own, when, handler, args, options)
+            except InputError as error:
+                raise ConfigError(f"schedule {own!r}: {error.message}", hint=error.hint) from None
+            self._take_schedule(declared)
+            return function
+
+        return scheduled
+
+    def _take_schedule(self, declared: DeclaredSchedule) -> None:
+        taken = self._schedules.get(declared.name)
+        if taken is not None and taken != declared:
+            raise ConfigError(
+                f"two schedules are called {declared.name!r}: of handler {taken.handler!r} ({taken.expression}) and of "
+                f"handler {declared.handler!r} ({declared.expression})",
+                hint="give one of them another name: @handlers.every(..., name=...)",
+            )
+        self._schedules[declared.name] = declared
 
     def around(self, function: A) -> A:
         """Declare middleware: ``async def timed(ctx, run)``, which is run in place of each handler of this registry, and
@@ -144,7 +208,7 @@ class Handlers:
 
     def merge(self, other: Handlers) -> None:
         """Take over another registry's handlers, each with the lifespan and the middleware of the registry that declared it,
-        and its start-up actions; ``ConfigError`` when a name means different functions."""
+        its start-up actions and its schedules; ``ConfigError`` when a name means different functions or schedules."""
         for handler in other:
             taken = self._by_name.get(handler.name)
             if taken is not None and taken.function is not handler.function:
@@ -157,6 +221,8 @@ class Handlers:
             self._by_function[handler.function] = handler
         for action in other.once_actions:
             self._add_once(action)
+        for declared in other.schedules:
+            self._take_schedule(declared)
 
     # ------------------------------------------------------------ looking up
 
@@ -179,6 +245,11 @@ class Handlers:
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted(self._by_name)
+
+    @property
+    def schedules(self) -> list[DeclaredSchedule]:
+        """The schedules that are declared here, by name."""
+        return [self._schedules[name] for name in sorted(self._schedules)]
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name

@@ -28,6 +28,7 @@ from jobmaster.ports.client import (
     PlacementStore,
     Queries,
     Requests,
+    ScheduleMaster,
     StateQueries,
 )
 from jobmaster.ports.master import (
@@ -107,7 +108,7 @@ from jobmaster.ports.master_answers import (
     Written,
     WrittenPause,
 )
-from jobmaster.ports.schedules import FiringSchedules, NextUs, Schedules
+from jobmaster.ports.schedules import ClientSchedules, FiringSchedules, NextUs, Schedules
 from jobmaster.ports.store import (
     AcknowledgerStore,
     AntiEntropyStore,
@@ -167,6 +168,7 @@ __all__ = [
     "Claimed",
     "ClaimerStore",
     "ClientMaster",
+    "ClientSchedules",
     "ClientStore",
     "ConnectorMaster",
     "CopyOutcomes",
@@ -247,6 +249,7 @@ __all__ = [
     "RescuerMaster",
     "RowRef",
     "RunNowAnswer",
+    "ScheduleMaster",
     "ScheduleMove",
     "Schedules",
     "SentBefore",

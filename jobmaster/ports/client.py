@@ -17,6 +17,7 @@ from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
+from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -225,7 +226,17 @@ class PlacementMaster(Protocol):
     def onboarding(self) -> Release: ...
 
 
-class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, Protocol):
+class ScheduleMaster(Protocol):
+    """For the schedules of a client."""
+
+    @property
+    def queries(self) -> Queries: ...
+
+    @property
+    def schedules(self) -> ClientSchedules: ...
+
+
+class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, Protocol):
     """For clients."""
 
     @property

@@ -32,19 +32,8 @@ class FiringSchedules(Protocol):
         ...
 
 
-class Schedules(FiringSchedules, Protocol):
-    """Schedules, from their definition to their end."""
-
-    async def publish(
-        self,
-        agent_id: bytes,
-        source: ScheduleSource,
-        schedules: Sequence[Schedule],
-        next_us: NextUs,
-    ) -> list[str]:
-        """Definitions that an agent declares, all of one source; the names that were not put, because the definition of an
-        agent that started later, or of the API, stands."""
-        ...
+class ClientSchedules(Protocol):
+    """For people: definitions by the API, and what is done to schedules."""
 
     async def put(self, schedules: Sequence[Schedule], next_us: NextUs) -> list[str]:
         """Definitions by the API; the names that agents declare, of which nothing was put."""
@@ -83,4 +72,19 @@ class Schedules(FiringSchedules, Protocol):
         limit: int = 1000,
     ) -> list[ScheduleRow]:
         """Schedules in the order of their names."""
+        ...
+
+
+class Schedules(FiringSchedules, ClientSchedules, Protocol):
+    """Schedules, from their definition to their end."""
+
+    async def publish(
+        self,
+        agent_id: bytes,
+        source: ScheduleSource,
+        schedules: Sequence[Schedule],
+        next_us: NextUs,
+    ) -> list[str]:
+        """Definitions that an agent declares, all of one source; the names that were not put, because the definition of an
+        agent that started later, or of the API, stands."""
         ...

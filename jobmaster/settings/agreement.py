@@ -28,6 +28,7 @@ def common(settings: ClusterSettings) -> dict[str, object]:
     found["jobs.max_rescues"] = settings.jobs.max_rescues
     found["jobs.max_snoozes"] = settings.jobs.max_snoozes
     found["jobs.max_reassigns"] = settings.jobs.max_reassigns
+    found["zone"] = settings.zone
     return {key: value for key, value in found.items() if key not in _OWN}
 
 

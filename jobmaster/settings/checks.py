@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings
 from jobmaster.settings.problems import Origin, Problem
@@ -35,6 +36,8 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
         _check_buckets(name, agent, findings)
     _check_served(settings, findings)
     _check_handlers(settings, findings)
+    if settings.schedules or settings.zone != ClusterSettings().zone:
+        _check_schedules(settings, findings)
     _check_urls(settings, findings)
     _check_store_urls(settings, findings)
 
@@ -109,6 +112,21 @@ def _check_handlers(settings: ClusterSettings, findings: Findings) -> None:
             message = f'"{handler}" is listed twice (first as handlers[{seen[handler]}])'
             findings.warnings.append(Problem(findings.place_of(path, "handlers"), path, message))
         seen.setdefault(handler, at)
+
+
+def _check_schedules(settings: ClusterSettings, findings: Findings) -> None:
+    # Imported here: most configurations have no schedule, and the supervisor stays small.
+    from jobmaster.settings.schedules import declared_schedule, schedule_defaults, zone_problem
+
+    if wrong := zone_problem(settings.zone):
+        findings.problems.append(Problem(findings.place_of("zone"), "zone", wrong.message, wrong.hint))
+        return
+    for name, schedule in settings.schedules.items():
+        path = join_path("schedules", name)
+        try:
+            declared_schedule(name, schedule).resolve(schedule_defaults(settings))
+        except InputError as error:
+            findings.problems.append(Problem(findings.place_of(path), path, error.message, error.hint))
 
 
 def _check_store_urls(settings: ClusterSettings, findings: Findings) -> None:

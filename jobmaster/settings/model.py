@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, field
 
 from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
+from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 PositiveSeconds = Annotated[float, Meta(gt=0.0)]
@@ -383,6 +384,44 @@ class Observability(Section, frozen=True, kw_only=True):
     """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
 
 
+class ScheduleSettings(Section, frozen=True, kw_only=True):
+    """One schedule; agents declare it as they declare those of the code."""
+
+    handler: str | None = None
+    """Name of the handler that runs."""
+    every: str | None = None
+    """Cron expression of 5 fields, or of 6 with the second first (``"0 3 * * *"``); or an interval such as ``5m``."""
+    zone: str | None = None
+    """IANA time zone of the cron expression; null means the zone of the cluster."""
+    args: str = "{}"
+    """Arguments of the handler, as a JSON object."""
+    start: str | None = None
+    """No fire before this time (ISO 8601 with zone); the first fire of an interval."""
+    end: str | None = None
+    """No fire after this time (ISO 8601 with zone)."""
+    jitter_seconds: Seconds = 0.0
+    """Each job is due up to this much after its nominal time."""
+    misfire: Misfire = Misfire.LAST
+    """Fires that nothing could decide in time: ``skip`` them, make up for the ``last``, or for ``all`` up to
+    ``misfire_max``."""
+    misfire_max: Annotated[int, Meta(ge=1, le=MISFIRE_MAX_LIMIT)] = 10
+    """Most fires that ``all`` makes up for, or that wait with ``overlap: queue``."""
+    overlap: Overlap = Overlap.SKIP
+    """A fire while a job of an earlier fire has not ended: ``skip``, ``queue``, ``parallel``, ``cancel_previous``."""
+    tags: list[str] = field(default_factory=list)
+    """Tags of the schedule and of its jobs."""
+    priority: PriorityLabel | None = None
+    """Priority of its jobs; null means the handler's."""
+    lane: Name | None = None
+    """Lane of its jobs; null means the handler's."""
+    timeout_seconds: PositiveSeconds | None = None
+    """How long one attempt may run; null means the handler's."""
+    max_attempts: PositiveCount | None = None
+    """Number of attempts, including the first; null means the handler's."""
+    expires_seconds: PositiveSeconds | None = None
+    """A job that has not started this long after its due time ends as EXPIRED."""
+
+
 class ClusterSettings(Section, frozen=True, kw_only=True):
     """All settings of one cluster. ``ClusterSettings()`` is a working embedded cluster."""
 
@@ -398,6 +437,10 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """Kinds of agents by name."""
     handlers: list[HandlerPath] = field(default_factory=list)
     """Python module paths that declare handlers, ``package.module`` or ``package.module:attribute``."""
+    zone: Annotated[str, Meta(min_length=1)] = "UTC"
+    """IANA time zone of schedules with a cron expression and no zone of their own, such as ``Europe/Berlin``."""
+    schedules: dict[Name, ScheduleSettings] = field(default_factory=dict)
+    """Schedules by name, beside those that handlers declare with ``@handlers.every``."""
     thresholds: Thresholds = Thresholds()
     """Where jobs wait, and in batches of which size they move."""
     leases: Leases = Leases()

@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobmaster.testing.context import job_context
     from jobmaster.testing.drained import Drained
+    from jobmaster.testing.due_fires import DueFire
     from jobmaster.testing.embedded.cluster import RealCluster
     from jobmaster.testing.jobs import Jobs
     from jobmaster.testing.run_handler import run_handler, run_handler_async
     from jobmaster.testing.submitted_jobs import SubmittedJob
 
-__all__ = ["Drained", "Jobs", "RealCluster", "SubmittedJob", "job_context", "run_handler", "run_handler_async"]
+__all__ = [
+    "Drained",
+    "DueFire",
+    "Jobs",
+    "RealCluster",
+    "SubmittedJob",
+    "job_context",
+    "run_handler",
+    "run_handler_async",
+]
 
 _MODULE_OF = {
     "Drained": "jobmaster.testing.drained",
+    "DueFire": "jobmaster.testing.due_fires",
     "Jobs": "jobmaster.testing.jobs",
     "RealCluster": "jobmaster.testing.embedded.cluster",
     "SubmittedJob": "jobmaster.testing.submitted_jobs",

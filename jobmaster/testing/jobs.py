@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from jobmaster import wiring
@@ -17,6 +17,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.drained import Drained, seconds_of
+from jobmaster.testing.due_fires import DueFire, fires_between
 from jobmaster.testing.memory.agent import GivenByTest
 from jobmaster.testing.memory.cluster import MemoryCluster, MemoryJobs
 from jobmaster.testing.registries import FoundHandlers
@@ -169,6 +170,21 @@ class Jobs:
         found = [job for job in self.all_submitted() if wanted.matches(job)]
         if found:
             raise AssertionError(f"{wanted} was submitted; {listed(found)}")
+
+    # ------------------------------------------------------------ schedules
+
+    def fires_between(self, start: datetime, end: datetime, name: str | None = None) -> list[DueFire]:
+        """The fires of the schedules that the tested code declares, after ``start`` and up to ``end``, in order. None of them
+        happens by itself in a test; ``await jobs.cluster.schedules.run(name)`` makes the job of one.
+
+        Args:
+            start, end: aware datetimes.
+            name: of one schedule; ``None``: all.
+
+        Raises:
+            InputError: a naive datetime, more than 10,000 fires, or no schedule of that name.
+        """
+        return fires_between(self.memory.settings, self.memory.handlers, start, end, name)
 
     # ------------------------------------------------------------ running them
 

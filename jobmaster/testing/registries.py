@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from jobmaster.handlers import Handler, Handlers
+from jobmaster.handlers.schedules import DeclaredSchedule
 from jobmaster.model.errors import UnknownHandler
 
 _HINT = (
@@ -54,6 +55,13 @@ class FoundHandlers(Handlers):
     def names(self) -> list[str]:
         """All names, sorted."""
         return sorted({handler.name for handler in self})
+
+    @property
+    def schedules(self) -> list[DeclaredSchedule]:
+        """The schedules of all of them, by name."""
+        found = {one.name: one for registry in self._registries for one in registry.schedules}
+        found.update((one.name, one) for one in super().schedules)
+        return [found[name] for name in sorted(found)]
 
     def _of(self, function: Callable[..., Any]) -> Handler | None:
         found = super().of(function)

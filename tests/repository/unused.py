@@ -34,8 +34,6 @@ PUBLIC = ("jobmaster/__init__.py", "jobmaster/testing/__init__.py")
 ALLOWED = {
     "tcp_dsn": "programs that measure an embedded server over TCP call it",
     "tcp_url": "programs that measure an embedded server over TCP call it",
-    "JITTER_SECONDS_MAX": "declarations of schedules check it",
-    "upcoming_us": "clients of schedules call it",
     "JobMasterConfig": "Django finds it in jobmaster.django.apps",
 }
 """Names that nothing in the product uses, and why they stay. A handful at most."""

@@ -133,13 +133,14 @@ def _plan_settings(
 
 
 def _check_before_start(settings: ClusterSettings, key: str) -> None:
-    """Report once, before the start, errors that each child would meet: handlers that cannot be imported, missing embedded
-    servers, a pooler in the way, ports in use."""
+    """Report once, before the start, errors that each child would meet: handlers that cannot be imported, schedules that
+    cannot work, missing embedded servers, a pooler in the way, ports in use."""
     from jobmaster.handlers import load_handlers
+    from jobmaster.settings.schedules import declared_schedules
     from jobmaster.wiring import addresses, direct_dsn
     from jobmaster_agents.http_server import check_ports
 
-    load_handlers(settings.handlers)
+    declared_schedules(settings, load_handlers(settings.handlers))
     addresses(settings)
     direct_dsn(settings)
     check_ports(settings, key, settings.agents[key].processes)

@@ -124,12 +124,14 @@ def _status_lines(found: ClusterStatus) -> list[str]:
 def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
     from jobmaster.handlers import load_handlers
     from jobmaster.settings.masking import mask_secrets
+    from jobmaster.settings.schedules import declared_schedules
     from jobmaster.wiring import addresses
 
     settings = invocation.settings
     if not settings.handlers and not modules:
         modules = (DEMO_HANDLERS,)
-    load_handlers([*settings.handlers, *modules])  # an error in them is reported before the servers start
+    handlers = load_handlers([*settings.handlers, *modules])  # an error in them is reported before the servers start
+    declared_schedules(settings, handlers)
     with _servers(invocation):
         _migrate(invocation)
         where = addresses(settings)

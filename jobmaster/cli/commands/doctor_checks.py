@@ -35,6 +35,8 @@ LOSSES_DAYS = 7
 LOSSES_MAX = 1000
 LOOK_JOBS = 1000
 """Number of jobs of each lane and priority, the oldest first, whose handlers are checked."""
+DECISION_LATE_SECONDS = 60.0
+"""A fire is decided ahead of its time, so one that is decided this much too late may be a misfire."""
 _NAMES_MAX = 3
 _SETTLED_SECONDS = 30.0
 """A bucket younger than this may not have been opened in its store yet, or its loss may not be known."""
@@ -161,6 +163,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _clocks(settings, alive),
         _handlers(alive, waiting),
         _runnable(waiting, server["now_us"]),
+        _schedules(await reader.report("schedules")),
         _served(buckets, held),
         _overdue(held, paused.pauses),
         await _paused(settings, reader, paused, server["now_us"]),
@@ -261,6 +264,20 @@ def _runnable(waiting: Sequence[_Waiting], now_us: int) -> Finding:
     ]
     detail += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
     return Finding("jobs.handlers", FAIL, "; ".join(detail), without[0].cause.remedy)
+
+
+def _schedules(rows: Sequence[Mapping[str, Any]]) -> Finding:
+    """Whether each schedule that fires has an agent with its handler, and a leader that decides its fires."""
+    if unserved := [row for row in rows if not row["served"]]:
+        detail = [f"{row['name']} runs {row['handler']!r}" for row in unserved[:_NAMES_MAX]]
+        detail += [f"and {len(unserved) - _NAMES_MAX} more"] if len(unserved) > _NAMES_MAX else []
+        fix = "start an agent with this handler, or jobmaster schedule remove NAME"
+        return Finding("schedules", FAIL, f"no living agent has the handler: {'; '.join(detail)}", fix)
+    if late := [row for row in rows if row["late_seconds"] > DECISION_LATE_SECONDS]:
+        worst = max(late, key=lambda row: float(row["late_seconds"]))
+        detail_late = f"{len(late)} wait for a decision, {worst['name']} for {rounded_duration(worst['late_seconds'])}"
+        return Finding("schedules", WARN, detail_late, "is there a leader? See agents.leader and the leader's log")
+    return Finding("schedules", OK, f"{len(rows)} schedule(s) fire, each with an agent that has its handler")
 
 
 def _at_least(jobs: int) -> str:

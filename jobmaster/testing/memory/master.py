@@ -20,6 +20,7 @@ from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBe
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
+from jobmaster.testing.memory.schedules import MemorySchedules
 
 
 class MemoryMaster:
@@ -32,6 +33,7 @@ class MemoryMaster:
     def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
         self._rows = rows
         self._handlers = handlers
+        self.schedules = MemorySchedules(rows, handlers)
 
     @property
     def intake(self) -> MemoryMaster:
@@ -110,13 +112,7 @@ class MemoryMaster:
         """A job that waits is CANCELLED, one that runs gets a flag."""
         with self._rows.lock:
             job = self._rows.jobs.get(job_id)
-            if job is None:
-                return None
-            if job.waits or job.state is JobState.WAITING:
-                job.state = JobState.CANCELLED
-            elif not job.state.final:
-                job.cancel_requested = True
-            return job.state
+            return None if job is None else job.cancel()
 
     async def confirm(
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str

@@ -17,6 +17,7 @@ from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, JobSta
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseKind
+from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.locks import MemoryLocks
 
@@ -147,6 +148,14 @@ class MemoryJob:
         if self.cancel_requested:
             self.state = JobState.CANCELLED
 
+    def cancel(self) -> JobState:
+        """Cancel it: one that waits ends, one that runs gets a request; its state after that."""
+        if self.waits or self.state is JobState.WAITING:
+            self.state = JobState.CANCELLED
+        elif not self.state.final:
+            self.cancel_requested = True
+        return self.state
+
     def lapse(self, until_us: int) -> None:
         """A run that was not confirmed in time has failed."""
         lapsed = self.unconfirmed
@@ -216,6 +225,10 @@ class MemoryRows:
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
         self.locks = MemoryLocks(self.clock)
+        self.schedules: dict[str, ScheduleRow] = {}
+        """By name: those of the API, and those of the code that were changed."""
+        self.fires: dict[str, list[Fire]] = {}
+        """Schedule -> its fires, in order."""
         self.owner = new_id()
         self.buckets: dict[bytes, Bucket] = {}
         self.serve(settings)

@@ -19,6 +19,7 @@ EXPLAINING = {
     "docs/operations.md": "operations",
     "docs/pipeline.md": "pipeline",
     "docs/pydantic.md": "pydantic",
+    "docs/schedules.md": "schedules",
     "docs/transactions.md": "transactions",
 }
 """Pages that explain with fragments -> prelude with what the fragments need."""

@@ -89,7 +89,7 @@ def test_a_table_entry_with_a_dash_is_matched_by_an_underscore(load: Load) -> No
         ({"JOBMASTER_CONFG": "x"}, '(did you mean "JOBMASTER_CONFIG"?)'),
         ({"JOBMASTER_": "x"}, "no setting and no known variable is called JOBMASTER_"),
         ({"JOBMASTER_CLUSTER__X": "x"}, "no setting"),
-        ({"JOBMASTER_ZZZZZZZZZZZZ": "x"}, "(settings are JOBMASTER_<SECTION>__<KEY>"),
+        ({"JOBMASTER_XXXXXXXXXXXX": "x"}, "(settings are JOBMASTER_<SECTION>__<KEY>"),
         (
             {"JOBMASTER_LEASES__LEASE": "5min"},
             "environment JOBMASTER_LEASES__LEASE: leases.lease: expected a duration such as 30s, 5m, 250ms, 1h30m or a "

@@ -1,0 +1,251 @@
+"""``cluster.schedules``: definitions of recurring jobs, and what a person does to them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.submitter import SubmitChecks
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_fire_headers
+from jobmaster.handlers import Call
+from jobmaster.handlers.call import parts
+from jobmaster.handlers.schedules import ScheduleOptions, When, check_schedule_name, declare_encoded
+from jobmaster.model.errors import Conflict, InputError, NotFound
+from jobmaster.model.ids import text
+from jobmaster.model.job import Durability
+from jobmaster.model.job_view import moment
+from jobmaster.model.schedule import FireOutcome, ScheduleRow, ScheduleSource
+from jobmaster.model.schedule_view import FireView, ScheduleView, fire_view, view_of
+from jobmaster.model.suggestion import did_you_mean
+from jobmaster.ports import ScheduleMaster
+from jobmaster.rules.recurrence import next_fire_us, upcoming_us
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.schedules import schedule_defaults
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+
+PAGE = 1000
+"""Schedules of one statement."""
+FIRES_MAX = 1000
+"""Fires that one call computes or reads."""
+CHANGES_MAX = 5
+"""Changes of a schedule by others that one call overtakes."""
+ACTOR = "client"
+
+
+class Schedules:
+    """The schedules of a cluster. Made by ``Cluster``.
+
+    ::
+
+        await cluster.schedules.put("nightly", "0 3 * * *", call(report, "yesterday"), zone="Europe/Berlin")
+        await cluster.schedules.pause("nightly", reason="audit")
+    """
+
+    def __init__(
+        self, cluster: Cluster, master: ScheduleMaster, settings: ClusterSettings, checks: SubmitChecks
+    ) -> None:
+        self._cluster = cluster
+        self._master = master
+        self._settings = settings
+        self._checks = checks
+
+    @property
+    def _lookup(self) -> HandlerLookup:
+        return self._checks.handler_lookup
+
+    # ------------------------------------------------------------ definitions
+
+    async def put(
+        self,
+        name: str,
+        when: When,
+        handler: Call[Any] | Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleView:
+        """Store a schedule under a name, new or in place of the one that is there. It lives until it is removed.
+
+        A change takes effect at once: jobs of the old definition that are made already and whose time lies ahead are
+        cancelled. A pause stays.
+
+        Args:
+            name: of the schedule in the cluster.
+            when: a cron expression, a timedelta, a duration such as ``"5m"``, or seconds.
+            handler: the call to be made; or the declared function or its name, and ``args``.
+            options: see ``ScheduleOptions``.
+
+        Raises:
+            InputError: it could never work (name, time, zone, handler, arguments, options); nothing was stored.
+            Conflict: agents declare a schedule of this name.
+            OutcomeUnknown: call it again.
+        """
+        if isinstance(handler, Call):
+            handler, args = parts(handler, args)
+        try:
+            resolved = await self._lookup.find(handler, allow_unregistered=False)
+            data = self._checks.encode(resolved, args)
+            if resolved.handler is None:
+                await self._lookup.check(resolved, data, allow_unregistered=False)
+            declared = declare_encoded(name, when, resolved.name, data, options)._replace(
+                handler_lane=resolved.lane, handler_priority=resolved.priority, source=ScheduleSource.API
+            )
+            definition = declared.resolve(schedule_defaults(self._settings))
+            if next_fire_us(definition, await self._master.queries.now_us()) is None:
+                raise InputError(f"{definition.expression!r} never fires from now on", hint="give a later 'end'")
+        except InputError as error:
+            raise type(error)(f"schedule {name!r}: {error.message}", hint=error.hint) from None
+        if await self._master.schedules.put([definition], next_fire_us):
+            raise Conflict(
+                f"schedule {name!r} is declared by agents, in their code or configuration",
+                hint="change it there, or give this one another name",
+            )
+        return await self.get(name)
+
+    async def get(self, name: str) -> ScheduleView:
+        """One schedule, a retired one included; ``NotFound`` when there is none of this name."""
+        return view_of(await self._row(name))
+
+    async def list(self, *, tag: str | None = None, retired: bool = False) -> builtins.list[ScheduleView]:
+        """Schedules in the order of their names.
+
+        Args:
+            tag: only those with this tag.
+            retired: those that were removed, or that no living agent declares any more, too.
+        """
+        return [view_of(row) for row in await self._pages(tag=tag, retired=retired)]
+
+    # ------------------------------------------------------------ what a person does
+
+    async def pause(
+        self, name: str | None = None, *, tag: str | None = None, reason: str = "", actor: str = ACTOR
+    ) -> builtins.list[str]:
+        """Pause a schedule, or all with a tag: nothing of them fires until ``resume``. Jobs that were made ahead of their
+        time are cancelled. What falls into the pause is not made up for.
+
+        Args:
+            name, tag: one of the two.
+
+        Returns: the names of those that were paused now.
+
+        Raises:
+            NotFound: there is no schedule of that name, or none with that tag.
+        """
+        await self._rows(name, tag)
+        return await self._master.schedules.pause(None if name is None else [name], tag, actor, reason)
+
+    async def resume(
+        self, name: str | None = None, *, tag: str | None = None, actor: str = ACTOR
+    ) -> builtins.list[str]:
+        """End the pause of a schedule, or of all with a tag; the next nominal time after now is the first that fires.
+
+        Returns: the names of those that were resumed now. Raises as ``pause``.
+        """
+        rows = [row for row in await self._rows(name, tag) if row.paused_us is not None]
+        return await self._master.schedules.resume(rows, next_fire_us, actor) if rows else []
+
+    async def remove(
+        self, name: str | None = None, *, tag: str | None = None, actor: str = ACTOR
+    ) -> builtins.list[str]:
+        """Retire a schedule, or all with a tag, and cancel its jobs whose time lies ahead. What runs may end.
+
+        One that agents declare comes back when an agent is started that declares it: take it out of the code, or pause it.
+
+        Returns: the names of those that were removed now. Raises as ``pause``.
+        """
+        await self._rows(name, tag)
+        return await self._master.schedules.remove(None if name is None else [name], tag, actor)
+
+    async def run(self, name: str, *, actor: str = ACTOR) -> JobReceipt[Any]:
+        """Fire a schedule now, beside its recurrence, also while it is paused. Its overlap rule counts.
+
+        Returns: the receipt of the job.
+
+        Raises:
+            NotFound: there is no schedule of that name.
+            Conflict: it is retired; or a job of an earlier fire has not ended and the rule is ``skip`` or ``queue``.
+        """
+        job_id = new_id()
+        for _ in range(CHANGES_MAX):
+            row = await self._row(name)
+            if row.retired_us is not None:
+                raise Conflict(f"schedule {name!r} is retired: {row.retired_reason}", hint="declare or put it again")
+            now_us = await self._master.queries.now_us()
+            headers = encode_fire_headers(row.schedule, now_us, now_us)
+            answer = await self._master.schedules.run_now(row, job_id, now_us, headers, actor)
+            if answer is not None and answer.outcome is FireOutcome.FIRED:
+                await self._cluster._hint_after_commit(answer.lane, answer.priority)
+                return JobReceipt(self._cluster, job_id, Durability.MASTER, None, False, False)
+            if answer is not None:
+                blocking = "of an earlier fire" if answer.previous is None else text(answer.previous)
+                raise Conflict(
+                    f"schedule {name!r} was not run: job {blocking} has not ended, and its overlap rule is "
+                    f"{row.schedule.overlap.value}",
+                    hint="wait for that job, or cancel it",
+                )
+        raise Conflict(f"schedule {name!r} was changed again and again meanwhile", hint="try again")
+
+    # ------------------------------------------------------------ times
+
+    async def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
+        """The next nominal times of a schedule (aware, UTC), also of a paused one; fewer when it ends before.
+
+        Args:
+            count: 1 to 1000.
+
+        Raises:
+            NotFound: there is no schedule of that name.
+        """
+        row = await self._row(name)
+        found = upcoming_us(row.schedule, await self._master.queries.now_us(), _bounded(count))
+        return [at for us in found if (at := moment(us)) is not None]
+
+    async def fires(self, name: str, *, limit: int = 50) -> builtins.list[FireView]:
+        """The newest decided fires of a schedule: with a job, skipped or missed.
+
+        Raises:
+            NotFound: there is no schedule of that name.
+        """
+        await self._row(name)
+        return [fire_view(fire) for fire in await self._master.schedules.fires(name, _bounded(limit))]
+
+    async def _row(self, name: str) -> ScheduleRow:
+        check_schedule_name(name)
+        rows = await self._master.schedules.list(names=[name], retired=True, limit=1)
+        if not rows:
+            near = did_you_mean(name, [row.schedule.name for row in await self._pages()])
+            raise NotFound(f"there is no schedule {name!r}", hint=near)
+        return rows[0]
+
+    async def _rows(self, name: str | None, tag: str | None) -> builtins.list[ScheduleRow]:
+        """Those that are named, by name or by tag."""
+        if (name is None) == (tag is None):
+            raise InputError("name one schedule, or a tag")
+        if name is not None:
+            return [await self._row(name)]
+        rows = await self._pages(tag=tag)
+        if not rows:
+            raise NotFound(f"there is no schedule with the tag {tag!r}")
+        return rows
+
+    async def _pages(self, *, tag: str | None = None, retired: bool = False) -> builtins.list[ScheduleRow]:
+        found: builtins.list[ScheduleRow] = []
+        while True:
+            after = found[-1].schedule.name if found else ""
+            page = await self._master.schedules.list(tag=tag, retired=retired, after=after, limit=PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+
+def _bounded(count: object) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= FIRES_MAX:
+        raise InputError(f"the number of fires must be from 1 to {FIRES_MAX}, not {count!r}")
+    return count

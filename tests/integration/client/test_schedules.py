@@ -1,0 +1,175 @@
+"""``cluster.schedules`` on a real master: definitions, what people do to them, and the operator's log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from jobmaster.model.errors import Conflict, InputError, NotFound
+from jobmaster.model.job import JobState
+from jobmaster.model.schedule import Overlap, Schedule, ScheduleSource
+from jobmaster.model.schedule_view import ScheduleState
+from jobmaster.rules.recurrence import next_fire_us
+from tests.integration.client.fixture import ClientFixture
+
+ARGS = {"path": "a.png"}
+
+
+async def test_a_schedule_is_stored_as_it_was_put(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    view = await schedules.put(
+        "nightly",
+        "0 3 * * *",
+        "images.resize",
+        ARGS,
+        zone="Europe/Berlin",
+        tags=["reports"],
+        overlap="queue",
+        jitter="1m",
+        priority="low",
+    )
+    assert view == await schedules.get("nightly")
+    assert (view.state, view.source, view.handler, view.arguments) == (
+        ScheduleState.ACTIVE,
+        "api",
+        "images.resize",
+        ARGS,
+    )
+    assert (view.expression, view.zone, view.overlap, view.tags) == (
+        "0 3 * * *",
+        "Europe/Berlin",
+        Overlap.QUEUE,
+        ("reports",),
+    )
+    assert (view.definition.jitter_seconds, view.priority.label, view.headers.tags) == (60.0, "low", ("reports",))
+    upcoming = await schedules.next("nightly", 3)
+    assert view.next_at == upcoming[0] > datetime.now(UTC)
+    assert [one.name for one in await schedules.list()] == ["nightly"]
+
+
+async def test_nothing_is_stored_when_a_definition_is_refused(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    for when, handler, options in (
+        ("0 0 30 2 *", "images.resize", {}),
+        ("5m", "images.resize", {"zone": "Europe/Berlin"}),
+        ("0 3 * * *", "images.resize", {"zone": "Europe/Berlim"}),
+        ("0 3 * * *", "nothing", {}),
+        ("0 3 * * *", "images.resize", {"end": datetime.now(UTC) - timedelta(days=1)}),
+        (0.5, "images.resize", {}),
+    ):
+        with pytest.raises(InputError, match="schedule 'x': "):
+            await schedules.put("x", when, handler, ARGS, **options)
+    with pytest.raises(InputError, match=r"schedule 'x': .*argument"):
+        await schedules.put("x", "5m", "images.resize", {"pth": 1})
+    with pytest.raises(InputError, match="the name of a schedule is empty"):
+        await schedules.put("", "5m", "images.resize", ARGS)
+    assert await schedules.list(retired=True) == []
+
+
+async def test_a_schedule_that_agents_declare_is_not_replaced(client: ClientFixture) -> None:
+    declared = Schedule(name="nightly", handler="images.resize", expression="300s", args=b'{"path":"a.png"}')
+    kept = await client.master.schedules.publish(client.agent.id, ScheduleSource.CODE, [declared], next_fire_us)
+    assert kept == []
+    with pytest.raises(Conflict, match="schedule 'nightly' is declared by agents"):
+        await client.cluster.schedules.put("nightly", "6m", "images.resize", ARGS)
+    assert (await client.cluster.schedules.get("nightly")).expression == "300s"
+
+
+async def test_an_agent_declares_its_code_and_its_configuration(client: ClientFixture) -> None:
+    """The second source does not take the names of the first away."""
+    for source, name in ((ScheduleSource.CODE, "one"), (ScheduleSource.YAML, "two")):
+        declared = Schedule(name=name, handler="images.resize", expression="300s", args=b'{"path":"a.png"}')
+        await client.master.schedules.publish(client.agent.id, source, [declared], next_fire_us)
+    await client.master.schedules.retire_undeclared(0.0)
+    assert await client.master.schedules.retire_undeclared(0.0) == []
+    assert [(one.name, one.source) for one in await client.cluster.schedules.list()] == [
+        ("one", "code"),
+        ("two", "yaml"),
+    ]
+
+
+async def test_pause_and_resume_by_tag(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    for name in ("one", "two", "three"):
+        await schedules.put(name, "5m", "images.resize", ARGS, tags=["few"] if name != "three" else [])
+    assert await schedules.pause(tag="few", reason="stocktaking", actor="ann") == ["one", "two"]
+    paused = await schedules.get("one")
+    assert (paused.state, paused.paused_by, paused.paused_reason) == (ScheduleState.PAUSED, "ann", "stocktaking")
+    assert paused.paused_at is not None
+    assert await schedules.pause("one") == [], "it was paused before"
+    changed = await schedules.put("one", "6m", "images.resize", ARGS, tags=["few"])
+    assert (changed.state, changed.expression) == (ScheduleState.PAUSED, "360s"), "a new definition ends no pause"
+    assert await schedules.resume(tag="few") == ["one", "two"]
+    resumed = await schedules.get("one")
+    assert resumed.state is ScheduleState.ACTIVE
+    assert resumed.next_at is not None
+    assert resumed.next_at > datetime.now(UTC)
+
+
+async def test_run_makes_a_job_that_the_overlap_rule_allows(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("often", "1d", "images.resize", ARGS, tags=["t"])
+    receipt = await schedules.run("often")
+    job = await client.cluster.get(receipt)
+    assert (job.handler, job.arguments, job.tags) == ("images.resize", ARGS, ("t",))
+    with pytest.raises(Conflict, match=f"job {receipt.id} has not ended, and its overlap rule is skip"):
+        await schedules.run("often")
+    await client.cluster.cancel(receipt)
+    await schedules.pause("often")
+    again = await schedules.run("often")
+    assert again.id != receipt.id, "a paused schedule runs on request"
+    assert {fire.job_id for fire in await schedules.fires("often") if fire.manual} >= {again.id}
+
+
+async def test_remove_ends_it_and_a_new_definition_begins_again(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("often", "5m", "images.resize", ARGS)
+    assert await schedules.remove("often", actor="ann") == ["often"]
+    retired = await schedules.get("often")
+    assert (retired.state, retired.retired_reason, retired.next_at) == (ScheduleState.RETIRED, "removed by ann", None)
+    assert await schedules.list() == []
+    with pytest.raises(Conflict, match="schedule 'often' is retired: removed by ann"):
+        await schedules.run("often")
+    assert (await schedules.put("often", "5m", "images.resize", ARGS)).state is ScheduleState.ACTIVE
+
+
+async def test_a_page_is_no_limit_of_the_list(client: ClientFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmaster.client.schedules.schedules.PAGE", 2)
+    schedules = client.cluster.schedules
+    names = [f"s{n}" for n in range(5)]
+    for name in names:
+        await schedules.put(name, "5m", "images.resize", ARGS)
+    assert [one.name for one in await schedules.list()] == names
+
+
+async def test_an_unknown_name_gets_a_suggestion(client: ClientFixture) -> None:
+    await client.cluster.schedules.put("nightly", "5m", "images.resize", ARGS)
+    for act in (client.cluster.schedules.get, client.cluster.schedules.run, client.cluster.schedules.pause):
+        with pytest.raises(NotFound, match=r"there is no schedule 'nightyl' .*did you mean 'nightly'"):
+            await act("nightyl")
+
+
+async def test_each_act_leaves_a_line_in_the_operators_log(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("often", "5m", "images.resize", ARGS)
+    await schedules.pause("often", actor="ann", reason="why")
+    await schedules.resume("often", actor="ann")
+    await client.cluster.cancel(await schedules.run("often", actor="ann"))
+    await schedules.remove("often", actor="ann")
+    connection = await client.connect()
+    try:
+        rows = await connection.fetch(
+            "SELECT action FROM operator_log WHERE actor = 'ann' AND subject = 'often' ORDER BY at"
+        )
+    finally:
+        await connection.close()
+    assert [row["action"] for row in rows] == ["schedule pause", "schedule resume", "schedule run", "schedule remove"]
+
+
+async def test_a_final_state_of_the_job_frees_the_schedule(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("often", "1d", "images.resize", ARGS)
+    first = await schedules.run("often")
+    assert await client.cluster.cancel(first) is JobState.CANCELLED
+    assert (await schedules.run("often")).id != first.id

@@ -1,0 +1,130 @@
+"""Schedules in tests of applications: fires are computed, a schedule runs on request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from jobmaster import Conflict, Handlers, InputError, NotFound, call
+from jobmaster.model.job import JobState
+from jobmaster.model.schedule_view import ScheduleState
+from jobmaster.testing import Jobs
+
+handlers = Handlers()
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@handlers.every("30 2 * * *", zone="Europe/Berlin", tags=["reports"])
+@handlers.job(name="nightly")
+async def nightly(region: str = "all") -> str:
+    return f"report of {region}"
+
+
+@handlers.every("8h", name="refresh.eu", args={"region": "eu"}, overlap="cancel_previous")
+@handlers.job(name="refresh")
+async def refresh(region: str) -> None: ...
+
+
+@pytest.fixture
+def jobmaster_handlers() -> Handlers:
+    return handlers
+
+
+def test_fires_are_computed(jobs: Jobs) -> None:
+    start = datetime(2026, 3, 28, tzinfo=BERLIN)
+    fires = jobs.fires_between(start, start + timedelta(days=2), "nightly")
+    assert [fire.at.astimezone(BERLIN).strftime("%d %H:%M") for fire in fires] == ["28 02:30", "29 03:00"]
+    assert (fires[0].handler, fires[0].arguments) == ("nightly", {})
+    every = jobs.fires_between(start, start + timedelta(hours=10))
+    assert [(fire.schedule, fire.arguments) for fire in every] == [
+        ("refresh.eu", {"region": "eu"}),
+        ("nightly", {}),
+        ("refresh.eu", {"region": "eu"}),
+    ]
+
+
+def test_a_range_that_makes_no_sense_is_refused(jobs: Jobs) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    with pytest.raises(InputError, match="more than 10000 fires"):
+        jobs.fires_between(start, start + timedelta(days=10_000))
+    with pytest.raises(InputError, match=r"no schedule 'nightyl' is declared .*did you mean 'nightly'"):
+        jobs.fires_between(start, start + timedelta(days=1), "nightyl")
+    with pytest.raises(InputError, match="naive datetime"):
+        jobs.fires_between(datetime(2026, 1, 1), start)  # noqa: DTZ001
+
+
+async def test_a_schedule_runs_on_request(jobs: Jobs) -> None:
+    receipt = await jobs.cluster.schedules.run("nightly")
+    assert not (await jobs.cluster.state(receipt)).final, "a fire ran by itself"
+    with pytest.raises(Conflict, match=f"job {receipt.id} has not ended"):
+        await jobs.cluster.schedules.run("nightly")
+    assert (await jobs.drain()).succeeded == 1
+    assert await receipt.result(timeout=5) == "report of all"
+    assert (await jobs.cluster.get(receipt)).tags == ("reports",)
+    (fire,) = await jobs.cluster.schedules.fires("nightly")
+    assert (fire.job_id, fire.manual) == (receipt.id, True)
+
+
+async def test_cancel_previous_cancels_the_job_before(jobs: Jobs) -> None:
+    first = await jobs.cluster.schedules.run("refresh.eu")
+    second = await jobs.cluster.schedules.run("refresh.eu")
+    await jobs.drain()
+    assert [await jobs.cluster.state(one) for one in (first, second)] == [JobState.CANCELLED, JobState.SUCCEEDED]
+
+
+async def test_schedules_are_put_listed_paused_and_removed(jobs: Jobs) -> None:
+    schedules = jobs.cluster.schedules
+    view = await schedules.put(
+        "customer.17", "0 6 * * mon", call(refresh, "us"), zone="Europe/Berlin", tags=["customer"]
+    )
+    assert (view.state, view.source, view.arguments) == (ScheduleState.ACTIVE, "api", {"region": "us"})
+    assert [one.name for one in await schedules.list()] == ["customer.17", "nightly", "refresh.eu"]
+    assert [one.name for one in await schedules.list(tag="customer")] == ["customer.17"]
+    assert await schedules.pause("customer.17", reason="holidays") == ["customer.17"]
+    paused = await schedules.get("customer.17")
+    assert (paused.state, paused.paused_reason, paused.next_at) == (ScheduleState.PAUSED, "holidays", None)
+    assert all(at.astimezone(BERLIN).weekday() == 0 for at in await schedules.next("customer.17", 3))
+    assert await schedules.resume(tag="customer") == ["customer.17"]
+    assert await schedules.remove("customer.17") == ["customer.17"]
+    assert [one.name for one in await schedules.list()] == ["nightly", "refresh.eu"]
+    assert (await schedules.get("customer.17")).state is ScheduleState.RETIRED
+    with pytest.raises(Conflict, match="is retired"):
+        await schedules.run("customer.17")
+
+
+def test_code_without_an_event_loop_has_the_same_functions(jobs: Jobs) -> None:
+    schedules = jobs.sync_cluster.schedules
+    schedules.put("often", "5m", refresh, {"region": "eu"})
+    assert schedules.get("often").expression == "300s"
+    assert [one.name for one in schedules.list()] == ["nightly", "often", "refresh.eu"]
+    assert len(schedules.next("often", 7)) == 7
+    assert schedules.pause("often") == ["often"]
+    assert schedules.resume("often") == ["often"]
+    receipt = schedules.run("often")
+    jobs.drain_sync()
+    assert jobs.sync_cluster.state(receipt) is JobState.SUCCEEDED
+    assert schedules.fires("often")[0].job_id == receipt.id
+    assert schedules.remove("often") == ["often"]
+
+
+async def test_mistakes_are_named(jobs: Jobs) -> None:
+    schedules = jobs.cluster.schedules
+    with pytest.raises(Conflict, match="schedule 'nightly' is declared by agents"):
+        await schedules.put("nightly", "5m", nightly)
+    with pytest.raises(NotFound, match=r"there is no schedule 'nightyl' .*did you mean 'nightly'"):
+        await schedules.get("nightyl")
+    with pytest.raises(InputError, match=r"schedule 'x': .* missing argument 'region'"):
+        await schedules.put("x", "5m", refresh)
+    with pytest.raises(InputError, match="schedule 'x': there is no handler 'refrehs'"):
+        await schedules.put("x", "5m", "refrehs")
+    with pytest.raises(InputError, match=r"schedule 'x': .* never fires from now on"):
+        await schedules.put("x", "5m", call(refresh, "eu"), end=datetime(2020, 1, 1, tzinfo=UTC))
+    with pytest.raises(InputError, match="name one schedule, or a tag"):
+        await schedules.pause()
+    with pytest.raises(NotFound, match="no schedule with the tag 'none'"):
+        await schedules.pause(tag="none")
+    with pytest.raises(InputError, match="from 1 to 1000, not 0"):
+        await schedules.next("nightly", 0)
+    assert [one.name for one in await schedules.list()] == ["nightly", "refresh.eu"], "something was stored"
