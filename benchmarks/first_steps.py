@@ -3,7 +3,8 @@
 The two files are the first two of the README, and the commands are those that it types in a clone; both are read from it.
 The clone comes from the last commit of this repository, the virtual environment is a new one, and the servers keep their data
 in an empty home. Downloads of packages count, so a warm cache of pip makes it faster. Beside it: the time of ``import
-jobmaster``, and of one ``run_handler`` without servers.
+jobmaster``, and of one ``run_handler`` without servers, each with its ratio to a piece of the standard library that is measured
+in turns with it: these ratios can be compared between machines and days, the times cannot.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 LIMIT_SECONDS = 600.0
 _COMMANDS = re.compile(r"^```console\n(\$ git clone .*?)^```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_IMPORT = "import time; t = time.perf_counter(); import jobmaster; print(time.perf_counter() - t)"
+_IMPORT = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 _RUN_HANDLER = """
 import time
 from jobmaster import Handlers, call
@@ -41,6 +42,20 @@ times = []
 for _ in range(200):
     began = time.perf_counter()
     assert run_handler(call(add, 1, 2)) == 3
+    times.append(time.perf_counter() - began)
+print(sorted(times)[100])
+"""
+
+
+_ASYNCIO_RUN = """
+import asyncio, time
+async def add(a, b):
+    return a + b
+asyncio.run(add(1, 2))
+times = []
+for _ in range(200):
+    began = time.perf_counter()
+    assert asyncio.run(add(1, 2)) == 3
     times.append(time.perf_counter() - began)
 print(sorted(times)[100])
 """
@@ -108,13 +123,28 @@ def first_job(folder: Path) -> dict[str, float]:
     return seconds
 
 
-def of_program(text: str, runs: int) -> float:
-    """Median of what a program prints, in seconds, each in a new process."""
-    found = [
-        float(subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-        for _ in range(runs)
-    ]
-    return median(found)
+def seconds_of(program: str) -> float:
+    """What a program prints, in a new process."""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(ran.stdout)
+
+
+def pairs(ours: str, base: str, runs: int) -> tuple[float, float]:
+    """Milliseconds of a program, and how many times as long it takes as another: medians of runs in turns."""
+    found = [(seconds_of(ours), seconds_of(base)) for _ in range(runs)]
+    return median([mine * 1000 for mine, _ in found]), median([mine / its for mine, its in found])
+
+
+def small_figures(runs: int) -> dict[str, Any]:
+    """Those that need no servers."""
+    import_ms, import_ratio = pairs(_IMPORT.format("jobmaster"), _IMPORT.format("asyncio"), runs)
+    run_ms, run_ratio = pairs(_RUN_HANDLER, _ASYNCIO_RUN, runs)
+    return {
+        "import_ms": round(import_ms, 1),
+        "import_over_import_of_asyncio": round(import_ratio, 2),
+        "run_handler_ms": round(run_ms, 3),
+        "run_handler_over_asyncio_run": round(run_ratio, 2),
+    }
 
 
 def run(runs: int) -> dict[str, Any]:
@@ -125,8 +155,7 @@ def run(runs: int) -> dict[str, Any]:
         "typed_lines": typed_lines(),
         "seconds": round(sum(steps.values()), 1),
         "steps": steps,
-        "import_ms": round(of_program(_IMPORT, runs) * 1000, 1),
-        "run_handler_ms": round(of_program(_RUN_HANDLER, runs) * 1000, 3),
+        **small_figures(runs),
         "runs": runs,
     }
 

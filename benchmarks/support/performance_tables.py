@@ -177,6 +177,37 @@ def of_small(report: Report) -> list[str]:
     return table(("", ""), ((key.replace("_", " "), value) for key, value in shown.items()))
 
 
+def of_first_steps(report: Report) -> list[str]:
+    """What a newcomer types and waits for."""
+    steps = ", ".join(f"{name} {seconds:g}" for name, seconds in report["steps"].items())
+    rows = [
+        ("lines that are typed, commands included", report["typed_lines"], ""),
+        ("seconds from `git clone` to the result of the first job", report["seconds"], steps),
+        (
+            "`import jobmaster`, ms",
+            report["import_ms"],
+            f"{report['import_over_import_of_asyncio']:g} times `import asyncio`",
+        ),
+        (
+            "`run_handler` of a call, ms",
+            report["run_handler_ms"],
+            f"{report['run_handler_over_asyncio_run']:g} times `asyncio.run` of the bare coroutine",
+        ),
+    ]
+    return table(("", "", ""), rows)
+
+
+def of_calls(report: Report) -> list[str]:
+    """Ratios alone."""
+    counts = list(report["call_over_mapping"])
+    rows = [
+        (name, *(f"{report[key][count]:.2f}" for count in counts))
+        for name, key in (("jobs a second", "call_over_mapping"), ("jobs a CPU second", "call_over_mapping_cpu"))
+    ]
+    heads = (f"{count} callers" if count != "1" else "one caller" for count in counts)
+    return table(("`submit(call(...))` over `submit(name, mapping)`", *heads), rows)
+
+
 def of_fleet(report: Report) -> list[str]:
     """The guide: everything here but the measured column is simulated."""
     lines = ["Simulated from measured unit costs; one column is measured.", "", *_of_validation(report)]
@@ -289,6 +320,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
     "submit": ("Submit", of_submit),
+    "calls": ("Typed calls", of_calls),
+    "first_steps": ("First steps", of_first_steps),
     "latency": ("Latency", of_latency),
     "onboard": ("From the master into a bucket", of_onboard),
     "growth": ("Cost as it grows", of_growth),

@@ -18,7 +18,7 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "drain", "fallback", "first_steps", "fleet.__main__", "growth", "idle", "latency", "memory", "onboard", "payloads",
+    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "growth", "idle", "latency", "memory", "onboard", "payloads",
     "portal", "rescue", "retire", "submit", "testing",
 )  # fmt: skip
 
@@ -101,6 +101,23 @@ def test_the_first_steps_are_few_lines() -> None:
     """The measurement installs everything into a new environment: too long for here."""
     assert set(first_steps.files()) == {"tasks.py", "producer.py"}
     assert first_steps.typed_lines() < 15
+
+
+def test_the_small_figures_are_ratios_too() -> None:
+    found = first_steps.small_figures(1)
+    assert found.keys() == {
+        "import_ms", "import_over_import_of_asyncio", "run_handler_ms", "run_handler_over_asyncio_run",
+    }  # fmt: skip
+    assert min(found.values()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_calls() -> None:
+    found = measured("benchmarks.calls", "--jobs", "200", "--runs", "1")
+    for ratios in (found["call_over_mapping"], found["call_over_mapping_cpu"]):
+        assert ratios.keys() == {"1", "10", "100", "1000"}
+        assert min(ratios.values()) > 0
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.plots import PAGE, PLOTS
-from benchmarks.support.performance_tables import of_peers, of_submit, rewritten, text
+from benchmarks.support.performance_tables import of_calls, of_first_steps, of_peers, of_submit, rewritten, text
 from benchmarks.support.report import RESULTS
 
 OLD: dict[str, Any] = {
@@ -42,6 +42,21 @@ def test_cpu_of_ours_and_theirs_stands_beside_each_other() -> None:
     report = {"rates": rates, "ratio": {"saq": 50.0}, "peers": {"saq": about}, "processes": [1], "cpu_us_per_job": used}
     lines = of_peers(report)
     assert lines[-2:] == ["| jobmaster | 5 |  | 3 | 1 |", "| saq |  | 400 |  | 90 |"]
+
+
+def test_first_steps_and_calls_are_shown_as_ratios() -> None:
+    first = {
+        "typed_lines": 12, "seconds": 61.5, "steps": {"clone": 0.5, "install": 50.0}, "import_ms": 11.2,
+        "import_over_import_of_asyncio": 0.25, "run_handler_ms": 0.2, "run_handler_over_asyncio_run": 2.5,
+    }  # fmt: skip
+    lines = of_first_steps(first)
+    assert "| seconds from `git clone` to the result of the first job | 61.5 | clone 0.5, install 50 |" in lines
+    assert "| `import jobmaster`, ms | 11.2 | 0.25 times `import asyncio` |" in lines
+    ratios = {"1": 0.99, "100": 0.964}
+    assert of_calls({"call_over_mapping": ratios, "call_over_mapping_cpu": ratios})[-2:] == [
+        "| jobs a second | 0.99 | 0.96 |",
+        "| jobs a CPU second | 0.99 | 0.96 |",
+    ]
 
 
 def test_the_page_shows_the_kept_reports() -> None:
