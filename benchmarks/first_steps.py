@@ -3,8 +3,8 @@
 The two files are the first two of the README, and the commands are those that it types in a clone; both are read from it.
 The clone comes from the last commit of this repository, the virtual environment is a new one, and the servers keep their data
 in an empty home. Downloads of packages count, so a warm cache of pip makes it faster. Beside it: the time of ``import
-jobmaster``, and of one ``run_handler`` without servers, each with its ratio to a piece of the standard library that is measured
-in turns with it: these ratios can be compared between machines and days, the times cannot.
+jobmaster``, and of one ``run_handler`` without servers, each with its ratio to a piece of the standard library that is
+measured in turns with it: these ratios can be compared between machines and days, the times cannot.
 """
 
 from __future__ import annotations

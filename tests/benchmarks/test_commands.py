@@ -18,8 +18,8 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "growth", "idle", "latency", "memory", "onboard", "payloads",
-    "portal", "rescue", "retire", "submit", "testing",
+    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "growth", "idle", "latency", "memory", "onboard",
+    "payloads", "portal", "rescue", "retire", "submit", "testing",
 )  # fmt: skip
 
 
