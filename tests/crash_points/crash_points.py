@@ -140,6 +140,10 @@ POINTS: dict[str, CrashPoint] = {
         '"given_up"',
         later=2,
     ),
+    "T0 late": CrashPoint("late job found, nothing written", _W, "master.reassign_late", BEFORE, later=2),
+    "T1 late": CrashPoint(
+        "late job HELD with the next token, reply lost", _W, "master.reassign_late", AFTER, "moved=1", later=2
+    ),
     "T1": CrashPoint("attempt and next token committed, copy not put", _W, "store.assign", BEFORE, "retries_here"),
     "C0": CrashPoint("row cancelled, reply lost", Situation.CANCEL, "master.cancel", AFTER, "CANCELLED"),
     "C1": CrashPoint("row cancelled, copy waits in the bucket", Situation.CANCEL, "store.request_cancel", BEFORE),

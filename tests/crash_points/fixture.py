@@ -237,6 +237,7 @@ class FaultyDeployment(Deployment):
             add(1, "snoozes later", succeeded, 1, jobs.snoozes_later),
             add(1, "fails for good", JobState.FAILED, 1, jobs.fails_for_good),
             add(1, "given up", JobState.FAILED, 1, jobs.given_up),
+            add(1, "late", succeeded, 1, jobs.late),
         )
         receipts = await asyncio.gather(*(submit(jobs.quick, path, after=60, durability="master") for _ in range(1)))
         for receipt in receipts:

@@ -90,6 +90,14 @@ async def given_up(ctx: JobContext, path: str) -> None:
     raise KeyError("as asked")
 
 
+@handlers.job(name="late", lane=VICTIM, complete_time=0.3)
+async def late(ctx: JobContext, path: str) -> None:
+    """Its first run takes too long; its next one comes to the same agent, the only one of its lane."""
+    witness(ctx, path, "ran")
+    if ctx.token == 1:
+        await asyncio.sleep(3600)
+
+
 @handlers.job(name="endless", lane=VICTIM)
 async def endless(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")

@@ -58,6 +58,12 @@ def test_at_most_once_travels_in_the_headers_and_allows_one_attempt() -> None:
     assert b'"at_most_once":true' in terms(delivery="at_most_once", tags=["a"]).headers, "what the master looks for"
     for wrong, said in (
         ({"delivery": "at_most_once", "max_attempts": 3}, "one attempt"),
+        ({"delivery": "at_most_once", "complete_time": 3}, "has one start"),
+        ({"complete_time": 3, "timeout": 3}, "must be less than 'timeout'"),
+        ({"complete_time": -1}, "'complete_time' must be more than 0"),
+        ({"accept_time": "1s"}, "'accept_time' must be more than 0"),
+        ({"accept_time": True}, "'accept_time' must be more than 0"),
+        ({"cancel_slow": 1}, "'cancel_slow' must be True or False"),
         ({"delivery": "at_least_once"}, "the handler's own holds"),
         ({"delivery": "sometimes"}, "only be 'at_most_once'"),
     ):

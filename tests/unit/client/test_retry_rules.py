@@ -188,6 +188,14 @@ class AsyncPolicy:
         ({"warn_after": 0}, "warn_after must be more than 0"),
         ({"warn_after": "soon"}, "warn_after must be a number"),
         ({"warn_after": 30, "timeout": 30}, r"warn_after \(30\) must be less than timeout \(30\)"),
+        ({"accept_time": -1}, "accept_time must be at least 0"),
+        ({"accept_time": "soon"}, "accept_time must be a number"),
+        ({"complete_time": -1}, "complete_time must be at least 0"),
+        ({"complete_time": math.inf}, "complete_time must be a number"),
+        ({"complete_time": 30, "timeout": 30}, r"complete_time \(30\) must be less than timeout \(30\)"),
+        ({"cancel_slow": True}, "cancel_slow goes with complete_time"),
+        ({"cancel_slow": 1, "complete_time": 3}, "cancel_slow must be True or False"),
+        ({"delivery": "at_most_once", "complete_time": 30}, "allows one start, and complete_time"),
         ({"delivery": "at_most_once", "delays": [1]}, "no second attempt that delays could be for"),
         ({"delivery": "at_most_once", "retry_on": OSError, "retry": lambda c, e: None}, "that retry, retry_on could"),
         ({"delivery": "at_most_once", "give_up_on": OSError}, "no second attempt that give_up_on could be for"),
@@ -204,6 +212,16 @@ def test_options_that_are_none_are_not_given() -> None:
     assert declared(**none).options == declared().options
     assert declared(delays=[1], backoff=None).options.delays_seconds == (1.0,)
     assert declared(delivery="at_most_once", delays=None, backoff=None).options.max_attempts == 1
+
+
+def test_limits_of_late_work_are_checked_and_published() -> None:
+    handler = declared(accept_time=datetime.timedelta(seconds=5), complete_time=30, cancel_slow=True)
+    options, spec = handler.options, handler.spec
+    assert (options.accept_seconds, options.complete_seconds, options.cancel_slow) == (5.0, 30.0, True)
+    assert (spec.accept_seconds, spec.complete_seconds, spec.cancel_slow) == (5.0, 30.0, True)
+    assert spec.digest != declared(accept_time=5, complete_time=30).spec.digest
+    assert handler.once().options.complete_seconds is None, "a job that may be started once has no other run"
+    assert declared(complete_time=0, delivery="at_most_once").options.complete_seconds is None
 
 
 def test_delays_bring_their_number_of_attempts() -> None:
