@@ -28,6 +28,7 @@ class Subject(StrEnum):
 
     JOB = "job"
     BUCKET = "bucket"
+    FIRE = "fire"
     FILE = "file"
 
 
@@ -114,7 +115,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         (HistoryCheck("i8_archived", "only finished jobs are in the lake"),),
     ),
     Invariant("I9", "one job per idempotency key", "i9_one_job_per_key", _ROWS),
-    Invariant("I10", "one job per tick of a schedule", None, not_applicable="there are no recurring schedules"),
+    Invariant(
+        "I10",
+        "one job per nominal time of a schedule, and no fire without a line",
+        "i10_one_job_per_fire",
+        _ROWS,
+        (HistoryCheck("i10_fires", "a fire of a schedule has one job that was not cancelled", Subject.FIRE),),
+    ),
     Invariant("I11", "limits are never exceeded", None, not_applicable="there are no limits on concurrency or rate"),
     Invariant("I12", "counters of batches equal a recount", None, not_applicable="there are no batches"),
     Invariant("I13", "one leader per epoch", "i13_one_leader", _FEW),

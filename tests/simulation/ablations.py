@@ -338,5 +338,12 @@ ABLATIONS = {
     "identity of what was recalled": Ablation(
         "the row of a recalled job is held whatever its assignment is by then", frozenset({"identity of a recall"})
     ),
+    "fires are compared and set": Ablation(
+        "a fire is decided by a schedule's row and lines as the statement saw them when it began",
+        frozenset({"schedule compare-and-set"}),
+    ),
+    "lines of missed fires": Ablation(
+        "fires that the misfire rule gives up leave no line", frozenset({"misfire lines"})
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -33,6 +33,7 @@ from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
 from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
+from tests.simulation.workload.recurring import Recurring, gaps, undecided
 
 FAULTLESS_EVERY = 4
 ACTIVE_SECONDS = 2.6
@@ -106,6 +107,7 @@ class History:
         kinds = ("one", "two", "one")
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
         self.clients: Clients | None = None
+        self.recurring: Recurring | None = None
         self.run_isolated = isolated
 
     def _master_us(self) -> int:
@@ -168,6 +170,8 @@ class History:
         self.audit.final(self.master.statements.tables, INVALID_KINDS)
         for wrong in unaccounted(self):
             self.audit.broken("invalid job", wrong)
+        for wrong in gaps(self, self.recurring.untouched if self.recurring is not None else []):
+            self.audit.broken("I10", wrong)
         for task in (*hosts, clients):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
@@ -176,7 +180,8 @@ class History:
         stores = self.open_stores()
         cluster = Cluster(self.settings, self.open_master(), stores, handlers=HANDLERS, clock=SimClock(self.loop, 7.0))
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
-        await self.clients.run(ACTIVE_SECONDS)
+        self.recurring = Recurring(self, Random(f"schedules {self.seed}"), self.new_id)
+        await asyncio.gather(self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS))
 
     async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:
         """Until everything has ended, or the time for it is over."""
@@ -190,6 +195,8 @@ class History:
     def _is_over(self) -> bool:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
+            return False
+        if undecided(self):
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False

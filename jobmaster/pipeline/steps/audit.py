@@ -12,10 +12,12 @@ from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.build import write_report
 from jobmaster.pipeline.steps.invariants import (
     CLEAN_EXIT,
+    FIRES,
     JOB_CHECKS,
     LAKE,
     MASTER,
     lines_of,
+    second_jobs_of_fires,
     unclean_exits,
     violations_of,
 )
@@ -27,6 +29,7 @@ _PARTITIONS_MIN = 4
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
+_FIRES = ("id", "state", "headers")
 _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
@@ -77,7 +80,12 @@ def _check_history(
     live = int(context.connection.fetch("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
-    violations = violations_of(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
+    of_fires = history.archived_frame("jobs", _FIRES, archived).unionByName(history.live_frame("jobs", _FIRES))
+    violations = (
+        violations_of(counted, partitions)
+        .unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
+        .unionByName(second_jobs_of_fires(of_fires))
+    )
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
         rows = violations.collect()
@@ -92,7 +100,7 @@ def _check_history(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT)}
+    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES)}
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

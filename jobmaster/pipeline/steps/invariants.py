@@ -26,6 +26,7 @@ _SKEW_US = 2 * 3_600_000_000
 JOB_CHECKS = history_checks(Subject.JOB)
 """In the order of the bits of column ``faults``."""
 (CLEAN_EXIT,) = history_checks(Subject.BUCKET)
+(FIRES,) = history_checks(Subject.FIRE)
 _BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
 
@@ -72,6 +73,31 @@ def unclean_exits(events: DataFrame) -> DataFrame:
         F.lit(CLEAN_EXIT.name).alias("check"),
         F.col("bucket_id").alias("job_id"),
         F.format_string("LOST out of READY_TO_DELETE (%s) by its owner %s", "reason", "actor").alias("detail"),
+    )
+
+
+def second_jobs_of_fires(jobs: DataFrame) -> DataFrame:
+    """One line for each fire of a schedule with several jobs that were not cancelled.
+
+    Few jobs are of schedules, and the others are left out before the shuffle.
+
+    Args:
+        jobs: ``id, state, headers`` of the lake and of the master, together.
+
+    Returns:
+        As ``violations_of``, with the id of the first of the jobs.
+    """
+    of_fires = jobs.where(F.col("headers").contains('"nominal_us":') & (F.col("state") != JobState.CANCELLED.value))
+    fires = of_fires.groupBy(
+        F.get_json_object("headers", "$.schedule").alias("schedule"),
+        F.get_json_object("headers", "$.nominal_us").cast("long").alias("nominal_us"),
+    ).agg(F.count_distinct("id").alias("jobs"), F.min("id").alias("job_id"))
+    return fires.where("jobs > 1").select(
+        F.lit(FIRES.name).alias("check"),
+        "job_id",
+        F.format_string("%d jobs of schedule %s for %d us since 1970", "jobs", "schedule", "nominal_us").alias(
+            "detail"
+        ),
     )
 
 

@@ -95,6 +95,8 @@ class Audit:
     _emptied: set[bytes | None] = field(default_factory=set)
     """Buckets that a rescuer has begun to empty. Until then the store may stand for an owner that is certified dead."""
     _ended: dict[bytes, str] = field(default_factory=dict)
+    _fires: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """Newest job of each fire of a schedule."""
     _authorised: set[Identity] = field(default_factory=set)
     _pauses: dict[Subject, PausedAt] = field(default_factory=dict)
     _pauses_forgotten: bool = False
@@ -134,8 +136,14 @@ class Audit:
         elif after.cancel_requested and after.bucket_id is not None:
             self.jobs[job_id].flagged = True
 
-    def fired(self, job_id: bytes) -> None:
+    def fired(self, tables: Tables, schedule: str, nominal_us: int, job_id: bytes) -> None:
         """The master makes the job of a fire, which is as good as acknowledged."""
+        before = self._fires.get((schedule, nominal_us))
+        if before is not None and before not in self.forgotten:
+            row = tables.jobs.get(before)
+            if row is None or row.state != "CANCELLED":
+                self.broken("I10", f"two jobs of schedule {schedule} for {nominal_us}")
+        self._fires[schedule, nominal_us] = job_id
         self.jobs[job_id] = Job(job_id, "fire", level="master")
 
     def called_off(self, job_id: bytes) -> None:

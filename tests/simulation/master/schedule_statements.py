@@ -132,7 +132,7 @@ class ScheduleStatements(RescueStatements):
             self.tables.fires[key] = FireRow(line.outcome, job_id, line.through_us or None, previous, False)
 
     def _fired(self, row: ScheduleRow, line: _Line) -> None:
-        self.audit.fired(line.job_id)
+        self.audit.fired(self.tables, row.name, line.nominal_us, line.job_id)
         self._insert(
             line.job_id, "HELD", row.priority, row.lane, row.handler, 1, None, None, line.due_us, row.args, line.headers
         )

@@ -17,20 +17,25 @@ from typing import Any
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
 from jobmaster.handlers.decisions import asked_seconds
+from jobmaster.master import schedules
 from jobmaster.master.driver import resent_writes
+from jobmaster.rules import fire_decision
 from jobmaster_agents import agent, bucket_worker, call_retry, periodic_task, run_agent, store_connector
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
-from jobmaster_agents.leader import due_notifier
+from jobmaster_agents.leader import due_notifier, schedule_firing
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reachability
 from tests.simulation.runtime.event_loop import PROCESS
 
 Patch = tuple[object, str, object]
+LEAD_SECONDS = 0.6
+"""Time by which fires of schedules are decided ahead; the leader's lease lasts one second."""
+MISFIRE_US = 700_000
 
 PERIODS: list[Patch] = [
     (anti_entropy, "IDLE_FACTOR", 2.0),
@@ -57,6 +62,9 @@ PERIODS: list[Patch] = [
     (claimer, "CLAIMED_BYTES", 3000),
     (writer, "OUTCOME_BYTES", 3000),
     (kept, "BATCH_BYTES", 1500),
+    (schedules, "LEAD_SECONDS", LEAD_SECONDS),
+    (schedule_firing, "LEAD_SECONDS", LEAD_SECONDS),
+    (fire_decision, "_MISFIRE_US", MISFIRE_US),
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
@@ -142,6 +150,7 @@ class PatchedProduct:
             *PERIODS,
             (provisioner, "new_id", new_id),
             (store_connector, "new_id", new_id),
+            (schedule_firing, "new_id", new_id),
             (agent, "__version__", "0"),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),

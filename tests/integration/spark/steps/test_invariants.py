@@ -76,6 +76,23 @@ def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkS
     assert "by its owner owner" in row["detail"]
 
 
+def test_two_jobs_of_one_fire_are_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.steps.invariants import FIRES, second_jobs_of_fires
+
+    fire = '{"schedule":"nightly","nominal_us":1900000000000000}'
+    jobs = [
+        ("a", "SUCCEEDED", fire),
+        ("b", "HELD", fire),
+        ("c", "SUCCEEDED", fire.replace("nightly", "other")),
+        ("d", "CANCELLED", fire.replace("nightly", "other")),
+        ("e", "SUCCEEDED", '{"tags":["nominal_us"]}'),
+        ("f", "SUCCEEDED", ""),
+    ]
+    (row,) = second_jobs_of_fires(spark.createDataFrame(jobs, "id string, state string, headers string")).collect()
+    assert (row["check"], row["job_id"]) == (FIRES.name, "a")
+    assert "2 jobs of schedule nightly" in row["detail"]
+
+
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     from jobmaster.pipeline.steps.invariants import violations_of
 

@@ -1,0 +1,165 @@
+"""The leader decides fires: when it looks, what it proposes, and what it does when it does not lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from jobmaster.codec import decode_headers
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.schedule import LEAD_SECONDS, FireOutcome, Overlap, Schedule
+from jobmaster.ports import DueSchedule, FiredLine, NewFire, ScheduleMove
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.due_notifier import Group
+from jobmaster_agents.leader.schedule_firing import IDLE_SECONDS, PAGE_SCHEDULES, ScheduleFiring
+from tests.support.hand_clock import HandClock
+
+NOW = 1_900_000_800_000_000
+SECOND = 1_000_000
+
+
+class Schedules:
+    """A master that decides as it is asked to, each schedule once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, DueSchedule] = {}
+        self.looks = 0
+        self.statements: list[tuple[list[ScheduleMove], list[NewFire], float, int | None]] = []
+        self.failure: Exception | None = None
+        self.undeclared: list[str] = []
+
+    def add(self, name: str, next_us: int, **fields: object) -> None:
+        what = Schedule(name=name, handler="h", **({"expression": "3600s", "overlap": Overlap.PARALLEL} | fields))  # type: ignore[arg-type]
+        self.rows[name] = DueSchedule(what, next_us, next_us - int(LEAD_SECONDS * SECOND), 1, NOW)
+
+    async def due(self, limit: int) -> list[DueSchedule]:
+        self.looks += 1
+        if self.failure is not None:
+            raise self.failure
+        return list(self.rows.values())[:limit]
+
+    async def fire(
+        self, moves: Sequence[ScheduleMove], fires: Sequence[NewFire], lead_seconds: float, leader_epoch: int | None
+    ) -> list[FiredLine]:
+        self.statements.append((list(moves), list(fires), lead_seconds, leader_epoch))
+        for move in moves:
+            del self.rows[move.name]
+        return [FiredLine(f.schedule, f.nominal_us, f.outcome, "default", 3, f.due_us) for f in fires]
+
+    async def retire_undeclared(self, grace_seconds: float) -> list[str]:
+        gone, self.undeclared = self.undeclared, []
+        return gone
+
+
+class Notifier:
+    def __init__(self) -> None:
+        self.groups: set[Group] = set()
+
+    async def notify(self, groups: Iterable[Group], *, afresh: bool = False) -> set[Group]:
+        self.groups |= set(groups)
+        return set()
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.master = Schedules()
+        self.notifier = Notifier()
+        self.epoch: int | None = 7
+        self.telemetry = Telemetry()
+        self.firing = ScheduleFiring(
+            self.master, self.notifier, lambda: self.epoch, self.clock, self.telemetry, EventLog()  # type: ignore[arg-type]
+        )  # fmt: skip
+
+
+async def test_no_statement_is_sent_before_a_fire_is_to_be_decided() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW)
+    assert await harness.firing.tick() == IDLE_SECONDS, "the leader has not looked yet"
+    harness.firing.on_next_fire(5.0)
+    assert harness.firing.kicked.is_set()
+    assert await harness.firing.tick() == 5.0
+    assert harness.master.looks == 0
+    harness.clock.now += 5.0
+    await harness.firing.tick()
+    ((moves, fires, lead, epoch),) = harness.master.statements
+    assert (moves[0].name, fires[0].outcome, lead, epoch) == ("a", "fired", LEAD_SECONDS, 7)
+    assert harness.notifier.groups == {("default", 3)}
+
+
+async def test_the_job_of_a_fire_says_which_it_is_and_when_it_expires() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW, expires_seconds=60.0, headers=b'{"tags":["t"]}')
+    harness.firing.on_next_fire(0.0)
+    await harness.firing.tick()
+    headers = decode_headers(harness.master.statements[0][1][0].headers)
+    assert (headers.schedule, headers.nominal_us, headers.expires_us, headers.tags) == (
+        "a", NOW, NOW + 60 * SECOND, ("t",))  # fmt: skip
+
+
+async def test_many_schedules_are_decided_page_by_page_in_one_tick() -> None:
+    harness = Harness()
+    for number in range(2 * PAGE_SCHEDULES + 5):
+        harness.master.add(f"s{number}", NOW)
+    harness.firing.on_next_fire(-1.0)
+    await harness.firing.tick()
+    assert [len(moves) for moves, *_ in harness.master.statements] == [PAGE_SCHEDULES, PAGE_SCHEDULES, 5]
+    assert harness.telemetry.fires["fired"] == 2 * PAGE_SCHEDULES + 5
+
+
+async def test_an_agent_that_does_not_lead_decides_nothing_and_looks_again_when_it_leads() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW)
+    harness.firing.on_next_fire(0.0)
+    harness.epoch = None
+    assert await harness.firing.tick() == IDLE_SECONDS
+    assert harness.master.looks == 0
+    harness.firing.kicked.clear()
+    harness.epoch = 9
+    harness.firing.on_next_fire(3.0)
+    assert harness.firing.kicked.is_set(), "what it knew as an earlier leader must not keep it asleep"
+    harness.clock.now += 3.0
+    await harness.firing.tick()
+    assert harness.master.statements[0][3] == 9
+
+
+async def test_a_failure_is_repaired_by_the_next_tick_of_the_leader() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW)
+    harness.master.failure = Unavailable("gone")
+    harness.firing.on_next_fire(0.0)
+    for _ in range(2):
+        try:
+            await harness.firing.tick()
+        except Unavailable:
+            harness.master.failure = None
+            harness.firing.on_next_fire(-1.0)
+    assert len(harness.master.statements) == 1
+
+
+async def test_what_cannot_be_computed_here_delays_no_other_schedule() -> None:
+    harness = Harness()
+    harness.master.add("bad", NOW, expression="every blue moon")
+    harness.master.add("good", NOW)
+    harness.firing.on_next_fire(0.0)
+    async with asyncio.timeout(10):
+        await harness.firing.tick()
+    assert [move.name for moves, *_ in harness.master.statements for move in moves] == ["good"]
+
+
+async def test_missed_fires_are_counted() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW - 3 * 3600 * SECOND)
+    harness.firing.on_next_fire(0.0)
+    await harness.firing.tick()
+    assert harness.telemetry.fires == {"missed": 3, "fired": 1}
+    assert harness.master.statements[0][1][-1].outcome == FireOutcome.FIRED
+
+
+async def test_undeclared_schedules_are_retired_by_a_maintenance_task() -> None:
+    harness = Harness()
+    harness.master.undeclared = ["old"]
+    (task,) = harness.firing.tasks()
+    await task.run()
+    assert harness.master.undeclared == []
