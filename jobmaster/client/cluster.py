@@ -103,9 +103,9 @@ class Cluster:
         self._results = Results(master.queries, self.handlers, self._clock)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
-        self._pausing = Pausing(settings, master, self.handlers, self._clock)
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
+        self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False
@@ -559,7 +559,8 @@ class Cluster:
             timeout: seconds to wait for the agents; 0: do not wait, ``None``: for as long as it takes.
             force: also a handler that no agent has published, or a lane that none serves.
             actor: for the list of the pauses and the operator's log.
-            subject: exactly one of ``handler`` (the function or the name), ``lane``, ``priority``, ``tag``.
+            subject: exactly one of ``handler`` (the function or the name), ``lane``, ``priority``, ``tag``, and ``schedule``:
+                the same as ``schedules.pause``.
 
         Raises:
             UnknownHandler, UnknownLane: there is none, and not ``force``; nothing was stored.

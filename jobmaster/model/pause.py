@@ -22,6 +22,8 @@ class PauseKind(StrEnum):
     """Every job of one priority, by its name."""
     TAG = "tag"
     """The jobs that have one tag."""
+    SCHEDULE = "schedule"
+    """The fires of one schedule. Part of the schedule, and not of the pauses in force, which are about jobs."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ class PauseChange(msgspec.Struct, frozen=True, kw_only=True):
     kind: PauseKind
     value: str
     version: int | None
-    """Version of the pauses with this change; ``None``: there was no such pause, and nothing was changed."""
+    """Version of the pauses with this change, 0 of a schedule; ``None``: there was no such pause, and nothing was changed."""
     until_us: int | None = None
     """End of the pause by the master's clock, microseconds since 1970; ``None`` without one, and after a resume."""
     agents: int = 0

@@ -72,7 +72,7 @@ def _change(command: Callable[..., None]) -> Callable[..., None]:
 def pause(
     invocation: Invocation, kind: str, value: str, reason: str, no_wait: bool, timeout: float, until: Any, force: bool
 ) -> None:
-    """Pause a handler, a lane, a priority or a tag: no such job starts in any agent. What runs may end.
+    """Pause a handler, a lane, a priority or a tag: no such job starts in any agent. What runs may end. A schedule: no fire.
 
     Jobs are still accepted, and wait. The command returns when every living agent has confirmed the pause. A pause holds for
     agents and buckets that come later, and no rescue and no restart ends it. A second pause of the same thing replaces its
@@ -84,6 +84,7 @@ def pause(
       jobmaster pause lane payroll --until 2h
       jobmaster pause priority low --until 2030-01-31T06:00:00Z
       jobmaster pause tag customer-7 --no-wait
+      jobmaster pause schedule nightly
     """
     wait = 0.0 if no_wait else timeout
     subject = {kind: value}
@@ -127,7 +128,7 @@ def resume(
 @click.command("pauses")
 @pass_invocation
 def pauses(invocation: Invocation) -> None:
-    """List the pauses in force.
+    """List the pauses in force. Paused schedules: jobmaster schedule list.
 
     \b
     Examples:
@@ -195,6 +196,9 @@ def _emit(invocation: Invocation, change: PauseChange, done: str, *, waited: boo
     subject = subject_of(change.kind, change.value)
     if not change.changed:
         click.echo(f"{subject} is not paused", err=True)
+        return
+    if change.kind is PauseKind.SCHEDULE:
+        click.echo(f"{subject} {done}; {'nothing of it fires' if done == 'paused' else 'its next nominal time fires'}")
         return
     until = f" until {iso(change.until_us)}" if change.until_us else ""
     if not change.agents:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from jobmaster.client.options import moment_us
+from jobmaster.client.schedules.schedules import Schedules
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers, check_lane, check_name
 from jobmaster.handlers.registry import unknown_handler
@@ -47,6 +48,8 @@ class PauseSubject(TypedDict, total=False):
     """Every job of a priority, in all lanes."""
     tag: str
     """The jobs that have this tag."""
+    schedule: str
+    """The fires of a schedule: ``schedules.pause``. Its pause has no end, and no agent has to confirm it."""
 
 
 class _Subject(NamedTuple):
@@ -57,10 +60,13 @@ class _Subject(NamedTuple):
 class Pausing:
     """Pause and resume, as ``Cluster`` gives them."""
 
-    def __init__(self, settings: ClusterSettings, master: ClientMaster, handlers: Handlers, clock: Clock) -> None:
+    def __init__(
+        self, settings: ClusterSettings, master: ClientMaster, handlers: Handlers, schedules: Schedules, clock: Clock
+    ) -> None:
         self._settings = settings
         self._master = master
         self._handlers = handlers
+        self._schedules = schedules
         self._now = clock.boottime
 
     async def pause(
@@ -77,6 +83,11 @@ class Pausing:
         subject = self._subject(given, "pause")
         until_us, for_seconds = _end(until)
         reason = _reason(reason)
+        if subject.kind is PauseKind.SCHEDULE:
+            if until is not None:
+                raise InputError("the pause of a schedule has no end", hint="leave 'until' out, and resume it")
+            await self._schedules.pause(subject.value, reason=reason, actor=actor)
+            return PauseChange(kind=subject.kind, value=subject.value, version=0)
         if not force:
             await self._check_known(subject)
         began = self._now()
@@ -89,6 +100,9 @@ class Pausing:
         """See ``Cluster.resume``."""
         subject = self._subject(given, "resume")
         reason = _reason(reason)
+        if subject.kind is PauseKind.SCHEDULE:
+            resumed = await self._schedules.resume(subject.value, actor=actor)
+            return PauseChange(kind=subject.kind, value=subject.value, version=0 if resumed else None)
         began = self._now()
         version = await self._master.pauses.resume(*subject, actor, reason)
         if version is None:
@@ -139,7 +153,7 @@ class Pausing:
             wrong = f"{len(named)} things are given" if named else "nothing is given"
             raise InputError(
                 f"{verb}() takes one thing at a time, and {wrong}",
-                hint=f"{verb}(handler=...), {verb}(lane=...), {verb}(priority=...) or {verb}(tag=...)",
+                hint=f"{verb}(handler=...), {verb}(lane=...), {verb}(priority=...), {verb}(tag=...) or {verb}(schedule=...)",
             )
         name, value = named[0]
         kind = PauseKind(name)
@@ -153,6 +167,8 @@ class Pausing:
                 return Priority.parse(value).label
             except ValueError as error:
                 raise InputError(f"'priority': {error}") from None
+        if kind is PauseKind.SCHEDULE:
+            return check_name(value, "'schedule'")
         if kind is PauseKind.TAG:
             return check_name(value, "'tag'", self._settings.limits.tag_chars)
         if isinstance(value, str):

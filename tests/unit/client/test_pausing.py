@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobmaster import Handlers, InputError, InvalidDueTime, UnknownHandler, UnknownLane, WaitTimeout
+from jobmaster import Handlers, InputError, InvalidDueTime, NotFound, UnknownHandler, UnknownLane, WaitTimeout, call
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.cluster import MemoryCluster, MemoryJobs
@@ -36,7 +36,7 @@ async def cluster() -> MemoryCluster:
         ({"handler": None}, InputError, "nothing is given"),
         ({"handler": "images.resize", "lane": "default"}, InputError, "2 things are given"),
         ({"handlr": "a"}, InputError, "did you mean 'handler'"),
-        ({"bucket": "a"}, InputError, "give one of handler, lane, priority, tag"),
+        ({"bucket": "a"}, InputError, "give one of handler, lane, priority, tag, schedule"),
         ({"handler": "images.resizes"}, UnknownHandler, "did you mean 'images.resize'"),
         ({"handler": elsewhere}, UnknownHandler, "not declared"),
         ({"handler": "a\nb"}, InputError, "U+000A"),
@@ -45,6 +45,8 @@ async def cluster() -> MemoryCluster:
         ({"priority": "urgent"}, InputError, "'priority'"),
         ({"tag": ""}, InputError, "is empty"),
         ({"tag": "x" * 65}, InputError, "the limit is 64"),
+        ({"schedule": "nightly", "until": 60}, InputError, "has no end"),
+        ({"schedule": ""}, InputError, "is empty"),
         ({"tag": "x", "until": 0}, InvalidDueTime, "more than 0 from now"),
         ({"tag": "x", "until": float("nan")}, InvalidDueTime, "more than 0 from now"),
         ({"tag": "x", "until": True}, InvalidDueTime, "aware datetime"),
@@ -92,6 +94,18 @@ async def test_a_resume_says_whether_there_was_a_pause(cluster: MemoryCluster) -
     assert not (await cluster.resume(tag="x")).changed
     assert not (await cluster.resume(handler="never.there")).changed, "what no agent has any more can be resumed"
     assert await cluster.pauses() == []
+
+
+async def test_a_schedule_is_paused_as_its_own_methods_do(cluster: MemoryCluster) -> None:
+    await cluster.schedules.put("nightly", "0 3 * * *", call(resize, "a.png"))
+    assert (await cluster.pause(schedule="nightly", reason="why", actor="ann")).changed
+    assert (await cluster.schedules.get("nightly")).paused_at is not None
+    assert await cluster.pauses() == [], "those are about jobs"
+    assert (await cluster.resume(schedule="nightly")).changed
+    assert not (await cluster.resume(schedule="nightly")).changed
+    for change in (cluster.pause, cluster.resume):
+        with pytest.raises(NotFound, match="weekly"):
+            await change(schedule="weekly")
 
 
 class _Followers:
