@@ -2,7 +2,7 @@
 -- keys: meta assigned wake
 -- args: generation epoch owner lowest_ver (due_us entry)...
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
--- effects: assigned +n; a wake token when something is due earlier than before
+-- effects: assigned +n, without copies that clients have recalled; a wake token when something is due earlier than before
 -- flags: none (out of memory: the rows go back to HELD)
 -- why: marked in the master first, put second; a caller that is refused here releases the rows. The same entry again is the same
 --      member of the sorted set.
@@ -17,12 +17,12 @@ redis.register_function{
     if bad then
       return bad
     end
-    local no, ver = refusal(keys[1], args, INTAKE)
+    local no, ver, _, _, recalled = refusal(keys[1], args, INTAKE)
     if no then
       return no
     end
     if #args > 4 then
-      add_assigned(keys[2], keys[3], args, 5)
+      add_assigned(keys[2], keys[3], args, 5, recalled)
       ver = redis.call('HINCRBY', keys[1], 'ver', 1)
     end
     return { 'OK', ver }

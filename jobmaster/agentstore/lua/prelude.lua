@@ -31,13 +31,13 @@ local function whole(text)
   return nil
 end
 
--- The refusal that the fence demands, or nil. Then also: the present `ver` and the fields bytes, hint of meta.
+-- The refusal that the fence demands, or nil. Then also: the present `ver` and the fields bytes, hint, recalled of meta.
 local function refusal(meta, args, states)
   local floor = whole(args[4])
   if not floor or not whole(args[2]) or #args[1] ~= 16 or #args[3] ~= 16 then
     return redis.error_reply('JMARGS the fence is generation (16 bytes), epoch, owner (16 bytes), lowest counter')
   end
-  local found = redis.call('HMGET', meta, 'gen', 'ver', 'epoch', 'owner', 'state', 'bytes', 'hint')
+  local found = redis.call('HMGET', meta, 'gen', 'ver', 'epoch', 'owner', 'state', 'bytes', 'hint', 'recalled')
   if found[1] ~= args[1] then
     return { 'GEN' }
   end
@@ -51,7 +51,7 @@ local function refusal(meta, args, states)
   if states and not states[found[5]] then
     return { 'CLOSED', ver, found[5] }
   end
-  return nil, ver, tonumber(found[6]) or 0, found[7]
+  return nil, ver, tonumber(found[6]) or 0, found[7], found[8]
 end
 
 -- command key <list[first..last]> in portions that unpack can carry; the last reply.
@@ -123,8 +123,30 @@ local function items_from(command, key, first, count, bytes_max, scores)
   return items
 end
 
+-- Id and token of an entry, as they stand in it: no such text is the beginning of another one.
+local TOKEN_BYTES = { [0xcc] = 2, [0xcd] = 3, [0xce] = 5 }
+local function identity_of(item)
+  return string.sub(item, 2, 19 + (TOKEN_BYTES[string.byte(item, 20)] or 1))
+end
+
+-- The pairs of due, entry in args[first..] without the copies that clients have recalled: a put that was given up may be done
+-- long after its repetition, and the copy would start a job that waits for another time by now.
+local function without_recalled(args, first, recalled)
+  local kept = {}
+  for i = first, #args, 2 do
+    if not string.find(recalled, identity_of(args[i + 1]), 1, true) then
+      kept[#kept + 1] = args[i]
+      kept[#kept + 1] = args[i + 1]
+    end
+  end
+  return kept
+end
+
 -- Into `assigned`; the owner's timer is wrong only when something is due earlier than anything it knew.
-local function add_assigned(assigned, wake, args, first)
+local function add_assigned(assigned, wake, args, first, recalled)
+  if recalled then
+    args, first = without_recalled(args, first, recalled), 1
+  end
   local last = #args
   if last < first then
     return

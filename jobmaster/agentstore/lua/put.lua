@@ -2,7 +2,7 @@
 -- keys: meta assigned wake pending
 -- args: epoch high_water_jobs high_water_bytes (due_us entry)...
 -- answers: OK depth | FULL depth | NOBUCKET | FENCED | CLOSED
--- effects: assigned +n; a wake token when something is due earlier than before
+-- effects: assigned +n, without copies that clients have recalled; a wake token when something is due earlier than before
 -- flags: none
 -- why: the row names (bucket, epoch); a copy in a bucket of another epoch could never be recorded. The same entry again is
 --      the same member of the sorted set. They are due now, so they wait in the same queue as pending and count with it. Of
@@ -20,7 +20,7 @@ redis.register_function{
     if bad then
       return bad
     end
-    local found = redis.call('HMGET', keys[1], 'epoch', 'state', 'bytes')
+    local found = redis.call('HMGET', keys[1], 'epoch', 'state', 'bytes', 'recalled')
     if not found[1] then
       return { 'NOBUCKET' }
     end
@@ -41,7 +41,7 @@ redis.register_function{
         return { 'FULL', depth }
       end
     end
-    add_assigned(keys[2], keys[3], args, first)
+    add_assigned(keys[2], keys[3], args, first, found[4])
     return { 'OK', depth + count }
   end,
 }

@@ -3,14 +3,17 @@
 -- args: epoch identity due_us scan_max claimed_prefix
 -- answers: OK recalled | OK claimed | OK absent | NOBUCKET | FENCED | CLOSED
 -- effects: recalled: the copy is out of assigned (at due_us), or of the first scan_max of pending (meta.bytes -size), and
---          meta.recalled names it; nothing on any other answer
+--          meta.recalled names it among the last ones; nothing on any other answer
 -- flags: allow-oom (it frees memory)
 -- why: the row of the job names this bucket, this epoch and the token of the copy, so a client that dies after this leaves a row
 --      without a copy, which anti-entropy gives back. identity is what an entry has after its first byte: id and token. An
 --      older copy of the same job stays. What is claimed has an agent, and stays: claimed lists are looked into first. pending
---      is not touched in a bucket that is being emptied, because its pages are read in place. meta.recalled is the last one
---      only: a client whose answer was lost gets it again. No fence, a client owns nothing; the change counter stays.
+--      is not touched in a bucket that is being emptied, because its pages are read in place. meta.recalled has the last
+--      ones only: a client whose answer was lost gets it again, and a put that comes late (assign, put) leaves them out. A
+--      submit that was sent twice lies in pending twice, and both go. No fence, a client owns nothing; the change counter stays.
 
+-- Room for the last 64 or more.
+local KEPT_BYTES = 1500
 local RECALLED_FROM = { ACTIVE = true, COMPLETING = true, FROZEN = true }
 
 redis.register_function{
@@ -57,15 +60,15 @@ redis.register_function{
     elseif INTAKE[found[2]] then
       item = among('LRANGE', keys[4], 0, most)
       if item then
-        redis.call('LREM', keys[4], 1, item)
-        redis.call('HSET', keys[1], 'bytes', math.max(0, (tonumber(found[3]) or 0) - #item))
+        local count = redis.call('LREM', keys[4], 0, item)
+        redis.call('HSET', keys[1], 'bytes', math.max(0, (tonumber(found[3]) or 0) - count * #item))
       end
     end
-    local which = args[1] .. ':' .. identity
+    local recalled = found[4] or ''
     if item then
-      redis.call('HSET', keys[1], 'recalled', which)
-      return { 'OK', 'recalled' }
+      redis.call('HSET', keys[1], 'recalled', string.sub(recalled .. identity, -KEPT_BYTES))
     end
-    return { 'OK', found[4] == which and 'recalled' or 'absent' }
+    local known = item or string.find(recalled, identity, 1, true)
+    return { 'OK', known and 'recalled' or 'absent' }
   end,
 }

@@ -9,7 +9,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry
 from jobmaster.ports import Recall
-from tests.integration.store.fixture import OneBucketStore, assert_ok, make_entry, make_items
+from tests.integration.store.fixture import ROOM, OneBucketStore, assert_ok, make_entry, make_items
 
 DUE = 1_900_000_000_123_456
 SCAN = 1000
@@ -105,10 +105,44 @@ async def test_a_lost_answer_is_given_again(one_bucket: OneBucketStore) -> None:
     assert await recall(one_bucket, job_id, 2, DUE) is Recall.RECALLED
     assert await recall(one_bucket, job_id, 2, DUE) is Recall.RECALLED
     assert await recall(one_bucket, job_id, 3, DUE) is Recall.ABSENT
-    await assigned(one_bucket, due(job_id, 2))
-    assert await recall(one_bucket, job_id, 2, DUE) is Recall.RECALLED
-    (found,) = await one_bucket.store.find([one_bucket.bucket_id], [job_id], SCAN)
-    assert found == {}, "a copy that was put again goes as well"
+
+
+@pytest.mark.parametrize("token", [2, 127, 128, 255, 256, 65_535, 65_536])
+async def test_a_put_that_comes_late_leaves_out_what_was_recalled(one_bucket: OneBucketStore, token: int) -> None:
+    """A put without an answer may be done after its repetition was recalled: the job waits for another time by then."""
+    recalled, other = due(new_id(), token), due(new_id(), token)
+    await assigned(one_bucket, recalled)
+    assert await recall(one_bucket, recalled.id, token, DUE) is Recall.RECALLED
+    await assigned(one_bucket, recalled, other)
+    put = [(DUE, encode_entry(recalled))]
+    await one_bucket.store.put(one_bucket.bucket_id, one_bucket.fence.epoch, put, **ROOM)
+    (found,) = await one_bucket.store.find([one_bucket.bucket_id], [recalled.id, other.id], SCAN)
+    assert found.keys() == {other.id}
+    again = due(recalled.id, token + 1)
+    await assigned(one_bucket, again)
+    (found,) = await one_bucket.store.find([one_bucket.bucket_id], [recalled.id], SCAN)
+    assert found[recalled.id].token == token + 1, "the next assignment is another copy"
+
+
+async def test_the_last_recalls_are_remembered_in_bounded_room(one_bucket: OneBucketStore) -> None:
+    entries = [due(new_id(), 65_536) for _ in range(100)]
+    await assigned(one_bucket, *entries)
+    for one in entries:
+        assert await recall(one_bucket, one.id, one.token, DUE) is Recall.RECALLED
+    assert len(await one_bucket.field("recalled") or b"") == 1500
+    await assigned(one_bucket, *entries[-60:])
+    (depth,) = await one_bucket.store.depths([one_bucket.bucket_id])
+    assert depth is not None
+    assert depth.assigned == 0
+
+
+async def test_a_submit_that_was_sent_twice_goes_twice(one_bucket: OneBucketStore) -> None:
+    item, other = encode_entry(make_entry()), encode_entry(make_entry(size=50))
+    await one_bucket.submit([item, other])
+    await one_bucket.submit([item])
+    assert await recall(one_bucket, item[3:19]) is Recall.RECALLED
+    assert await one_bucket.field("bytes") == b"%d" % len(other)
+    assert (await one_bucket.store.claim(one_bucket.fence, "a-1", 10)).raw == [other]
 
 
 async def test_a_bucket_that_is_emptied_keeps_its_pages(one_bucket: OneBucketStore) -> None:

@@ -56,7 +56,7 @@ class SimBucket:
         """Highest number of a claimed list's name."""
         self.hint = False
         self.recalled = b""
-        """The copy that a client has recalled last."""
+        """The copies that clients have recalled last: their identities, one after the other."""
         self.pending: list[bytes] = []
         self.assigned: list[tuple[int, bytes]] = []
         """By due time, then by bytes, as a sorted set."""
@@ -92,6 +92,11 @@ class SimBucket:
 def id_of(item: bytes) -> bytes:
     """Where every entry and outcome has its id."""
     return item[ID_AT]
+
+
+def identity_of(item: bytes) -> bytes:
+    """Id and token, as they stand in an entry."""
+    return item[1 : 19 + {0xCC: 2, 0xCD: 3, 0xCE: 5}.get(item[19], 1)]
 
 
 def made_us(item: bytes) -> int:
@@ -197,6 +202,11 @@ class IntakeFunctions:
         return [b"OK", depth + len(pairs) // 2]
 
     def _add_assigned(self, meta: bytes, bucket: SimBucket, pairs: Sequence[Any]) -> None:
+        if bucket.recalled:
+            kept = [
+                pair for pair in zip(pairs[::2], pairs[1::2], strict=True) if not self._is_recalled(pair[1], bucket)
+            ]
+            pairs = [value for pair in kept for value in pair]
         if not pairs:
             return
         before = bucket.assigned[0][0] if bucket.assigned else None
@@ -205,6 +215,10 @@ class IntakeFunctions:
             insort(bucket.assigned, (due_us, item))
         if before is None or min(pairs[::2]) < before:
             self._wake(meta, bucket)
+
+    def _is_recalled(self, item: bytes, bucket: SimBucket) -> bool:
+        """True for a copy that a client has recalled."""
+        return identity_of(item) in bucket.recalled
 
     def hint(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])
@@ -268,15 +282,14 @@ class IntakeFunctions:
 
         if any(among(bucket.claimed.get(name, [])[:most]) for name in bucket.lists):
             return [b"OK", b"claimed"]
-        which = b"%d:%s" % (epoch, identity)
         if (item := among(item for due, item in bucket.assigned if due == due_us)) is not None:
             bucket.assigned.remove((due_us, item))
         elif bucket.state in INTAKE and (item := among(bucket.pending[:most])) is not None:
-            bucket.pending.remove(item)
-            bucket.bytes = max(0, bucket.bytes - len(item))
+            bucket.bytes = max(0, bucket.bytes - bucket.pending.count(item) * len(item))
+            bucket.pending = [each for each in bucket.pending if each != item]
         if item is not None:
-            bucket.recalled = which
-        return [b"OK", b"recalled" if bucket.recalled == which else b"absent"]
+            bucket.recalled = (bucket.recalled + identity)[-1500:]
+        return [b"OK", b"recalled" if identity in bucket.recalled else b"absent"]
 
     def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])
