@@ -60,3 +60,25 @@ def test_frozen_buckets_are_no_lack_of_buckets() -> None:
     assert found.fix == "configure buckets for it on some agent; jobmaster bucket unfreeze --all (or BUCKET, or --lane)"
     found = doctor_checks._served([{"lane": "b", "priority": 3, "state": "FROZEN"}], held[1:])
     assert "configure" not in found.fix
+
+
+def schedule(name: str, *, served: bool = True, late: float = 0.0) -> dict[str, Any]:
+    return {"name": name, "handler": f"{name}.run", "served": served, "late_seconds": late}
+
+
+def test_schedules_without_an_agent_for_their_handler_are_named() -> None:
+    rows = [schedule("kept"), *(schedule(f"gone{n}", served=False) for n in range(5))]
+    found = doctor_checks._schedules(rows)
+    assert found.status is CheckStatus.FAIL
+    assert found.detail == (
+        "no living agent has the handler: gone0 runs 'gone0.run'; gone1 runs 'gone1.run'; gone2 runs 'gone2.run'; and 2 more"
+    )
+    assert found.fix.startswith("start an agent with this handler")
+
+
+def test_schedules_whose_fires_nothing_decides_are_named() -> None:
+    found = doctor_checks._schedules([schedule("kept"), schedule("late", late=700.0), schedule("later", late=90.0)])
+    assert found.status is CheckStatus.WARN
+    assert found.detail == "2 wait for a decision, late for 11m 40s"
+    assert doctor_checks._schedules([schedule("kept", late=5.0)]).status is CheckStatus.OK
+    assert doctor_checks._schedules([]).status is CheckStatus.OK

@@ -188,6 +188,13 @@ def test_agent_run_names_a_module_that_cannot_be_imported(inside: Inside) -> Non
     assert "no_such_module_anywhere" in result.err
 
 
+def test_agent_run_names_a_schedule_that_cannot_work(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "often.yaml").write_text("schedules: {often: {handler: gone, every: 5m}}\n")
+    result = inside("agent", "run", "--config", "often.yaml", "--handlers", "jobmaster.demo.handlers")
+    assert result.code == 78
+    assert "schedules.often: there is no handler 'gone'" in result.err
+
+
 def test_agent_run_names_the_agents_there_are(inside: Inside, tmp_path: Path) -> None:
     (tmp_path / "two.yaml").write_text("agents: {one: {}, two: {}}\n")
     for words in ((), ("--name", "three")):

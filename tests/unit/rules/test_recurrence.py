@@ -209,6 +209,12 @@ def test_a_fixed_time_in_the_hour_that_autumn_repeats_fires_once() -> None:
     assert fires("30 2 * * *", "Europe/Berlin", start, 2) == ["25 02:30 CEST", "26 02:30 CET"]
 
 
+def test_in_the_repeated_hour_a_fixed_time_is_over() -> None:
+    """Seen from the second 02:10, the first 02:30 was earlier: a search from the wall clock alone would go back in time."""
+    second = local("Europe/Berlin", 2026, 10, 25, 2, 10).replace(fold=1)
+    assert fires("30 2 * * *", "Europe/Berlin", second, 2) == ["26 02:30 CET"]
+
+
 def test_a_repetition_follows_the_elapsed_time() -> None:
     spring, autumn = local("Europe/Berlin", 2026, 3, 29, 1, 10), local("Europe/Berlin", 2026, 10, 25, 1, 40)
     assert fires("*/30 * * * *", "Europe/Berlin", spring, 1 / 16) == ["29 01:30 CET", "29 03:00 CEST", "29 03:30 CEST"]
