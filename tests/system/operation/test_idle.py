@@ -12,7 +12,10 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import PostgresServer
+from jobmaster.master.master import Master
 from jobmaster.model.job import JobState
+from jobmaster.model.schedule import Schedule
+from jobmaster.rules.recurrence import next_fire_us
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.jobs import noop
@@ -27,7 +30,21 @@ def statements(log: Path, agent_id: str) -> Counter[str]:
     return Counter(line.split("/* jobmaster ", 1)[1].split(" ", 1)[0] for line in mine)
 
 
-async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
+async def put_schedules(deployment: Deployment, count: int) -> None:
+    """Schedules whose next fire is far ahead."""
+    settings = deployment.settings
+    master = await Master.connect(
+        dsn=deployment.dsn, schema=settings.schema_name(), settings=settings.master, application_name="test"
+    )
+    far = [
+        Schedule(name=f"far-{number}", handler="noop", expression="0 0 1 1 *", start_us=4_000_000_000_000_000)
+        for number in range(count)
+    ]
+    assert await master.schedules.put(far, next_fire_us) == []
+    await master.close()
+
+
+async def test_an_idle_leader_asks_the_master_less_than_twice_a_second_beside_many_schedules(
     deployment: Deployment, new_postgres: Callable[..., PostgresServer]
 ) -> None:
     """Counted where they arrive: the server writes a line for each statement, with the name of who asked."""
@@ -35,6 +52,7 @@ async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
     deployment.document["leases"] = {}
     deployment.document["master"]["dsn"] = deployment.dsn = server.dsn
     assert deployment.run("db", "migrate").returncode == 0
+    await put_schedules(deployment, 10_000)
     await deployment.start_agent()
     [[agent_id]] = await deployment.fetch("SELECT id::text FROM agent WHERE state = 'ACTIVE'")
     await asyncio.sleep(8)  # what an agent does once, at its start and in its first seconds as leader
@@ -44,6 +62,9 @@ async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
     per_second = found.total() / (time.monotonic() - began)
     assert found["leadership/tick"] > 15, found
     assert per_second < 2.0, found
+    assert not [name for name in found if name.startswith("schedules/") and name != "schedules/retire_undeclared"], (
+        found
+    )
 
 
 async def test_a_job_after_a_quiet_minute_starts_at_once(
