@@ -10,6 +10,7 @@ from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.client.jobs.changes import JobChanger
+from jobmaster.client.locks import held_lock
 from jobmaster.client.lookup import SCAN_JOBS_MAX
 from jobmaster.master import buckets
 from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
@@ -199,6 +200,13 @@ def _beats_need_room() -> list[Patch]:
     return [(IntakeFunctions, "call", without_beats), (StoreBeat, "_beat", refused)]
 
 
+def _locks_for_ever() -> list[Patch]:
+    def endless(present: Term | None, sent: float, replied: float, lease_seconds: float) -> Term:
+        return Term(1e9, 1e9, 1e9)
+
+    return [(held_lock, "renewed", endless)]
+
+
 def _as_large() -> list[Patch]:
     def as_it_is(self: BatchSize, rows: int, size: int) -> None:
         return None
@@ -355,5 +363,10 @@ ABLATIONS = {
     "lines of missed fires": Ablation(
         "fires that the misfire rule gives up leave no line", frozenset({"misfire lines"})
     ),
+    "number of a lock's renewal": Ablation(
+        "the holder of a lock renews it by its name alone", frozenset({"lock fence"})
+    ),
+    "end of a lock": Ablation("a lock is taken from a holder whose ttl is not over", frozenset({"lock expiry"})),
+    "loss of a lock": Ablation("a program trusts its lock until a renewal is refused", patches=_locks_for_ever),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -33,6 +33,7 @@ from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
 from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
+from tests.simulation.workload.lockers import Lockers
 from tests.simulation.workload.recurring import Recurring, gaps, undecided
 
 FAULTLESS_EVERY = 4
@@ -85,7 +86,9 @@ class History:
     def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
         self.seed = seed
         self.faultless = seed % FAULTLESS_EVERY == 0
-        streams = {name: Random(f"{name} {seed}") for name in ("schedule", "faults", "workload", "ids", "product")}
+        streams = {
+            name: Random(f"{name} {seed}") for name in ("schedule", "faults", "workload", "ids", "product", "locks")
+        }
         self._streams = streams
         self.trace = Trace()
         self.loop = SimLoop(streams["schedule"], self._loop_error)  # type: ignore[abstract]  # no sockets, on purpose
@@ -159,6 +162,7 @@ class History:
                 await asyncio.sleep(0.02)
         client = Process("client", self)
         clients = self.loop.spawn(client, self._clients())
+        Lockers(self, self._streams["locks"], ACTIVE_SECONDS).start()
         self.nemesis.quiet = False
         injector = FaultInjector(self, self._streams["faults"])
         await injector.inject(ACTIVE_SECONDS)

@@ -99,6 +99,10 @@ class Audit:
     """Newest job of each fire of a schedule."""
     _authorised: set[Identity] = field(default_factory=set)
     _pauses: dict[Subject, PausedAt] = field(default_factory=dict)
+    lock_revoked: bool = False
+    """An operator has taken the lock from its holder, or a failover has forgotten who holds it."""
+    _lock_fence: int = 0
+    _lock_taken_at: float = 0.0
     _pauses_forgotten: bool = False
     """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
     _registered: dict[bytes, float] = field(default_factory=dict)
@@ -234,9 +238,28 @@ class Audit:
                     del self._owners[key]
         self._leaders.clear()
         self._pauses_forgotten = True
+        self._lock_fence, self.lock_revoked = after.lock_fence, True
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)
+
+    # ------------------------------------------------------------ locks
+
+    def lock_taken(self, fence: int) -> None:
+        """A program holds the lock."""
+        if fence <= self._lock_fence:
+            self.broken("lock", f"number {fence} is given after {self._lock_fence}")
+        self._lock_fence, self._lock_taken_at = fence, self.loop.now
+
+    def works_under_lock(self, fence: int, ttl_seconds: float) -> None:
+        """A program has checked its lock and works on."""
+        self.hits["work under a lock"] += 1
+        if fence == self._lock_fence:
+            return
+        # An operator and a jump of the master's clock end a lock early: its holder reads that with its next renewal.
+        early = self.lock_revoked or self.clocks_jumped
+        if not early or self.loop.now - self._lock_taken_at > ttl_seconds:
+            self.broken("lock", f"a program works under number {fence} after {self._lock_fence} was given")
 
     # ------------------------------------------------------------ pauses
 

@@ -57,6 +57,8 @@ BRANCHES: Mapping[str, str] = {
     "... is skipped, because an earlier job has not ended": "fire: skipped",
     "... is missed": "fire: missed",
     "... is withdrawn by a change of its schedule": "fire: withdrawn",
+    "a program loses its lock": "lock: LockLost",
+    "... waits for it in vain": "lock: LockHeld",
     "the leader changes": "leader_superseded",
     "... resigns": "leader_resigned",
     "... gives its lease to a heavier agent": "the leader's lease goes to a heavier agent",

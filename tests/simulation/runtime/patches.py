@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from jobmaster.client.locks import held_lock
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
 from jobmaster.handlers.decisions import asked_seconds
@@ -151,6 +152,7 @@ class PatchedProduct:
             (provisioner, "new_id", new_id),
             (store_connector, "new_id", new_id),
             (schedule_firing, "new_id", new_id),
+            (held_lock, "new_id", new_id),
             (agent, "__version__", "0"),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),

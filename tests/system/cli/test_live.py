@@ -37,6 +37,55 @@ def test_submit_and_wait(dev: Terminal) -> None:
     assert record["level"] == "store"
 
 
+def test_locks_and_actions_that_run_once(dev: Terminal) -> None:
+    assert dev.call("lock", "list", "-o", "json").json == []
+    assert dev.call("once", "list", "-o", "json").json == []
+    free = dev.call("lock", "release", "import", "--force", "-o", "json")
+    assert (free.code, free.error["code"]) == (3, "not_found")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK], env=dev.environment, cwd=dev.folder, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        fence = int(holder.stdout.readline())
+        (held,) = dev.call("lock", "list", "-o", "json").json
+        assert (held["name"], held["fence"], held["holder"].endswith(f"pid {holder.pid}: nightly")) == (
+            "import",
+            fence,
+            True,
+        )
+        refused = dev.call("lock", "release", "import", "-o", "json")
+        assert (refused.code, refused.error["code"]) == (4, "lock_held")
+        assert held["holder"] in refused.error["message"]
+        released = dev.call("lock", "release", "import", "--force", "-o", "json")
+        assert (released.code, released.json["fence"]) == (0, fence)
+        assert holder.stdout.readline() == b"lost\n"
+    finally:
+        holder.kill()
+        holder.wait()
+    (line,) = [line for line in dev.call("log", "list", "-o", "json").json if line["action"] == "lock release"]
+    assert (line["actor"], line["subject"], line["detail"]["fence"]) == (operator_name(), "import", fence)
+    (done,) = dev.call("once", "list", "-o", "json").json
+    assert (done["name"], done["version"]) == ("load", "3")
+
+
+HOLD_LOCK = """
+import asyncio, jobmaster
+
+async def main():
+    async with jobmaster.connect() as cluster:
+        await cluster.once("load", "3", lambda: None)
+        try:
+            async with cluster.lock("import", ttl=3, label="nightly") as lock:
+                print(lock.fence, flush=True)
+                await asyncio.Event().wait()
+        except jobmaster.LockLost:
+            print("lost", flush=True)
+
+asyncio.run(main())
+"""
+
+
 def test_submit_with_everything(dev: Terminal) -> None:
     result = dev.call(
         *("job", "submit", "add", "--args", "-", "--priority", "high", "--durability", "master", "--tag", "blue"),
