@@ -439,6 +439,16 @@ async def test_the_number_of_lines_left_out_comes_with_a_logged_line_too(caplog:
     assert vars(second)["jobmaster_fields"] == {"worker": 1}
 
 
+async def test_extra_fields_of_a_worker_come_after_those_of_the_agent_and_replace_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with WorkerHarness(leaving) as harness:
+        harness.bucket_worker._printed('\x1e{"order": 7, "worker": 99}\x1fWARNING shop.mail: sent', 1, None)
+    (record,) = caplog.records
+    assert list(vars(record)["jobmaster_fields"].items()) == [("worker", 1), ("order", 7)]
+    assert record.getMessage() == "sent"
+
+
 async def test_a_handler_without_anything_around_it_is_called_without_a_context() -> None:
     plain = Handlers()
 
