@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from jobmaster.client.locks.sync_lock import SyncLock
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
+    from jobmaster.client.schedules.schedules import Schedules
+    from jobmaster.client.schedules.sync import SyncSchedules
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
     from jobmaster.clock import new_job_id
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         call,
         current_job,
     )
+    from jobmaster.handlers.schedules import ScheduleOptions
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
     from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.model.lock import LockView, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
+    from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
+    from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -91,6 +96,8 @@ __all__ = [
     "DurabilityRefused",
     "ErrorInfo",
     "Fail",
+    "FireOutcome",
+    "FireView",
     "Handlers",
     "InputError",
     "InvalidArguments",
@@ -109,17 +116,23 @@ __all__ = [
     "LockHeld",
     "LockLost",
     "LockView",
+    "Misfire",
     "NotFound",
     "OnFull",
     "OnceView",
     "Opening",
     "OutcomeUnknown",
+    "Overlap",
     "Pause",
     "PauseChange",
     "PauseKind",
     "Priority",
     "Refused",
     "Retry",
+    "ScheduleOptions",
+    "ScheduleState",
+    "ScheduleView",
+    "Schedules",
     "SchemaMismatch",
     "Snooze",
     "StoreRefused",
@@ -127,6 +140,7 @@ __all__ = [
     "SyncCluster",
     "SyncLock",
     "SyncReceipt",
+    "SyncSchedules",
     "Unavailable",
     "UnknownHandler",
     "UnknownLane",
@@ -163,6 +177,8 @@ _MODULE_OF = {
     "DurabilityRefused": "jobmaster.model.errors",
     "ErrorInfo": "jobmaster.model.job",
     "Fail": "jobmaster.handlers",
+    "FireOutcome": "jobmaster.model.schedule",
+    "FireView": "jobmaster.model.schedule_view",
     "Handlers": "jobmaster.handlers",
     "InputError": "jobmaster.model.errors",
     "InvalidArguments": "jobmaster.model.errors",
@@ -181,17 +197,23 @@ _MODULE_OF = {
     "LockHeld": "jobmaster.model.errors",
     "LockLost": "jobmaster.model.errors",
     "LockView": "jobmaster.model.lock",
+    "Misfire": "jobmaster.model.schedule",
     "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
     "OnceView": "jobmaster.model.lock",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
+    "Overlap": "jobmaster.model.schedule",
     "Pause": "jobmaster.model.pause",
     "PauseChange": "jobmaster.model.pause",
     "PauseKind": "jobmaster.model.pause",
     "Priority": "jobmaster.model.job",
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
+    "ScheduleOptions": "jobmaster.handlers.schedules",
+    "ScheduleState": "jobmaster.model.schedule_view",
+    "ScheduleView": "jobmaster.model.schedule_view",
+    "Schedules": "jobmaster.client.schedules.schedules",
     "SchemaMismatch": "jobmaster.model.errors",
     "Snooze": "jobmaster.handlers",
     "StoreRefused": "jobmaster.model.errors",
@@ -199,6 +221,7 @@ _MODULE_OF = {
     "SyncCluster": "jobmaster.client.sync",
     "SyncLock": "jobmaster.client.locks.sync_lock",
     "SyncReceipt": "jobmaster.client.sync",
+    "SyncSchedules": "jobmaster.client.schedules.sync",
     "Unavailable": "jobmaster.model.errors",
     "UnknownHandler": "jobmaster.model.errors",
     "UnknownLane": "jobmaster.model.errors",

@@ -2,7 +2,7 @@
 
 import shutil
 
-from jobmaster import Handlers
+from jobmaster import Handlers, JobContext
 
 handlers = Handlers()
 
@@ -21,6 +21,6 @@ def sample(path: str = "/") -> float:
     "0 3 * * *", zone="Europe/Berlin", misfire="last", overlap="queue", jitter="5m", expires="6h", tags=["reports"]
 )
 @handlers.job(name="reports.nightly", timeout=600, max_attempts=3)
-def nightly(path: str = "/") -> str:
+def nightly(ctx: JobContext, path: str = "/") -> str:
     free = shutil.disk_usage(path).free / 1e9
-    return f"{free:.1f} GB are free on {path}"
+    return f"{ctx.nominal_at:%Y-%m-%d}: {free:.1f} GB are free on {path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers.decisions import Cancel
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
+from jobmaster.model.job_view import moment
 
 if TYPE_CHECKING:
     # A default of a type variable comes with Python 3.13; type checkers know it from here before that.
@@ -111,6 +113,16 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     def snoozes(self) -> int:
         """Number of times that the handler has put this job off (``Snooze``)."""
         return self.headers.snoozes
+
+    @property
+    def schedule(self) -> str | None:
+        """Name of the schedule whose fire this job is; ``None``: it was submitted."""
+        return self.headers.schedule
+
+    @property
+    def nominal_at(self) -> datetime | None:
+        """Nominal time of that fire (aware, UTC), the same in every attempt: what a report is about, however late it runs."""
+        return moment(self.headers.nominal_us)
 
     @property
     def last_attempt(self) -> bool:

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from jobmaster import Conflict, Handlers, InputError, NotFound, call
+from jobmaster import Conflict, Handlers, InputError, JobContext, NotFound, call
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule_view import ScheduleState
 from jobmaster.testing import Jobs
@@ -20,6 +20,12 @@ BERLIN = ZoneInfo("Europe/Berlin")
 @handlers.job(name="nightly")
 async def nightly(region: str = "all") -> str:
     return f"report of {region}"
+
+
+@handlers.every("1d", name="dated")
+@handlers.job(name="dated")
+async def dated(ctx: JobContext) -> str:
+    return f"{ctx.schedule} {ctx.nominal_at}"
 
 
 @handlers.every("8h", name="refresh.eu", args={"region": "eu"}, overlap="cancel_previous")
@@ -39,6 +45,7 @@ def test_fires_are_computed(jobs: Jobs) -> None:
     assert (fires[0].handler, fires[0].arguments) == ("nightly", {})
     every = jobs.fires_between(start, start + timedelta(hours=10))
     assert [(fire.schedule, fire.arguments) for fire in every] == [
+        ("dated", {}),
         ("refresh.eu", {"region": "eu"}),
         ("nightly", {}),
         ("refresh.eu", {"region": "eu"}),
@@ -67,6 +74,15 @@ async def test_a_schedule_runs_on_request(jobs: Jobs) -> None:
     assert (fire.job_id, fire.manual) == (receipt.id, True)
 
 
+async def test_a_handler_is_given_the_nominal_time_of_its_fire(jobs: Jobs) -> None:
+    receipt = await jobs.cluster.schedules.run("dated")
+    submitted = await jobs.cluster.submit(dated)
+    await jobs.drain()
+    (fire,) = await jobs.cluster.schedules.fires("dated")
+    assert await receipt.result(timeout=5) == f"dated {fire.nominal_at}"
+    assert await submitted.result(timeout=5) == "None None", "it is no fire"
+
+
 async def test_cancel_previous_cancels_the_job_before(jobs: Jobs) -> None:
     first = await jobs.cluster.schedules.run("refresh.eu")
     second = await jobs.cluster.schedules.run("refresh.eu")
@@ -80,7 +96,7 @@ async def test_schedules_are_put_listed_paused_and_removed(jobs: Jobs) -> None:
         "customer.17", "0 6 * * mon", call(refresh, "us"), zone="Europe/Berlin", tags=["customer"]
     )
     assert (view.state, view.source, view.arguments) == (ScheduleState.ACTIVE, "api", {"region": "us"})
-    assert [one.name for one in await schedules.list()] == ["customer.17", "nightly", "refresh.eu"]
+    assert [one.name for one in await schedules.list()] == ["customer.17", "dated", "nightly", "refresh.eu"]
     assert [one.name for one in await schedules.list(tag="customer")] == ["customer.17"]
     assert await schedules.pause("customer.17", reason="holidays") == ["customer.17"]
     paused = await schedules.get("customer.17")
@@ -88,7 +104,7 @@ async def test_schedules_are_put_listed_paused_and_removed(jobs: Jobs) -> None:
     assert all(at.astimezone(BERLIN).weekday() == 0 for at in await schedules.next("customer.17", 3))
     assert await schedules.resume(tag="customer") == ["customer.17"]
     assert await schedules.remove("customer.17") == ["customer.17"]
-    assert [one.name for one in await schedules.list()] == ["nightly", "refresh.eu"]
+    assert [one.name for one in await schedules.list()] == ["dated", "nightly", "refresh.eu"]
     assert (await schedules.get("customer.17")).state is ScheduleState.RETIRED
     with pytest.raises(Conflict, match="is retired"):
         await schedules.run("customer.17")
@@ -98,7 +114,7 @@ def test_code_without_an_event_loop_has_the_same_functions(jobs: Jobs) -> None:
     schedules = jobs.sync_cluster.schedules
     schedules.put("often", "5m", refresh, {"region": "eu"})
     assert schedules.get("often").expression == "300s"
-    assert [one.name for one in schedules.list()] == ["nightly", "often", "refresh.eu"]
+    assert [one.name for one in schedules.list()] == ["dated", "nightly", "often", "refresh.eu"]
     assert len(schedules.next("often", 7)) == 7
     assert schedules.pause("often") == ["often"]
     assert schedules.resume("often") == ["often"]
@@ -127,4 +143,4 @@ async def test_mistakes_are_named(jobs: Jobs) -> None:
         await schedules.pause(tag="none")
     with pytest.raises(InputError, match="from 1 to 1000, not 0"):
         await schedules.next("nightly", 0)
-    assert [one.name for one in await schedules.list()] == ["nightly", "refresh.eu"], "something was stored"
+    assert [one.name for one in await schedules.list()] == ["dated", "nightly", "refresh.eu"], "something was stored"
