@@ -150,6 +150,9 @@ POINTS: dict[str, CrashPoint] = {
     "Y0": CrashPoint("job without a row has one, its copy waits", Situation.CHANGE, "master.assign_copy", AFTER),
     "Y1": CrashPoint("copy recalled, row still ASSIGNED", Situation.CHANGE, "store.recall", AFTER),
     "Y2": CrashPoint("HELD with the new time committed, reply lost", Situation.CHANGE, "master.hold_recalled", AFTER),
+    # A fire of a schedule, by the leader.
+    "Z0": CrashPoint("fires chosen, nothing written", Situation.APART, "master.fire", BEFORE),
+    "Z1": CrashPoint("fires and their jobs committed, reply lost", Situation.APART, "master.fire", AFTER),
     "C2": CrashPoint("signal to a running handler lost", Situation.APART),
     "G0": CrashPoint(
         "COMPLETING in the master, open in the store", _G, "master.move_bucket", AFTER, "COMPLETING", later=2

@@ -7,6 +7,7 @@ from typing import Self
 PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
+    "schedules",
 )
 """Attributes of the master whose methods are calls of the master."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,10 @@ import pytest
 import redis
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
+from jobmaster.master.master import Master
 from jobmaster.model.job import JobState
+from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
+from jobmaster.rules.recurrence import next_fire_us
 from tests.crash_points import jobs
 from tests.crash_points.crash_points import POINTS, CrashPoint, Situation
 from tests.crash_points.faulty_ports import VARIABLE, Action, FaultDirectory, FaultSpec
@@ -304,6 +308,51 @@ async def test_l2_a_reply_after_the_deadline(deployment: FaultyDeployment) -> No
     deployment.withdraw("late")
     deployment.withdraw("silent")
     await deployment.healed(work, rescues_max=1)
+
+
+async def fire_under_fault(deployment: FaultyDeployment, name: str) -> None:
+    """Two schedules with one nominal time: the leader dies, and each has one job, whichever leader has made it."""
+    settings = deployment.settings
+    master = await Master.connect(
+        dsn=deployment.dsn, schema=settings.schema_name(), settings=settings.master, application_name="test"
+    )
+    at_us = time.time_ns() // 1000 + 2_000_000
+    args = b'{"path":"%s"}' % str(deployment.path("witness")).encode()
+    schedules = [
+        Schedule(name=f"{name}-{number}", handler="quick", lane=jobs.VICTIM, expression="60s", start_us=at_us,
+                 end_us=at_us + 1, overlap=overlap, args=args)
+        for number, overlap in enumerate((Overlap.PARALLEL, Overlap.SKIP))
+    ]  # fmt: skip
+    deployment.give(name, POINTS[name].fault(later=False))
+    try:
+        assert await master.schedules.put(schedules, next_fire_us) == []
+        await deployment.struck(name)
+
+        async def ended() -> bool:
+            return all(row.next_us is None for row in await master.schedules.list([each.name for each in schedules]))
+
+        await eventually(ended, HEAL_SECONDS, "every fire to be decided")
+        lines = [line for each in schedules for line in await master.schedules.fires(each.name, 10)]
+    finally:
+        await master.close()
+    assert [(line.nominal_us, line.outcome) for line in lines] == [(at_us, FireOutcome.FIRED)] * 2
+    work = Work()
+    work.expected = {line.job_id: ("fire", JobState.SUCCEEDED, 1) for line in lines if line.job_id is not None}
+    deployment.acknowledged += work.ids
+    await deployment.healed(work, rescues_max=1)
+    rows = await deployment.fetch("SELECT count(*) FROM job WHERE handler = 'quick' AND id = ANY ($1)",
+                                  [UUID(bytes=job_id) for job_id in work.ids])  # fmt: skip
+    assert rows[0][0] == 2
+
+
+@pytest.mark.slow
+async def test_z0_the_leader_dies_before_it_writes_fires(deployment: FaultyDeployment) -> None:
+    await fire_under_fault(deployment, "Z0")
+
+
+@pytest.mark.slow
+async def test_z1_the_leader_dies_after_it_has_written_fires(deployment: FaultyDeployment) -> None:
+    await fire_under_fault(deployment, "Z1")
 
 
 @pytest.mark.slow
