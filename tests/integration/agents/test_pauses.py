@@ -146,6 +146,20 @@ async def test_a_paused_bucket_takes_jobs_and_starts_none(paused: Paused, kind: 
     await paused.all_ran_once(ids + held)
 
 
+async def test_a_resume_wakes_the_claimer_of_a_bucket_that_no_submit_would_wake(paused: Paused) -> None:
+    gates["then"].set()
+    await paused.pause("lane", paused.life.owner.lane)
+    claimer = paused.worker.claimers[paused.life.owner.fence.bucket_id]
+    job_id, entry = encoded("then")
+    await paused.life.submit(entry)
+    await until(lambda: claimer.waiting == 1)  # it has looked into the bucket, and the wake token is gone
+    await until(lambda: not claimer._woken.is_set())
+    paused.worker.pauses.take(PausesInForce(0, ()), SystemClock().boottime())
+    paused.worker.apply_pauses()
+    assert claimer._woken.is_set()
+    await paused.all_ran_once([job_id])
+
+
 async def test_a_pause_of_another_lane_or_priority_stops_nothing_here(paused: Paused) -> None:
     gates["then"].set()
     for kind, value in (("lane", "elsewhere"), ("priority", "high"), ("handler", "other"), ("tag", "x")):

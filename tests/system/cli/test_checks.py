@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from jobmaster.cli.commands import doctor_checks
 from jobmaster.cli.commands.doctor_findings import CheckStatus
+from jobmaster.model.pause import Pause, PauseKind, PausesInForce
+from jobmaster.settings.model import ClusterSettings
 
 LACKING: dict[str, Any] = {
     "lane": "default", "priority": 3, "handler": "gone", "jobs": 1000, "oldest_us": 5_000_000, "known": False, "active": True,
@@ -82,3 +86,26 @@ def test_schedules_whose_fires_nothing_decides_are_named() -> None:
     assert found.detail == "2 wait for a decision, late for 11m 40s"
     assert doctor_checks._schedules([schedule("kept", late=5.0)]).status is CheckStatus.OK
     assert doctor_checks._schedules([]).status is CheckStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("paused", "now_us", "status", "says"),
+    [
+        (True, 60_000_000, CheckStatus.FAIL, "1 agent(s) have not confirmed the last pause or resume: old"),
+        (False, 60_000_000, CheckStatus.WARN, "1 agent(s) have not confirmed"),
+        (True, 2_000_000, CheckStatus.WARN, "handler 'a' is paused by ann: charges twice"),
+        (False, 2_000_000, CheckStatus.OK, "nothing is paused"),
+    ],
+)
+async def test_agents_that_obey_no_pause_are_named_once_they_had_time_to_renew(
+    paused: bool, now_us: int, status: CheckStatus, says: str
+) -> None:
+    class Agents:
+        async def rows(self, statement: str, version: int) -> list[dict[str, object]]:
+            return [{"name": "old", "obeys": False}, {"name": "new", "obeys": True}]
+
+    pause = Pause(kind=PauseKind.HANDLER, value="a", actor="ann", reason="charges twice", since_us=0)
+    found = PausesInForce(1_000_000, (pause,) if paused else ())
+    reader: Any = Agents()
+    finding = await doctor_checks._paused(ClusterSettings(), reader, found, now_us)
+    assert (finding.status, says in finding.detail) == (status, True), finding
