@@ -228,7 +228,9 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+    async def claim(
+        self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES, *, oldest: bool = False
+    ) -> Claimed:
         """Up to ``limit`` jobs of together ``bytes_max`` bytes (always one), now in ``claimed:<list_name>``; the same name
         again: the same list.
 
@@ -239,14 +241,15 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(
             CLAIM,
             (keys.meta, keys.pending, keys.assigned, keys.claimed(list_name), keys.lists, keys.cancelled),
-            (*self._fences.arguments(fence), limit, list_name.encode(), bytes_max),
+            (*self._fences.arguments(fence), limit, list_name.encode(), bytes_max, *((1,) if oldest else ())),
         )
         status = self._fences.note(fence.bucket_id, answer)
         if status is not ReplyStatus.OK:
             return Claimed(status, [], [], 0, 0, False, 0)
-        _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer
+        _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer[:8]
         entries = read_entries(raw)
-        return Claimed(status, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled))
+        oldest_us = answer[8] if oldest else 0
+        return Claimed(status, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled), oldest_us)
 
     async def withdraw(
         self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]

@@ -181,10 +181,12 @@ class WakeStore(Protocol):
 class ClaimerStore(Protocol):
     """For the claimer of a bucket."""
 
-    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+    async def claim(
+        self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES, *, oldest: bool = False
+    ) -> Claimed:
         """Move up to ``limit`` jobs (the oldest of ``pending`` and of the due part of ``assigned``), of together at most
         ``bytes_max`` bytes, to ``claimed:<list_name>`` and return them; one is always moved. Sent again with the same name:
-        the same list."""
+        the same list. With ``oldest`` the answer shows how old the first job is that is left."""
         ...
 
     async def claimed_lists(self, fence: Fence) -> tuple[ReplyStatus, list[str]]:

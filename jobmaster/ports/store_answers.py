@@ -63,6 +63,8 @@ class Claimed(NamedTuple):
     """Jobs left in ``pending``."""
     cancelled: frozenset[bytes] = frozenset()
     """Ids with a cancel request in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
+    oldest_us: int = 0
+    """When asked: when the first job that is left in ``pending`` was made; 0 = none is left, or it was not asked."""
 
 
 class Page(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Unavailable
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import Fence, created_ms
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, fitting_count
@@ -48,7 +48,9 @@ class FakeStore(Scripted):
         there = self.buckets[fence.bucket_id].fence
         return None if there is None or there == fence else ReplyStatus.FENCED
 
-    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+    async def claim(
+        self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES, *, oldest: bool = False
+    ) -> Claimed:
         def effect() -> Claimed:
             if (no := self.refusal(fence)) is not None:
                 return Claimed(no, [], [], 0, 0, False, 0)
@@ -69,7 +71,9 @@ class FakeStore(Scripted):
             next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
             raw = [encode_entry(entry) for entry in taken]
             now = self.clock.wall_us()
-            return Claimed(ReplyStatus.OK, list(taken), raw, now, next_due, hint, len(bucket.pending), cancelled)
+            oldest_us = created_ms(bucket.pending[0].id) * 1000 if oldest and bucket.pending else 0
+            left = len(bucket.pending)
+            return Claimed(ReplyStatus.OK, list(taken), raw, now, next_due, hint, left, cancelled, oldest_us)
 
         answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
         return answer

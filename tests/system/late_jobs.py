@@ -38,6 +38,11 @@ async def late(ctx: JobContext, path: str, gate: str, failure: str) -> str:
     return "first" if first else "later"
 
 
+@handlers.job(name="hurried", accept_time=1.0)
+async def hurried(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "hurried")
+
+
 @handlers.job(name="stoppable", timeout=300, complete_time=1.5, cancel_slow=True)
 async def stoppable(ctx: JobContext, path: str) -> str:
     if ctx.token > 2:

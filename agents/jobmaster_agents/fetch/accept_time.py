@@ -2,7 +2,9 @@
 
 Only the owner of a bucket can do so, and it is alive: the jobs of a dead one are rescued. It knows the limit of each copy in
 its memory from the copy's headers and from its own handlers, so nothing is published and nothing is asked while no job is
-late. Late jobs are given back unrun as at a graceful exit: HELD, no attempt used up, the next assignment has the next token.
+late. Of jobs that lie in the store behind a full memory it knows the age of the first one, and the shortest limit of its
+handlers: when the first one is late, a portion is spilled, whatever else is in it. Late jobs are given back unrun as at a
+graceful exit: HELD, no attempt used up, the next assignment has the next token.
 
 The wait of a producer's copy begins with its creation or due time. That of an onboarded copy begins with its claim, because
 its bucket asked for it when it had room: otherwise a job that was given back would be late everywhere at once.
@@ -13,7 +15,7 @@ does not answer, or from a frozen bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -24,6 +26,8 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.execute.bucket_queues import waited_seconds
 from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.fetch.claimer import Claimer
+from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -37,6 +41,8 @@ Group = tuple[str, int]
 class WaitingJobs(Protocol):
     """The bucket worker, as this module uses it."""
 
+    claimers: dict[bytes, Claimer]
+    due_fetcher: DueFetcher
     job_table: JobTable
     executor: Executor
     outcome_builder: OutcomeBuilder
@@ -80,15 +86,32 @@ class AcceptTime:
         for job in self._late(now):
             owned = job.claimed_list.owned
             late.setdefault((owned.lane, owned.priority), []).append(job)
-        for group, jobs in late.items():
-            try:
-                others = await self._queries.other_owners(
-                    self._ownership.agent_id, *group, sorted({job.entry.handler for job in jobs})
-                )
-            except (Unavailable, Refused):
-                break  # while the master does not answer the jobs are safest here
-            self._give_back(group, [job for job in jobs if job.entry.handler in others and self._waits(job)])
+        try:
+            for group, jobs in late.items():
+                others = await self._other_owners(group, {job.entry.handler for job in jobs})
+                self._give_back(group, [job for job in jobs if job.entry.handler in others and self._waits(job)])
+            await self._spill_late()
+        except (Unavailable, Refused):
+            pass  # while the master does not answer the jobs are safest here
         return LOOK_SECONDS
+
+    async def _other_owners(self, group: Group, handlers: Collection[str]) -> frozenset[str]:
+        return await self._queries.other_owners(self._ownership.agent_id, *group, sorted(handlers))
+
+    async def _spill_late(self) -> None:
+        """Jobs that lie in the store behind a full memory: their claimer looks at the first of them, and spills a portion."""
+        for claimer in list(self._waiting.claimers.values()):
+            self._telemetry.jobs_not_accepted += claimer.not_accepted
+            claimer.not_accepted = 0
+            if claimer.accept_seconds is None or not claimer.full:
+                continue
+            owned = claimer.owned
+            if claimer.late and not (owned.frozen or owned.closed or owned.lost):
+                claimer.late = False
+                claimer.spills_late = bool(await self._other_owners((owned.lane, owned.priority), claimer.limited))
+                if claimer.spills_late:
+                    self._waiting.due_fetcher.rest(owned.fence.bucket_id)
+            claimer.wake()
 
     def _late(self, now: float) -> Iterable[ClaimedJob]:
         for claimed_list in self._waiting.job_table.unpersisted(now - LOOK_SECONDS):
@@ -114,6 +137,7 @@ class AcceptTime:
 
     def _give_back_of(self, owned: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
         late = set(jobs)
+        self._waiting.due_fetcher.rest(owned.fence.bucket_id)
         for job in jobs:
             if job.phase is JobPhase.RUNNING:
                 self._waiting.executor.stop_job(job, StopCause.RELEASE)

@@ -39,6 +39,8 @@ from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 
 CLAIM_JOBS_MAX = 1000
+_LATE_JOBS = 100
+"""Jobs of one portion that is spilled because its first job is late."""
 _LOOK_SECONDS = 0.25
 """Shortest time between two looks into a bucket without room."""
 _TIMER_SLACK_SECONDS = 0.001
@@ -51,6 +53,8 @@ class ClaimObserver(Protocol):
     """The due fetcher, as a claimer uses it."""
 
     def kick(self, bucket_id: bytes) -> None: ...
+
+    def put_at(self, bucket_id: bytes) -> float: ...
 
     def claimed(
         self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
@@ -142,6 +146,17 @@ class Claimer:
         self.conflicting = 0
         self.waiting = 0
         """Jobs from producers that the last claim left in the bucket."""
+        limits = {name: each.options.accept_seconds for name, each in handlers.items() if each.options.accept_seconds}
+        self.limited = frozenset(limits)
+        """Handlers with an ``accept_time``."""
+        self.accept_seconds = min(limits.values(), default=None)
+        """The shortest ``accept_time`` of a handler; ``None``: none has any."""
+        self.late = False
+        """At the last look without room, the first job that waits in the store had waited for longer than that."""
+        self.spills_late = False
+        """Other agents have room for such jobs: the next look spills them to the master."""
+        self.not_accepted = 0
+        """Jobs that were spilled so."""
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
@@ -224,22 +239,44 @@ class Claimer:
             self._arm(self._look_at - now)
             return
         self._look_at = now + _LOOK_SECONDS
-        answer = await self._claim(0)
+        answer = await self._claim(0, oldest=self.accept_seconds is not None)
         self._arm(None)  # a job that becomes due now has no room either
+        spills, self.spills_late = self.spills_late, False
+        while spills and answer is not None and self._is_late(answer) and self._free() <= 0:
+            if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
+                return
+            answer = await self._claim(_LATE_JOBS, spill=True, oldest=True)
+            self.not_accepted += len(answer.entries) if answer is not None else 0
+        self.late = answer is not None and self._is_late(answer)
         while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return  # suspended: the master accepts nothing now
             answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
 
+    @property
+    def full(self) -> bool:
+        """True while memory has no room for jobs of the bucket."""
+        return self._free() <= 0
+
+    def _is_late(self, answer: Claimed) -> bool:
+        """True when a job that is left in the store has waited there for longer than the shortest ``accept_time``."""
+        if (limit := self.accept_seconds) is None:
+            return False
+        limit_us = limit * 1e6
+        if answer.oldest_us and answer.now_us - answer.oldest_us > limit_us:
+            return True
+        overdue = answer.next_due_us > 0 and answer.now_us - answer.next_due_us > limit_us
+        return overdue and self._now() - self._claim_observer.put_at(self._bucket_id) > limit
+
     # ------------------------------------------------------------ one claim
 
-    async def _claim(self, limit: int, *, spill: bool = False) -> Claimed | None:
+    async def _claim(self, limit: int, *, spill: bool = False, oldest: bool = False) -> Claimed | None:
         """One claim, and what follows from its answer; ``None``: there is none, or it does not count."""
         self._names += 1
         name = self._unanswered_list = f"{self._list_prefix}-{self._names}"
         first_asked = self._now()
         try:
-            found = await self._until_answered(name, limit)
+            found = await self._until_answered(name, limit, oldest)
         finally:
             self._unanswered_list = None
         if found is None or self.ended:
@@ -268,14 +305,14 @@ class Claimer:
         self._arm(None if next_due is None else max(next_due, 0.0))
         return answer
 
-    async def _until_answered(self, name: str, limit: int) -> tuple[Claimed, float] | None:
+    async def _until_answered(self, name: str, limit: int, oldest: bool) -> tuple[Claimed, float] | None:
         """Claim under one list name until an answer comes; the answer, and when that try was sent."""
         backoff = Backoff("claim", self._log, self._repeated_log)
         while not self.ended:
             asked_at, fence = self._now(), self.owned.fence
             self._progress.note()
             try:
-                answer = await self._store.claim(fence, name, limit, self._bytes_max())
+                answer = await self._store.claim(fence, name, limit, self._bytes_max(), oldest=oldest)
             except (Unavailable, Refused) as error:
                 # The same name again: if the claim whose reply was lost has moved jobs, this returns the same list.
                 await backoff.pause(error)

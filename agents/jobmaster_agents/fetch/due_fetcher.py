@@ -34,6 +34,7 @@ _QUERIES_MAX = 2
 waits for the store."""
 TURN_SLOTS = 2
 """Jobs for each slot that a bucket takes in one turn, beside those that it finishes in a second."""
+_REST_SECONDS = 5.0
 _RATE_SECONDS = 1.0
 """The rate of a bucket is measured over at least so long. (The leader sends hints as often.)"""
 
@@ -53,7 +54,9 @@ class _Due:
         "only_later",
         "owned",
         "per_second",
+        "put_at",
         "querying",
+        "rests_until",
     )  # fmt: skip
 
     def __init__(self, owned: OwnedBucket) -> None:
@@ -75,6 +78,10 @@ class _Due:
         self.per_second = 0.0
         """Jobs that it has finished a second, lately."""
         self.measured_at = 0.0
+        self.put_at = 0.0
+        """When jobs were last put into the bucket."""
+        self.rests_until = 0.0
+        """Until then a hint counts only when a slot is free: jobs of the bucket have just waited too long."""
         self.claimed = self.backlog = 0
         """Since ``measured_at``, and in memory then."""
 
@@ -154,6 +161,16 @@ class DueFetcher:
         if due is not None:
             self._queue(due)
 
+    def rest(self, bucket_id: bytes) -> None:
+        """Jobs of the bucket have waited too long, and go to other agents: take no turn of them while no slot is free."""
+        if (due := self._due.get(bucket_id)) is not None:
+            due.rests_until = self._now() + _REST_SECONDS
+
+    def put_at(self, bucket_id: bytes) -> float:
+        """When jobs were last put into the bucket (CLOCK_BOOTTIME seconds); 0 = never."""
+        due = self._due.get(bucket_id)
+        return 0.0 if due is None else due.put_at
+
     def claimed(
         self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
     ) -> None:
@@ -194,6 +211,11 @@ class DueFetcher:
             return None
         if due.owned.paused or self._handlers == []:
             return None  # until it is resumed
+        if due.rests_until and self._now() < due.rests_until:
+            bucket_id = due.owned.fence.bucket_id
+            if self._executor.backlog(bucket_id) >= self._executor.slots:
+                self._executor.want_room(bucket_id, 0)
+                return None
         below = due.ahead + due.coming < self._thresholds.assigned_low_water
         if below and (due.hinted or self.alone):
             return self._thresholds.transient_threshold_seconds
@@ -309,6 +331,7 @@ class DueFetcher:
         if result.done:
             self.onboarded += len(entries)
             due.ahead += len(entries)
+            due.put_at = self._now()
             return
         while not self._ownership.may_commit(self._now()):
             with self._progress.waiting:

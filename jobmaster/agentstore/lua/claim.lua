@@ -1,7 +1,8 @@
 -- claim: move jobs into a list named by the owner, and return them.
 -- keys: meta pending assigned claimed:<name> lists cancelled
--- args: generation epoch owner lowest_ver limit name [bytes_max]
--- answers: OK ver now_us next_due_us hint remaining {cancelled id...} {entry...}
+-- args: generation epoch owner lowest_ver limit name [bytes_max [oldest]]
+-- answers: OK ver now_us next_due_us hint remaining {cancelled id...} {entry...} [oldest_us, when asked: when the first job
+--          that is left in pending was made, 0 = none]
 --          | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: the oldest of pending and of the due part of assigned -> claimed:<name> (+ its name in lists), at most limit and
 --          of together bytes_max bytes, but always one; hint is taken; cancelled is read and stays until its owner has noted
@@ -75,10 +76,10 @@ redis.register_function{
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local limit, name, bytes_max = whole(args[5]), args[6], math.huge
-    if #args == 7 then
+    if #args >= 7 then
       bytes_max = whole(args[7])
     end
-    if #keys ~= 6 or #args < 6 or #args > 7 or not limit or limit < 0 or #name == 0 or not bytes_max then
+    if #keys ~= 6 or #args < 6 or #args > 8 or not limit or limit < 0 or #name == 0 or not bytes_max then
       return redis.error_reply('JMARGS claim takes 6 keys, the fence, a limit, a list name and a bound in bytes')
     end
     local no, ver, bytes, hint = refusal(keys[1], args, WORKING)
@@ -116,6 +117,11 @@ redis.register_function{
       cancelled = redis.call('SRANDMEMBER', keys[6], CHUNK)
     end
     local next_due = redis.call('ZRANGE', keys[3], 0, 0, 'WITHSCORES')[2]
-    return { 'OK', ver, now, next_due and math.max(1, tonumber(next_due)) or 0, hinted, redis.call('LLEN', keys[2]), cancelled, taken }
+    local answer = { 'OK', ver, now, next_due and math.max(1, tonumber(next_due)) or 0, hinted, redis.call('LLEN', keys[2]), cancelled, taken }
+    if #args == 8 then
+      local oldest = redis.call('LINDEX', keys[2], 0)
+      answer[9] = oldest and made_ms(oldest) * 1000 or 0
+    end
+    return answer
   end,
 }

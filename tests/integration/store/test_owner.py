@@ -11,6 +11,7 @@ import redis.asyncio
 
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_entry, encode_entry
+from jobmaster.model.ids import created_ms
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import OneBucketStore, assert_ok, make_entry, make_items, new_fence, submit
@@ -45,6 +46,18 @@ async def test_a_claim_asked_again_returns_the_same_list_and_takes_nothing(one_b
     assert not again.hint
     assert again.cancelled == {request}, "a request stays until its owner has noted it"
     assert await one_bucket.contents() == before
+
+
+async def test_a_claim_says_how_old_the_first_job_is_that_it_leaves_when_it_is_asked(
+    one_bucket: OneBucketStore,
+) -> None:
+    items = make_items(3)
+    await one_bucket.submit(items)
+    made = [created_ms(decode_entry(item).id) * 1000 for item in items]
+    assert (await one_bucket.store.claim(one_bucket.fence, "a", 0)).oldest_us == 0
+    assert (await one_bucket.store.claim(one_bucket.fence, "a", 0, oldest=True)).oldest_us == made[0]
+    assert (await one_bucket.store.claim(one_bucket.fence, "b", 2, oldest=True)).oldest_us == made[2]
+    assert (await one_bucket.store.claim(one_bucket.fence, "c", 2, oldest=True)).oldest_us == 0, "none is left"
 
 
 async def test_a_claim_that_comes_late_does_not_make_a_list_that_was_deleted_anew(one_bucket: OneBucketStore) -> None:

@@ -181,7 +181,8 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(process=processes, fence=fences, name=names, limit=st.sampled_from([0, 1, 2, 5]), size=sizes)
     def claim(self, process: int, fence: Chosen, name: str, limit: int, size: int) -> None:
-        self.both(process, lambda store: store.claim(self.fence_of(fence), name, limit, size))
+        oldest = limit == 0
+        self.both(process, lambda store: store.claim(self.fence_of(fence), name, limit, size, oldest=oldest))
 
     @rule(process=processes, fence=fences, noted=st.integers(0, 2), copies=st.integers(0, 4), due=st.booleans())
     def withdraw(self, process: int, fence: Chosen, noted: int, copies: int, due: bool) -> None:

@@ -112,7 +112,10 @@ class StoreFunctions(IntakeFunctions):
                 bucket.hint, hinted = False, 1
         cancelled = sorted(bucket.cancelled)[:1000]
         next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
-        return [b"OK", bucket.ver, now, next_due, hinted, len(bucket.pending), cancelled, list(taken)]
+        answer = [b"OK", bucket.ver, now, next_due, hinted, len(bucket.pending), cancelled, list(taken)]
+        if len(args) > 7:
+            answer.append(made_us(bucket.pending[0]) if bucket.pending else 0)
+        return answer
 
     def withdraw(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)

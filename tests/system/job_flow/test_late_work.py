@@ -15,7 +15,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.waiting import eventually
-from tests.system.late_jobs import blocks, handlers, late, stoppable
+from tests.system.late_jobs import blocks, handlers, hurried, late, stoppable
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -177,6 +177,27 @@ async def test_runs_and_outcomes_of_certified_accept_complete_and_failure(deploy
     assert table.found == {
         Case(*flags, failure): row for failure, rows in EXPECTED.items() for flags, row in rows.items()
     }
+
+
+async def test_late_jobs_behind_a_full_memory_go_to_another_agent(deployment: Deployment) -> None:
+    """Jobs without a limit fill the first agent's memory; those with one wait behind them in the store."""
+    deployment.document["handlers"] = ["tests.system.late_jobs"]
+    deployment.document["agents"]["default"] |= {"slots": 2, "bucket_buffer": 2, "buckets": MEDIUM}
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
+    async with await open_cluster(deployment.settings, handlers) as cluster:
+        first = await deployment.start_agent()
+        await cluster.submit_many([{"path": path, "gate": gate}] * 4, blocks)
+
+        async def full() -> bool:
+            return len(deployment.witnessed("w")) == 2
+
+        await eventually(full, 60, "both slots to be taken")
+        receipts = [await cluster.submit(hurried, {"path": path}) for _ in range(20)]
+        await deployment.start_agent()
+        await cluster.wait_all(receipts, timeout=60)
+        pids = {int(line[3]) for line in deployment.witnessed("w") if line[4] == "hurried"}
+        assert pids.isdisjoint(first.children()), "the first agent has no place for them"
+        Path(gate).touch()
 
 
 async def test_cancel_slow_stops_the_slow_run_and_the_other_one_counts(deployment: Deployment) -> None:

@@ -15,6 +15,7 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.accept_time import AcceptTime
+from jobmaster_agents.fetch.claimer import PrefetchLimit
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import ME, WorkerHarness, turns
 from tests.support.waiting import until
@@ -191,6 +192,47 @@ async def test_a_job_that_has_started_is_not_given_back(harness: AcceptHarness) 
     await until(lambda: len(ran) == 2)
     await harness.later(60.0)
     assert not harness.held()
+
+
+async def test_late_jobs_behind_a_full_memory_are_spilled_by_the_portion(harness: AcceptHarness) -> None:
+    """The memory is full of jobs without a limit, so no late job is in it."""
+    bucket = harness.bucket()
+    await harness.busy(bucket)
+    claimer = harness.bucket_worker.claimers[bucket.fence.bucket_id]
+    claimer.prefetch_limit = PrefetchLimit(1, 1)
+    await harness.queued(bucket, harness.entry("wait"))
+    stored = harness.store.buckets[bucket.fence.bucket_id].pending
+    late, young = [harness.entry("urgent", age=31.0) for _ in range(150)], harness.entry("urgent")
+    harness.submit(bucket, [*late, young])
+    harness.others.handlers = set()
+    for _ in range(3):
+        await harness.later(0.5)
+    assert len(stored) == 151, "no other agent can run them"
+    harness.others.handlers = {"urgent"}
+    for _ in range(3):
+        await harness.later(0.5)
+    await until(lambda: len(harness.held()) == 151, "the return of both portions")
+    assert {entry.id for entry in late} < set(harness.held())
+    assert not stored
+    await harness.later(0.5)
+    assert harness.telemetry.jobs_not_accepted == 151
+    go.set()
+    await harness.settled()
+    assert ran == ["wait", "wait"]
+
+
+async def test_young_jobs_in_the_store_stay_there(harness: AcceptHarness) -> None:
+    bucket = harness.bucket()
+    await harness.busy(bucket)
+    harness.bucket_worker.claimers[bucket.fence.bucket_id].prefetch_limit = PrefetchLimit(1, 1)
+    await harness.queued(bucket, harness.entry("wait"))
+    harness.submit(bucket, [harness.entry("urgent") for _ in range(3)])
+    for _ in range(4):
+        await harness.later(0.5)
+    assert len(harness.store.buckets[bucket.fence.bucket_id].pending) == 3
+    assert not harness.others.asked
+    go.set()
+    await harness.settled()
 
 
 @pytest.mark.parametrize("handler", ["urgent-thread", "urgent-once"])
