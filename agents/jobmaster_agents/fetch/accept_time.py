@@ -101,15 +101,17 @@ class AcceptTime:
     async def _spill_late(self) -> None:
         """Jobs that lie in the store behind a full memory: their claimer looks at the first of them, and spills a portion."""
         for claimer in list(self._waiting.claimers.values()):
-            self._telemetry.jobs_not_accepted += claimer.not_accepted
-            claimer.not_accepted = 0
-            if claimer.accept_seconds is None or not claimer.full:
+            self._telemetry.jobs_not_accepted += claimer.lateness.not_accepted
+            claimer.lateness.not_accepted = 0
+            if claimer.lateness.accept_seconds is None or not claimer.full:
                 continue
             owned = claimer.owned
-            if claimer.late and not (owned.frozen or owned.closed or owned.lost):
-                claimer.late = False
-                claimer.spills_late = bool(await self._other_owners((owned.lane, owned.priority), claimer.limited))
-                if claimer.spills_late:
+            if claimer.lateness.late and not (owned.frozen or owned.closed or owned.lost):
+                claimer.lateness.late = False
+                claimer.lateness.spills = bool(
+                    await self._other_owners((owned.lane, owned.priority), claimer.lateness.limited)
+                )
+                if claimer.lateness.spills:
                     self._waiting.due_fetcher.rest(owned.fence.bucket_id)
             claimer.wake()
 

@@ -16,6 +16,7 @@ wait: cancellations, hints, and a bucket over its high-water mark, from which jo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -75,6 +76,23 @@ class PrefetchLimit(NamedTuple):
     @property
     def jobs(self) -> int:
         return self.slots + self.buffer
+
+
+class StoreLateness:
+    """What a claimer knows of jobs that wait too long in the store, behind a full memory."""
+
+    def __init__(self, handlers: Mapping[str, Handler]) -> None:
+        limits = {name: each.options.accept_seconds for name, each in handlers.items() if each.options.accept_seconds}
+        self.limited = frozenset(limits)
+        """Handlers with an ``accept_time``."""
+        self.accept_seconds = min(limits.values(), default=None)
+        """The shortest ``accept_time`` of a handler; ``None``: none has any."""
+        self.late = False
+        """At the last look without room, the first job that waits in the store had waited for longer than that."""
+        self.spills = False
+        """Other agents have room for such jobs: the next look spills them to the master."""
+        self.not_accepted = 0
+        """Jobs that were spilled so."""
 
 
 class Claimer:
@@ -146,17 +164,7 @@ class Claimer:
         self.conflicting = 0
         self.waiting = 0
         """Jobs from producers that the last claim left in the bucket."""
-        limits = {name: each.options.accept_seconds for name, each in handlers.items() if each.options.accept_seconds}
-        self.limited = frozenset(limits)
-        """Handlers with an ``accept_time``."""
-        self.accept_seconds = min(limits.values(), default=None)
-        """The shortest ``accept_time`` of a handler; ``None``: none has any."""
-        self.late = False
-        """At the last look without room, the first job that waits in the store had waited for longer than that."""
-        self.spills_late = False
-        """Other agents have room for such jobs: the next look spills them to the master."""
-        self.not_accepted = 0
-        """Jobs that were spilled so."""
+        self.lateness = StoreLateness(handlers)
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
@@ -239,15 +247,16 @@ class Claimer:
             self._arm(self._look_at - now)
             return
         self._look_at = now + _LOOK_SECONDS
-        answer = await self._claim(0, oldest=self.accept_seconds is not None)
+        answer = await self._claim(0, oldest=self.lateness.accept_seconds is not None)
         self._arm(None)  # a job that becomes due now has no room either
-        spills, self.spills_late = self.spills_late, False
+        lateness = self.lateness
+        spills, lateness.spills = lateness.spills, False
         while spills and answer is not None and self._is_late(answer) and self._free() <= 0:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return
             answer = await self._claim(_LATE_JOBS, spill=True, oldest=True)
-            self.not_accepted += len(answer.entries) if answer is not None else 0
-        self.late = answer is not None and self._is_late(answer)
+            lateness.not_accepted += len(answer.entries) if answer is not None else 0
+        lateness.late = answer is not None and self._is_late(answer)
         while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return  # suspended: the master accepts nothing now
@@ -260,7 +269,7 @@ class Claimer:
 
     def _is_late(self, answer: Claimed) -> bool:
         """True when a job that is left in the store has waited there for longer than the shortest ``accept_time``."""
-        if (limit := self.accept_seconds) is None:
+        if (limit := self.lateness.accept_seconds) is None:
             return False
         limit_us = limit * 1e6
         if answer.oldest_us and answer.now_us - answer.oldest_us > limit_us:
