@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from jobmaster.clock import new_id
 from jobmaster.model.ids import Identity
+from jobmaster.model.job import Entry
 from jobmaster.model.job_change import NewValues
-from tests.integration.postgres.fixture import DUE, LANE, PRIORITY, MasterFixture, entry, final_row, new_job, uuids
+from tests.integration.postgres.fixture import (
+    DUE,
+    LANE,
+    PRIORITY,
+    MasterFixture,
+    entry,
+    final_row,
+    in_flight_row,
+    new_job,
+    uuids,
+)
 
 
 async def test_a_change_that_waits_for_an_onboarding_leaves_the_assignment_alone(db: MasterFixture) -> None:
@@ -89,3 +102,43 @@ async def test_a_row_for_a_copy_that_waits_for_its_outcome_leaves_that_row_uncha
     assert await db.after_lock("changes/assign_copy", made, transaction.commit) is False
     await other.close()
     assert await db.state(job_id) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("wrong", ["token", "bucket", "epoch", "state"])
+async def test_a_row_of_another_assignment_or_of_a_job_that_runs_is_not_held(db: MasterFixture, wrong: str) -> None:
+    (job_id,) = await db.assigned()
+    identity = {
+        "token": Identity(3, db.fence.bucket_id, 1),
+        "bucket": Identity(2, (await db.bucket()).bucket_id, 1),
+        "epoch": Identity(2, db.fence.bucket_id, 2),
+        "state": Identity(2, db.fence.bucket_id, 1),
+    }[wrong]
+    if wrong == "state":
+        assert (await db.master.outcomes.persist(db.fence, [in_flight_row(job_id, 2)])).accepted == {job_id}
+    before = await db.view(job_id)
+    assert await db.master.changes.hold_recalled(job_id, identity, NewValues(DUE), "test") is None
+    assert await db.view(job_id) == before
+
+
+@pytest.mark.parametrize("wrong", ["epoch", "bucket", "frozen"])
+async def test_a_row_for_a_copy_needs_its_bucket(db: MasterFixture, wrong: str) -> None:
+    job_id, bucket_id, epoch = new_id(), db.fence.bucket_id, 1
+    if wrong == "frozen":
+        await db.sql.execute("UPDATE bucket SET state = 'FROZEN' WHERE id = $1", uuids([bucket_id])[0])
+    elif wrong == "epoch":
+        epoch = 2
+    else:
+        bucket_id = new_id()
+    assert not await db.master.changes.assign_copy(bucket_id, epoch, PRIORITY, LANE, entry(job_id))
+    assert await db.master.queries.get(job_id) is None
+
+
+async def test_a_row_for_a_copy_has_its_identity_and_values(db: MasterFixture) -> None:
+    copy = Entry(new_id(), 4, "handler", b'{"a":1}', DUE, b'{"tags":["t"]}', 2, 1)
+    assert await db.master.changes.assign_copy(db.fence.bucket_id, 1, PRIORITY, LANE, copy)
+    assert not await db.master.changes.assign_copy(db.fence.bucket_id, 1, PRIORITY, LANE, copy), "asked again"
+    view = await db.view(copy.id)
+    assert (view.state, view.token, view.bucket_id, view.bucket_epoch) == ("ASSIGNED", 4, db.fence.bucket_id, 1)
+    assert (view.due_us, view.attempt, view.rescues, view.arguments, view.tags) == (DUE, 2, 1, {"a": 1}, ("t",))
+    written = await db.master.outcomes.record_final([final_row(copy.id, db.fence, 4)])
+    assert written.accepted == {copy.id}, "an agent that claimed it all the same records its outcome"
