@@ -122,7 +122,8 @@ async def test_a_row_of_another_assignment_or_of_a_job_that_runs_is_not_held(db:
 
 @pytest.mark.parametrize("wrong", ["epoch", "bucket", "frozen"])
 async def test_a_row_for_a_copy_needs_its_bucket(db: MasterFixture, wrong: str) -> None:
-    job_id, bucket_id, epoch = new_id(), db.fence.bucket_id, 1
+    job_id, epoch = new_id(), 1
+    bucket_id: bytes = db.fence.bucket_id
     if wrong == "frozen":
         await db.sql.execute("UPDATE bucket SET state = 'FROZEN' WHERE id = $1", uuids([bucket_id])[0])
     elif wrong == "epoch":
