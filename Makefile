@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
 # of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # The slow tests mostly wait: for leases, for processes, for Spark.
 CLUSTER_TEST_PROCESSES ?= 4
 SPARK_TEST_PROCESSES ?= 2

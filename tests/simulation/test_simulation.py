@@ -12,16 +12,16 @@ from tests.simulation.history import History
 from tests.simulation.runner import catch, play, play_all, seeds_of
 
 
-def test_forty_histories_keep_every_promise() -> None:
+def test_twenty_histories_keep_every_promise() -> None:
     """The first of those that a slow test below plays."""
-    report = play(seeds_of(1, 40))
+    report = play(seeds_of(1, 20))
     assert [(result.seed, result.violations) for result in report.results if result.violations] == []
     faulty = [result for result in report.results if not result.faultless]
-    assert len(faulty) == 40
+    assert len(faulty) == 20
     assert min(result.faults for result in faulty) >= 3
     assert min(result.jobs for result in faulty) >= 20
-    assert sorted(result.events for result in faulty)[20] >= 300
-    assert report.replayed >= 2
+    assert sorted(result.events for result in faulty)[10] >= 300
+    assert report.replayed >= 1
 
 
 @pytest.mark.parametrize("seed", [4, 7, 10, 438])

@@ -28,8 +28,6 @@ def main(master: str, dsn: str, schema: str) -> None:
     conf = {
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.multiplier": "1.1",

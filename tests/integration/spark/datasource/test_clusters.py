@@ -43,7 +43,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     env = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(find_java(os.environ).home)}
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "agents")]), "PYSPARK_PYTHON": sys.executable}
     env |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
-    env |= {"SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    env |= {"SPARK_DAEMON_JAVA_OPTS": f"-XX:+IgnoreUnrecognizedVMOptions {quick}"}
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*words: str) -> subprocess.Popen[bytes]:

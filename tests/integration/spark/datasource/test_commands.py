@@ -172,7 +172,6 @@ def test_the_example_runs(published: PublishedCluster, tmp_path: Path) -> None:
         # The example finds the schema by the name of the cluster.
         "JOBMASTER_CLUSTER": published.settings.schema_name().removeprefix("jobmaster_"),
         "REJECTS": str(tmp_path / "no"),
-        "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
         # Its few rows lie in one or two of the two hundred partitions that Spark makes by itself.
         " --conf spark.sql.shuffle.partitions=2 pyspark-shell",

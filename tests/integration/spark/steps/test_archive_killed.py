@@ -38,8 +38,6 @@ def _command(seeded: SeededCluster) -> list[str]:
         *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", "archive", "--older-than", "2s"),
         *("--lake", str(seeded.lake)),
         *("--master", "local[2]", "--conf", "spark.driver.memory=512m", "-o", "json"),
-        # Eight of these start; for some hundred rows each would compile its queries anew.
-        *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
         *("--set", f"cluster={settings.cluster}", "--set", f"master.dsn={settings.master.dsn}"),
         *("--set", f"master.schema={settings.schema_name()}"),
         *("--set", f"stores.default.url={settings.stores['default'].url}", "--set", "limits.clock_skew=1s"),
