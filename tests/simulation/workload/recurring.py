@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -68,7 +69,9 @@ class Recurring:
             row, at_us = rows[0], self._now_us()
             headers = encode_fire_headers(row.schedule, at_us, at_us)
             job_id = self._new_id()
-            await self._until_answered(lambda: self._schedules.run_now(row, job_id, at_us, headers, "person"))
+            # Once, as clients do: the caller gets the error of a lost answer, and the key of the job refuses a second call.
+            with contextlib.suppress(JobMasterError):
+                await self._schedules.run_now(row, job_id, at_us, headers, "person")
 
     async def _until_answered(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
         for _ in range(_TRIES):
