@@ -62,7 +62,7 @@ def test_locks_and_actions_that_run_once(dev: Terminal) -> None:
         assert holder.stdout.readline() == b"lost\n"
     finally:
         holder.kill()
-        holder.wait()
+        holder.communicate()
     (line,) = [line for line in dev.call("log", "list", "-o", "json").json if line["action"] == "lock release"]
     assert (line["actor"], line["subject"], line["detail"]["fence"]) == (operator_name(), "import", fence)
     (done,) = dev.call("once", "list", "-o", "json").json
