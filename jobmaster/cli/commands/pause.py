@@ -72,11 +72,12 @@ def _change(command: Callable[..., None]) -> Callable[..., None]:
 def pause(
     invocation: Invocation, kind: str, value: str, reason: str, no_wait: bool, timeout: float, until: Any, force: bool
 ) -> None:
-    """Pause a handler, a lane, a priority or a tag: no such job starts in any agent. What runs may end. A schedule: no fire.
+    """Stop the starts of a handler, a lane, a priority or a tag.
 
-    Jobs are still accepted, and wait. The command returns when every living agent has confirmed the pause. A pause holds for
-    agents and buckets that come later, and no rescue and no restart ends it. A second pause of the same thing replaces its
-    end and its reason.
+    No such job starts in any agent, and what runs may end. A paused schedule does not fire. Jobs are still accepted,
+    and wait. The command returns when every living agent has confirmed the pause. A pause holds for agents and buckets
+    that come later, and no rescue and no restart ends it. A second pause of the same thing replaces its end and its
+    reason.
 
     \b
     Examples:
@@ -106,7 +107,9 @@ def pause(
 def resume(
     ctx: click.Context, invocation: Invocation, kind: str, value: str, reason: str, no_wait: bool, timeout: float
 ) -> None:
-    """End a pause: jobs that waited for it start. Exit code 4 when there was no such pause.
+    """End a pause.
+
+    Jobs that waited for it start. Exit code 4 when there was no such pause.
 
     \b
     Example:
@@ -128,7 +131,9 @@ def resume(
 @click.command("pauses")
 @pass_invocation
 def pauses(invocation: Invocation) -> None:
-    """List the pauses in force. Paused schedules: jobmaster schedule list.
+    """List the pauses in force.
+
+    Paused schedules: jobmaster schedule list.
 
     \b
     Examples:
