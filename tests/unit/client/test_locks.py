@@ -391,6 +391,18 @@ async def test_an_action_that_fails_is_not_recorded_and_runs_again(clock: HandCl
     assert await run_once(locks, clock, OnceAction("load", "1", lambda: None))
 
 
+async def test_an_action_whose_process_died_before_the_record_runs_again(
+    clock: HandClock, locks: ScriptedLocks
+) -> None:
+    """Between the two effects: the action has run, and its line is not written. The lock of the dead process ends first."""
+    assert (await locks.acquire("once/load/1", b"dead", "dead process", 30.0)).fence is not None
+    with pytest.raises(LockHeld, match="dead process"):
+        await run_once(locks, clock, OnceAction("load", "1", lambda: None), wait_seconds=0.0)
+    clock.now += 30.1
+    assert await run_once(locks, clock, OnceAction("load", "1", lambda: None), wait_seconds=0.0)
+    assert not await locks.record("load", "1", "once/load/1", 1), "the dead process, if it lives after all"
+
+
 async def test_an_action_whose_lock_is_lost_is_not_recorded(
     clock: HandClock, locks: ScriptedLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
