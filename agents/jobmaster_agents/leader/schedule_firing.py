@@ -25,8 +25,9 @@ from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
 
 PAGE_SCHEDULES = 1000
 """Schedules that are read at once."""
-STATEMENT_FIRES = 1000
-"""Fires that one statement decides, but for those of its last schedule."""
+STATEMENT_FIRES = 200
+"""Schedules, or fires, that one statement decides. Its time grows with the square: our connections join without a hash, and
+the parts of the statement have no index."""
 IDLE_SECONDS = 3600.0
 GRACE_SECONDS = 300.0
 """A schedule that no living agent has declared for this long is retired."""
@@ -109,7 +110,7 @@ class ScheduleFiring:
             moved = True
             moves.append(move)
             fires += proposed
-            if len(fires) >= STATEMENT_FIRES or len(moves) >= PAGE_SCHEDULES:
+            if max(len(fires), len(moves)) >= STATEMENT_FIRES:
                 await self._fire(moves, fires, epoch)
                 moves, fires = [], []
             if number % _TURN == _TURN - 1:

@@ -12,7 +12,7 @@ from jobmaster.ports import DueSchedule, FiredLine, NewFire, ScheduleMove
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.due_notifier import Group
-from jobmaster_agents.leader.schedule_firing import IDLE_SECONDS, PAGE_SCHEDULES, ScheduleFiring
+from jobmaster_agents.leader.schedule_firing import IDLE_SECONDS, PAGE_SCHEDULES, STATEMENT_FIRES, ScheduleFiring
 from tests.support.hand_clock import HandClock
 
 NOW = 1_900_000_800_000_000
@@ -104,7 +104,8 @@ async def test_many_schedules_are_decided_page_by_page_in_one_tick() -> None:
         harness.master.add(f"s{number}", NOW)
     harness.firing.on_next_fire(-1.0)
     await harness.firing.tick()
-    assert [len(moves) for moves, *_ in harness.master.statements] == [PAGE_SCHEDULES, PAGE_SCHEDULES, 5]
+    assert [len(moves) for moves, *_ in harness.master.statements] == [STATEMENT_FIRES] * 10 + [5]
+    assert harness.master.looks == 3
     assert harness.telemetry.fires["fired"] == 2 * PAGE_SCHEDULES + 5
 
 
