@@ -42,7 +42,7 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 from jobmaster_agents.state.time_limits import complete_seconds
 from tests.simulation.history import History, Result
 from tests.simulation.runtime.patches import Patch
-from tests.simulation.store.intake_functions import IntakeFunctions, SimBucket
+from tests.simulation.store.intake_functions import IntakeFunctions
 from tests.simulation.workload.clients import COMPLETE_SECONDS
 
 SEEDS_MAX = 2000
@@ -279,13 +279,6 @@ def _row_before_recall() -> list[Patch]:
     return [(JobChanger, "_recall", row_first)]
 
 
-def _late_puts() -> list[Patch]:
-    def never(self: IntakeFunctions, item: bytes, bucket: SimBucket) -> bool:
-        return False
-
-    return [(IntakeFunctions, "_is_recalled", never)]
-
-
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -349,9 +342,6 @@ ABLATIONS = {
     ),
     "recall before the row": Ablation(
         "a client that changes a job holds its row first, and recalls its copy second", patches=_row_before_recall
-    ),
-    "late puts of what was recalled": Ablation(
-        "a put that comes after its copy was recalled brings the copy back", patches=_late_puts
     ),
     "identity of what was recalled": Ablation(
         "the row of a recalled job is held whatever its assignment is by then", frozenset({"identity of a recall"})
