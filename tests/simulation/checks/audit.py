@@ -145,7 +145,7 @@ class Audit:
         before = self._fires.get((schedule, nominal_us))
         if before is not None and before not in self.forgotten:
             row = tables.jobs.get(before)
-            if row is None or row.state != "CANCELLED":
+            if (self.concluded.get(before) if row is None else row.state) != "CANCELLED":
                 self.broken("I10", f"two jobs of schedule {schedule} for {nominal_us}")
         self._fires[schedule, nominal_us] = job_id
         self.jobs[job_id] = Job(job_id, "fire", level="master")
