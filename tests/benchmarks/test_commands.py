@@ -159,6 +159,14 @@ def test_onboard() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
+def test_lateness() -> None:
+    found = measured("benchmarks.lateness", "--schedules", "20")
+    assert (found["schedules"], found["jobs"]) == (20, 20)
+    assert 0 < found["p99_ms"] <= found["max_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_growth() -> None:
     axes = ["held_rows", "buckets"]
     options = [word for axis in axes for word in ("--axis", axis)]
