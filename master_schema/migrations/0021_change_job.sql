@@ -1,5 +1,4 @@
 -- 0021 change job: jobs that wait get another due time, priority or lane in SQL, inside any transaction on the master's database.
--- programs: >= 0020
 
 -- One job that waits in the master is changed in the caller's transaction, with the checks and errors of submit. The answer says
 -- whether that took effect: CHANGED; IN_BUCKET: the job has left the master for a bucket, which SQL cannot reach, and nothing was

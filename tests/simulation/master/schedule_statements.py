@@ -110,7 +110,7 @@ class ScheduleStatements(RescueStatements):
         fires = old.fires if "schedule compare-and-set" in self.without else self.tables.fires
         there = fires.get((row.name, line.nominal_us))
         job = None if there is None or there.job_id is None else self.tables.jobs.get(there.job_id)
-        if there is not None and there.outcome != "withdrawn":
+        if there is not None and (there.outcome != "withdrawn" or job is None):
             return "known"
         if job is not None and job.state not in FINAL:
             return "waits"

@@ -17,7 +17,8 @@
 -- move: HELD|WAITING -> CANCELLED
 -- fence: compare-and-set on next_fire and revision, read again under the lock of the row: of two leaders one decides a fire. The
 --        key of schedule_fire is the second guard. An earlier job that has not ended is read in the snapshot: one that ends
---        meanwhile counts as not ended. A withdrawn fire is decided again only when its job is CANCELLED.
+--        meanwhile counts as not ended. A withdrawn fire is decided again only when its job is CANCELLED:
+--        of one that was retired with its range it is not known whether it ran.
 -- index: schedule_pkey and job_pkey, both in order; schedule_fire_pkey, as the arbiter, too
 WITH held AS MATERIALIZED (
     SELECT s.name, s.handler, s.args, s.lane, s.priority, s.overlap, s.last_fire, s.last_jobs, m.next_us
@@ -35,7 +36,7 @@ WITH held AS MATERIALIZED (
     SELECT h.name, h.handler, h.args, h.lane, h.priority, h.overlap, h.last_fire,
            l.nominal_us, l.through_us, l.job_id, l.due_us, l.headers,
            CASE
-               WHEN f.outcome <> 'withdrawn' THEN 'known'
+               WHEN f.outcome <> 'withdrawn' OR (f.job_id IS NOT NULL AND j.id IS NULL) THEN 'known'
                WHEN j.state IN ('HELD', 'ASSIGNED', 'PROCESSING', 'WAITING') THEN 'waits'
                WHEN j.state IN ('SUCCEEDED', 'FAILED') THEN 'ran'
                WHEN l.outcome <> 'fired' THEN l.outcome

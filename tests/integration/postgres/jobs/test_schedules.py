@@ -274,6 +274,16 @@ async def test_a_withdrawn_fire_that_ran_all_the_same_is_not_fired_again(db: Mas
     assert (await fires(db), await jobs(db)) == ([line], 1)
 
 
+async def test_a_withdrawn_fire_whose_job_was_retired_is_not_fired_again(db: MasterFixture) -> None:
+    """Whether the job ran is not known any more."""
+    at = await soon(db, overlap=Overlap.PARALLEL)
+    await fire(db, at, at + 60 * SECOND)
+    await put(db, schedule(overlap=Overlap.PARALLEL, args=b'{"n":2}'), next_us=at)
+    await db.sql.execute("DELETE FROM job")
+    (decided,) = await fire(db, at, at + 60 * SECOND)
+    assert (decided.outcome, await outcomes(db), await jobs(db)) == ("known", ["withdrawn"], 0)
+
+
 async def test_a_paused_schedule_does_not_fire_until_it_is_resumed(db: MasterFixture) -> None:
     at = await soon(db, 0.0)
     await db.master.schedules.pause(["nightly"], None, "me", "audit")
