@@ -63,8 +63,11 @@ async def fire(measured: MeasuredCluster, schedules: int) -> dict[str, Any]:
 
 
 def run(*, schedules: int, slots: int) -> dict[str, Any]:
-    """One agent with room for all jobs."""
-    overrides = {"agents": {"default": {"slots": slots, "bucket_buffer": schedules}}}
+    """One agent with room for all jobs, in its memory and in its bucket."""
+    overrides = {
+        "agents": {"default": {"slots": slots, "bucket_buffer": schedules}},
+        "thresholds": {"assigned_low_water": schedules},
+    }
     with measured_cluster(overrides) as measured:
         measured.start_agent()
         found = asyncio.run(fire(measured, schedules))

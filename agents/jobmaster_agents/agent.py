@@ -24,7 +24,7 @@ from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.schedule import ScheduleSource
 from jobmaster.ports import DueNotices, Renewal
 from jobmaster.rules.recurrence import next_fire_us
-from jobmaster.settings.agreement import common
+from jobmaster.settings.agent_differences import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.schedules import declared_schedules
 from jobmaster.settings.submit_rules import submit_rules

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from jobmaster.model.errors import CodeError
 from jobmaster.settings.binding import Binder
-from jobmaster.settings.checks import Findings, check_relations
 from jobmaster.settings.config_file import CONFIG_VARIABLE, Unreadable, find_file, read_text
 from jobmaster.settings.interpolation import Interpolator
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import Override, apply, find_new_entries, read_command_line, read_environment
 from jobmaster.settings.problems import DEFAULT_ORIGIN, InvalidSettings, Origin, OriginKind, Problem, in_file_order
 from jobmaster.settings.schema import settings_shape
+from jobmaster.settings.section_relations import Findings, check_relations
 from jobmaster.settings.yaml_tree import Node, parse_yaml
 
 

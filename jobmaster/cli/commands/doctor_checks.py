@@ -19,7 +19,7 @@ from jobmaster.master.pauses import FOLLOWERS
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.unserved_cause import UnservedCause
-from jobmaster.settings.agreement import differences
+from jobmaster.settings.agent_differences import differences
 from jobmaster.settings.model import StoreDurability
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from jobmaster.settings.agreement import common, differences
+from jobmaster.settings.agent_differences import common, differences
 from jobmaster.settings.model import ClusterSettings, JobDefaults, Leases
 
 PLAIN = ClusterSettings()
