@@ -10,7 +10,7 @@ from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, Rep
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MaintenanceTask
+from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MORE, MaintenanceTask
 from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, ResurrectedBuckets
 from jobmaster_agents.state.store_reachability import StoreReachability
 
@@ -121,8 +121,12 @@ class ClusterMaintenance:
                 break
         return total
 
-    async def forget_leftovers(self) -> None:
-        """Delete records other than jobs (ended agents, idempotency keys, logs) after their retention."""
+    async def forget_leftovers(self) -> bool | None:
+        """Delete records other than jobs (ended agents, idempotency keys, logs) after their retention.
+
+        Returns:
+            ``MORE`` while more of a kind is past its retention: a run's batches must not bound what an hour makes.
+        """
         keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
         days = {
             RecordKind.AGENTS: keep.ended_agents_days,
@@ -135,15 +139,19 @@ class ClusterMaintenance:
             RecordKind.LOCKS: _FREE_LOCKS_DAYS,
         }
         forgotten: dict[str, int] = {}
+        more = False
         for what, age in days.items():
             for _ in range(_ROUNDS_MAX):
                 count = await self._master.maintenance.forget(what, age, limit)
                 forgotten[what.value] = forgotten.get(what.value, 0) + count
                 if count < limit:
                     break
+            else:
+                more = True
         if total := sum(forgotten.values()):
             self._telemetry.rows_forgotten += total
             self._log.info(Event.LEFTOVERS_FORGOTTEN, {what: count for what, count in forgotten.items() if count})
+        return MORE if more else None
 
     async def forget_buckets(self) -> None:
         """Delete the keys of retired buckets, then their tombstones. Keys that hold jobs again are adopted instead.

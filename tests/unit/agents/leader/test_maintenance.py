@@ -15,6 +15,7 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettin
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
+from jobmaster_agents.leader.maintenance_schedule import MORE
 from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.hand_clock import HandClock
 from tests.support.master_parts import MasterParts
@@ -311,10 +312,19 @@ async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches
         RecordKind.AGENTS: 3,
         RecordKind.OPERATOR_LOG: 100 * limit,
     }
-    await harness.maintenance.forget_leftovers()
+    assert await harness.maintenance.forget_leftovers() is MORE
     keep = ClusterSettings().retention
     assert harness.master.deletions[0] == (RecordKind.AGENTS, keep.ended_agents_days)
     assert dict(harness.master.deletions)[RecordKind.BUCKET_EVENTS] == keep.bucket_history_days
     assert harness.master.leftovers[RecordKind.KEYS] == 0
-    assert harness.master.leftovers[RecordKind.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
+    assert harness.master.leftovers[RecordKind.OPERATOR_LOG] == 80 * limit, "the rest waits for the next turn"
     assert harness.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit
+
+
+async def test_leftovers_of_an_hour_may_be_more_than_one_run_forgets() -> None:
+    """200 schedules of each second leave more lines in an hour than the batches of one run."""
+    harness = MaintenanceHarness()
+    limit = ClusterSettings().thresholds.transfer_batch
+    harness.master.leftovers = {RecordKind.SCHEDULE_FIRES: 50 * limit}
+    results = [await harness.maintenance.forget_leftovers() for _ in range(3)]
+    assert (results, harness.master.leftovers[RecordKind.SCHEDULE_FIRES]) == ([MORE, MORE, None], 0)
