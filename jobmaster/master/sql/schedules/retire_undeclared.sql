@@ -5,15 +5,21 @@
 -- fence: compare-and-set on retired_at and undeclared_since; an agent that declares one again unretires it
 -- index: none: the table is small, and only rows that change are written
 WITH seen AS MATERIALIZED (
-    SELECT s.name, s.name = ANY (ARRAY (SELECT DISTINCT unnest(a.schedules) FROM agent a WHERE a.state IN ('ACTIVE', 'STOPPING')))
-           AS declared
-    FROM schedule s
-    WHERE s.source <> 'api' AND s.retired_at IS NULL
+    SELECT name, declared
+    FROM (
+        SELECT s.name, s.undeclared_since,
+               s.name IN (SELECT unnest(a.schedules) FROM agent a WHERE a.state IN ('ACTIVE', 'STOPPING')) AS declared
+        FROM schedule s
+        WHERE s.source <> 'api' AND s.retired_at IS NULL
+        OFFSET 0  -- the names that are declared are hashed once, and each is looked up once
+    ) each
+    WHERE declared = (undeclared_since IS NOT NULL)
+       OR (NOT declared AND undeclared_since < clock_timestamp() - make_interval(secs => $1::double precision))
 ), chosen AS MATERIALIZED (
-    SELECT s.name, seen.declared FROM schedule s JOIN seen ON seen.name = s.name
+    SELECT s.name, seen.declared FROM seen JOIN schedule s ON s.name = seen.name
     WHERE s.source <> 'api' AND s.retired_at IS NULL
       AND (seen.declared = (s.undeclared_since IS NOT NULL)
-           OR (NOT seen.declared AND s.undeclared_since < clock_timestamp() - make_interval(secs => $1::double precision)))
+           OR (NOT seen.declared AND s.undeclared_since < clock_timestamp() - make_interval(secs => $1)))
     ORDER BY s.name
     FOR UPDATE OF s
 ), marked AS (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -155,3 +156,27 @@ async def test_many_buckets_cost_nothing_when_none_is_lost(filled: MasterFixture
         nodes = [node for node in await _plan(filled, name, *args) if node.get("Relation Name") == "bucket"]
         assert "bucket_lost" in {node.get("Index Name") for node in nodes}, name
         assert sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) < 10, name
+
+
+@pytest.mark.parametrize("event", ["none", "all agents are gone", "grace is over"])
+async def test_undeclared_schedules_are_found_in_a_time_that_grows_with_their_number(
+    filled: MasterFixture, event: str
+) -> None:
+    """Once a minute, in each cluster. Each of 10,000 names is looked up once, not compared with each declared name."""
+    await filled.sql.execute(
+        "INSERT INTO schedule (name, source, digest, definition, handler, args, priority, lane, expression, zone, overlap,"
+        " declared_at, undeclared_since)"
+        " SELECT 's' || n, 'code', '', '', 'h', '{}', 3, 'default', '60s', 'UTC', 'skip', now(), $1"
+        " FROM generate_series(1, 10000) n",
+        None if event != "grace is over" else datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    if event == "none":
+        await filled.sql.execute("UPDATE agent SET schedules = (SELECT array_agg(name) FROM schedule)")
+    nodes = await _plan(filled, "schedules/retire_undeclared", 300.0)
+    assert [node["Actual Loops"] for node in nodes if node.get("Parent Relationship") == "SubPlan"] == [1], "hashed"
+    read = sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0))
+        * node["Actual Loops"]
+        for node in nodes
+    )
+    assert read < 20 * 10_000
