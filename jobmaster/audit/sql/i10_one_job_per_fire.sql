@@ -13,6 +13,8 @@ WITH made AS MATERIALIZED (
         FROM job
         WHERE id >= $2::uuid AND position('"nominal_us":'::bytea IN headers) > 0
     ) j
+    -- Also metadata may contain what is searched for: a job of a fire has these two fields in the headers themselves.
+    WHERE headers ->> 'schedule' IS NOT NULL AND headers ->> 'nominal_us' IS NOT NULL
 )
 SELECT subject, detail, count(*) OVER () AS total
 FROM (
@@ -40,7 +42,7 @@ FROM (
     UNION ALL
     SELECT format('%s %s', s.name, s.last_fire), 'it was decided and has no line'
     FROM schedule s
-    WHERE s.last_fire IS NOT NULL
+    WHERE s.last_fire IS NOT NULL AND s.retired_at IS NULL  -- the lines of a retired schedule are forgotten first
       AND NOT EXISTS (SELECT FROM schedule_fire f WHERE f.schedule = s.name AND f.nominal = s.last_fire)
 ) found
 ORDER BY subject

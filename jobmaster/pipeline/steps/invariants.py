@@ -88,10 +88,14 @@ def second_jobs_of_fires(jobs: DataFrame) -> DataFrame:
         As ``violations_of``, with the id of the first of the jobs.
     """
     of_fires = jobs.where(F.col("headers").contains('"nominal_us":') & (F.col("state") != JobState.CANCELLED.value))
-    fires = of_fires.groupBy(
+    named = of_fires.select(
+        "id",
         F.get_json_object("headers", "$.schedule").alias("schedule"),
         F.get_json_object("headers", "$.nominal_us").cast("long").alias("nominal_us"),
-    ).agg(F.count_distinct("id").alias("jobs"), F.min("id").alias("job_id"))
+    ).where("schedule IS NOT NULL AND nominal_us IS NOT NULL")  # else it was found in the metadata of a job
+    fires = named.groupBy("schedule", "nominal_us").agg(
+        F.count_distinct("id").alias("jobs"), F.min("id").alias("job_id")
+    )
     return fires.where("jobs > 1").select(
         F.lit(FIRES.name).alias("check"),
         "job_id",

@@ -6,6 +6,7 @@ The guards that make most crimes impossible (keys, checks, foreign hands off) ar
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
@@ -307,6 +308,26 @@ async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: A
     await history.add_event(bucket, "READY_TO_DELETE", "LOST", 1, None)
     report = await history.audit(quiet_seconds=0.0)
     assert not any(report.violations.values()), report.evidence
+
+
+async def test_a_job_whose_metadata_looks_like_a_fire_is_none(history: AuditedCluster) -> None:
+    for state in ("HELD", "SUCCEEDED", "SUCCEEDED"):
+        await history.add_job(state, headers=b'{"metadata":{"nominal_us":"1900000000000000","schedule":"nightly"}}')
+    report = await history.audit(quiet_seconds=0.0)
+    assert report.violations["I10"] == 0, report.evidence
+
+
+@pytest.mark.parametrize("retired", [False, True])
+async def test_a_decided_fire_has_a_line_unless_its_schedule_is_retired(history: AuditedCluster, retired: bool) -> None:
+    """The lines of a retired schedule are forgotten before the schedule."""
+    await history.execute(
+        "INSERT INTO schedule (name, source, digest, definition, handler, args, priority, lane, expression, zone, overlap,"
+        " declared_at, last_fire, retired_at)"
+        " VALUES ('nightly', 'api', '', '', 'h', '{}', 3, 'default', '60s', 'UTC', 'skip', now(), now(), $1)",
+        datetime(2026, 1, 1, tzinfo=UTC) if retired else None,
+    )
+    report = await history.audit(quiet_seconds=0.0)
+    assert report.violations["I10"] == (0 if retired else 1), report.evidence
 
 
 async def test_young_rows_are_not_audited(history: AuditedCluster) -> None:

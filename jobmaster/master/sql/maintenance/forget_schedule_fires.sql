@@ -3,13 +3,16 @@
 -- in: $2 integer limit
 -- out: forgotten bigint
 -- move: nothing
--- fence: SKIP LOCKED. A line that lies ahead is younger than any retention. The newest line of a schedule stays: a fire of
---        its nominal time could otherwise be decided again.
+-- fence: SKIP LOCKED. A line that lies ahead is younger than any retention. The newest decided line of a schedule stays: a fire
+--        of its nominal time could otherwise be decided again. A manual or a withdrawn line is not decided by the recurrence.
 -- index: schedule_fire_at, oldest first; schedule_fire_pkey
 WITH old AS MATERIALIZED (
     SELECT f.schedule, f.nominal FROM schedule_fire f
     WHERE f.at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
-      AND (EXISTS (SELECT FROM schedule_fire newer WHERE newer.schedule = f.schedule AND newer.nominal > f.nominal)
+      AND (f.manual
+           OR EXISTS (SELECT FROM schedule_fire newer
+                      WHERE newer.schedule = f.schedule AND newer.nominal > f.nominal
+                        AND NOT newer.manual AND newer.outcome <> 'withdrawn')
            OR NOT EXISTS (SELECT FROM schedule s WHERE s.name = f.schedule AND s.retired_at IS NULL))
     ORDER BY f.at
     LIMIT $2::integer

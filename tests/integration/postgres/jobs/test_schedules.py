@@ -450,6 +450,22 @@ async def test_lines_of_fires_are_forgotten_but_for_the_newest_of_each_schedule(
     assert await db.master.schedules.list(retired=True) == []
 
 
+@pytest.mark.parametrize("later", ["manual", "withdrawn"])
+async def test_the_newest_line_that_the_recurrence_decided_is_not_forgotten(db: MasterFixture, later: str) -> None:
+    """The audit and the key of the table need it; a line of a person, or of a job that was cancelled, is no substitute."""
+    at = await soon(db, -10.0, overlap=Overlap.PARALLEL)
+    ahead = at + 30 * SECOND
+    await fire(db, at, ahead)
+    if later == "manual":
+        assert await run_now(db) is FireOutcome.FIRED
+    else:
+        await fire(db, ahead, ahead + 60 * SECOND)
+    assert await db.master.schedules.pause(None, None, "me", "") == ["nightly"]
+    await db.sql.execute("UPDATE schedule_fire SET at = at - interval '2 days'")
+    assert await db.master.maintenance.forget(RecordKind.SCHEDULE_FIRES, 1.0, 100) == (1 if later == "manual" else 0)
+    assert at in [line.nominal_us for line in await fires(db)]
+
+
 async def test_the_views_for_people_show_schedules_and_fires(db: MasterFixture) -> None:
     at = await soon(db, overlap=Overlap.PARALLEL)
     await fire(db, at, at + SECOND)

@@ -87,6 +87,8 @@ def test_two_jobs_of_one_fire_are_found(spark: SparkSession) -> None:
         ("d", "CANCELLED", fire.replace("nightly", "other")),
         ("e", "SUCCEEDED", '{"tags":["nominal_us"]}'),
         ("f", "SUCCEEDED", ""),
+        ("g", "SUCCEEDED", '{"metadata":{"nominal_us":1}}'),
+        ("h", "SUCCEEDED", '{"metadata":{"nominal_us":1}}'),
     ]
     (row,) = second_jobs_of_fires(spark.createDataFrame(jobs, "id string, state string, headers string")).collect()
     assert (row["check"], row["job_id"]) == (FIRES.name, "a")
