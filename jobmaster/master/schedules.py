@@ -203,4 +203,5 @@ def _row(row: Row) -> ScheduleRow:
         row["paused_reason"],
         row["retired_us"],
         row["retired_reason"],
+        row["now_us"],
     )

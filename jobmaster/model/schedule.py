@@ -119,6 +119,8 @@ class ScheduleRow(NamedTuple):
     paused_reason: str
     retired_us: int | None
     retired_reason: str
+    now_us: int
+    """The master's clock when the row was read."""
 
 
 class Fire(NamedTuple):

@@ -38,7 +38,8 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """``code``: ``@handlers.every``; ``yaml``: the configuration; ``api``: ``cluster.schedules.put``."""
     state: ScheduleState
     next_at: datetime | None = None
-    """The next nominal time; ``None``: nothing will fire."""
+    """The next nominal time, that of a job which is made ahead included; in the past while its fire waits for a decision.
+    ``None``: nothing will fire."""
     declared_at: datetime | None = None
     paused_at: datetime | None = None
     paused_by: str = ""
@@ -112,19 +113,23 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
         return moment(self.definition.end_us)
 
 
-def view_of(row: ScheduleRow) -> ScheduleView:
-    """The view of a row of the master."""
+def view_of(row: ScheduleRow, next_us: int | None) -> ScheduleView:
+    """The view of a row of the master.
+
+    Args:
+        next_us: the next nominal time, decided ahead or not, microseconds since 1970.
+    """
     if row.retired_us is not None:
         state = ScheduleState.RETIRED
     elif row.paused_us is not None:
         state = ScheduleState.PAUSED
     else:
-        state = ScheduleState.ENDED if row.next_us is None else ScheduleState.ACTIVE
+        state = ScheduleState.ENDED if next_us is None else ScheduleState.ACTIVE
     return ScheduleView(
         definition=row.schedule,
         source=row.source,
         state=state,
-        next_at=moment(row.next_us) if state is ScheduleState.ACTIVE else None,
+        next_at=moment(next_us) if state is ScheduleState.ACTIVE else None,
         declared_at=moment(row.declared_us),
         paused_at=moment(row.paused_us),
         paused_by=row.paused_by,

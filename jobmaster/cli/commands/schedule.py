@@ -113,6 +113,9 @@ def next_(invocation: Invocation, name: str, count: int) -> None:
         return await schedules.get(name), await schedules.next(name, count)
 
     view, upcoming = run_async(_with_schedules(invocation, work))
+    if view.retired_at is not None and not invocation.json:
+        click.echo(f"schedule {name!r} is retired: {view.retired_reason}")
+        return
     rows = [{"at": _iso(at), "local": _local(at, view.zone)} for at in upcoming]
     emit_rows(rows, NEXT_COLUMNS, as_json=invocation.json, empty=f"schedule {name!r} has ended")
 
@@ -206,11 +209,18 @@ def _change(
         records = []
         for name in names:
             changed = await change(schedules, name=name)
-            records.append({"name": name, "state": done if changed else f"was {done} before"})
+            records.append({"name": name, "state": done if changed else _unchanged(await schedules.get(name), done)})
         return records
 
     records = run_async(_with_schedules(invocation, work))
     emit_rows(records, NAME_COLUMNS, as_json=invocation.json, empty="nothing to change")
+
+
+def _unchanged(view: ScheduleView, done: str) -> str:
+    """The state of a schedule that a command left as it was."""
+    if view.retired_at is not None:
+        return f"is retired: {view.retired_reason}" if done != "removed" else "was retired before"
+    return f"was {done} before" if view.state.value == done else f"is {view.state.value}"
 
 
 async def _with_schedules(invocation: Invocation, work: Callable[[Schedules], Coroutine[Any, Any, Any]]) -> Any:

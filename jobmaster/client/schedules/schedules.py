@@ -111,7 +111,8 @@ class Schedules:
 
     async def get(self, name: str) -> ScheduleView:
         """One schedule, a retired one included; ``NotFound`` when there is none of this name."""
-        return view_of(await self._row(name))
+        row = await self._row(name)
+        return view_of(row, _coming_us(row))
 
     async def list(self, *, tag: str | None = None, retired: bool = False) -> builtins.list[ScheduleView]:
         """Schedules in the order of their names.
@@ -120,7 +121,7 @@ class Schedules:
             tag: only those with this tag.
             retired: those that were removed, or that no living agent declares any more, too.
         """
-        return [view_of(row) for row in await self._pages(tag=tag, retired=retired)]
+        return [view_of(row, _coming_us(row)) for row in await self._pages(tag=tag, retired=retired)]
 
     # ------------------------------------------------------------ what a person does
 
@@ -146,10 +147,23 @@ class Schedules:
     ) -> builtins.list[str]:
         """End the pause of a schedule, or of all with a tag; the next nominal time after now is the first that fires.
 
-        Returns: the names of those that were resumed now. Raises as ``pause``.
+        Returns: the names of those that were resumed now; of one that was not paused, nothing.
+
+        Raises:
+            NotFound: there is no schedule of that name, or none with that tag.
+            Conflict: others changed a schedule again and again meanwhile; it is still paused.
         """
-        rows = [row for row in await self._rows(name, tag) if row.paused_us is not None]
-        return await self._master.schedules.resume(rows, next_fire_us, actor) if rows else []
+        paused = [row for row in await self._rows(name, tag) if row.paused_us is not None]
+        resumed: builtins.list[str] = []
+        for _ in range(CHANGES_MAX):
+            if not paused:
+                break
+            resumed += await self._master.schedules.resume(paused, next_fire_us, actor)
+            paused = await self._still_paused({row.schedule.name for row in paused}.difference(resumed))
+        if paused:
+            names = ", ".join(repr(row.schedule.name) for row in paused)
+            raise Conflict(f"changed again and again meanwhile, and still paused: schedule {names}", hint="try again")
+        return sorted(resumed)
 
     async def remove(
         self, name: str | None = None, *, tag: str | None = None, actor: str = ACTOR
@@ -195,7 +209,8 @@ class Schedules:
     # ------------------------------------------------------------ times
 
     async def next(self, name: str, count: int = 5) -> builtins.list[datetime]:
-        """The next nominal times of a schedule (aware, UTC), also of a paused one; fewer when it ends before.
+        """The next nominal times of a schedule (aware, UTC), also of a paused one; fewer when it ends before, and none of a
+        retired one.
 
         Args:
             count: 1 to 1000.
@@ -203,8 +218,8 @@ class Schedules:
         Raises:
             NotFound: there is no schedule of that name.
         """
-        row = await self._row(name)
-        found = upcoming_us(row.schedule, await self._master.queries.now_us(), _bounded(count))
+        limit, row = _bounded(count), await self._row(name)
+        found = [] if row.retired_us is not None else upcoming_us(row.schedule, row.now_us, limit)
         return [at for us in found if (at := moment(us)) is not None]
 
     async def fires(self, name: str, *, limit: int = 50) -> builtins.list[FireView]:
@@ -235,6 +250,13 @@ class Schedules:
             raise NotFound(f"there is no schedule with the tag {tag!r}")
         return rows
 
+    async def _still_paused(self, names: set[str]) -> builtins.list[ScheduleRow]:
+        """Those of these that are paused now, as they are now."""
+        found: builtins.list[ScheduleRow] = []
+        for name in sorted(names):
+            found += await self._master.schedules.list(names=[name], retired=True, limit=1)
+        return [row for row in found if row.paused_us is not None]
+
     async def _pages(self, *, tag: str | None = None, retired: bool = False) -> builtins.list[ScheduleRow]:
         found: builtins.list[ScheduleRow] = []
         while True:
@@ -243,6 +265,16 @@ class Schedules:
             found += page
             if len(page) < PAGE:
                 return found
+
+
+def _coming_us(row: ScheduleRow) -> int | None:
+    """The next nominal time, microseconds since 1970: one that nothing has decided yet, or one whose job is made ahead."""
+    if row.next_us is not None and row.next_us <= row.now_us:
+        return row.next_us
+    try:
+        return next_fire_us(row.schedule, row.now_us)
+    except InputError:  # another version of the recurrence, or of the zones, has accepted it
+        return row.next_us
 
 
 def _bounded(count: object) -> int:

@@ -37,7 +37,7 @@ class MemorySchedules:
             if one.name in refused:
                 continue
             before = declared.get(one.name)
-            row = ScheduleRow(one, ScheduleSource.API, now_us, 1, next_us(one, now_us), None, "", "", None, "")
+            row = ScheduleRow(one, ScheduleSource.API, now_us, 1, next_us(one, now_us), None, "", "", None, "", now_us)
             if before is not None:
                 row = row._replace(
                     revision=before.revision + 1,
@@ -127,9 +127,10 @@ class MemorySchedules:
         """Those that the code declares, and what was changed or put."""
         now_us = self._rows.clock.wall_us()
         found = {
-            one.schedule.name: ScheduleRow(
-                one.schedule, one.source, now_us, 1, next_fire_us(one.schedule, now_us), None, "", "", None, ""
-            )
+            one.schedule.name: ScheduleRow(one.schedule, one.source, now_us, 1, None, None, "", "", None, "", now_us)
             for one in declared_schedules(self._rows.settings, self._handlers)
         }
-        return found | self._rows.schedules
+        return {
+            name: row._replace(next_us=next_fire_us(row.schedule, now_us), now_us=now_us)
+            for name, row in (found | self._rows.schedules).items()
+        }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_fire_headers
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import JobState
-from jobmaster.model.schedule import Overlap, Schedule, ScheduleSource
+from jobmaster.model.schedule import LEAD_SECONDS, Overlap, Schedule, ScheduleRow, ScheduleSource
 from jobmaster.model.schedule_view import ScheduleState
+from jobmaster.ports import NewFire, ScheduleMove
 from jobmaster.rules.recurrence import next_fire_us
 from tests.integration.client.fixture import ClientFixture
 
@@ -173,3 +178,68 @@ async def test_a_final_state_of_the_job_frees_the_schedule(client: ClientFixture
     first = await schedules.run("often")
     assert await client.cluster.cancel(first) is JobState.CANCELLED
     assert (await schedules.run("often")).id != first.id
+
+
+async def test_a_fire_whose_job_is_made_ahead_is_the_next_one_until_its_time(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    start = datetime.now(UTC) + timedelta(seconds=20)
+    for name, days in (("goes on", 9), ("ends", 0.5)):
+        await schedules.put(name, "1d", "images.resize", ARGS, start=start, end=start + timedelta(days=days))
+    for due in await client.master.schedules.due(10):
+        after_us = next_fire_us(due.schedule, due.next_us)
+        headers = encode_fire_headers(due.schedule, due.next_us, due.next_us)
+        fire = NewFire(due.schedule.name, due.next_us, "fired", 0, new_id(), due.next_us, headers)
+        move = ScheduleMove(due.schedule.name, due.next_us, due.revision, after_us or 0)
+        assert await client.master.schedules.fire([move], [fire], LEAD_SECONDS, 1)
+    for name in ("goes on", "ends"):
+        view = await schedules.get(name)
+        assert (view.state, view.next_at) == (ScheduleState.ACTIVE, (await schedules.next(name, 1))[0])
+        assert view.next_at == start
+    assert [(one.state, one.next_at) for one in await schedules.list()] == [(ScheduleState.ACTIVE, start)] * 2
+
+
+async def test_a_fire_that_waits_for_its_decision_is_the_next_one(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("late", "5m", "images.resize", ARGS)
+    connection = await client.connect()
+    try:
+        at = await connection.fetchval(
+            "UPDATE schedule SET next_fire = next_fire - interval '1 hour' WHERE name = 'late' RETURNING next_fire"
+        )
+    finally:
+        await connection.close()
+    assert (await schedules.get("late")).next_at == at
+
+
+async def test_a_retired_schedule_has_no_times(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    await schedules.put("often", "5m", "images.resize", ARGS)
+    assert len(await schedules.next("often", 3)) == 3
+    await schedules.remove("often")
+    assert await schedules.next("often", 3) == []
+
+
+async def test_resume_overtakes_a_change_by_another_client(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules, resume = client.cluster.schedules, client.master.schedules.resume
+    for name in ("one", "two"):
+        await schedules.put(name, "5m", "images.resize", ARGS, tags=["few"])
+    changes = 1
+
+    async def late(rows: Sequence[ScheduleRow], *others: Any) -> list[str]:
+        nonlocal changes
+        if changes:
+            changes -= 1
+            await schedules.put("one", f"{changes + 6}m", "images.resize", ARGS, tags=["few"])
+        return await resume(rows, *others)
+
+    monkeypatch.setattr(schedules._master.schedules, "resume", late)
+    await schedules.pause(tag="few")
+    assert await schedules.resume(tag="few") == ["one", "two"]
+    assert [one.state for one in await schedules.list()] == [ScheduleState.ACTIVE] * 2
+    await schedules.pause(tag="few")
+    changes = 100
+    with pytest.raises(Conflict, match="changed again and again meanwhile, and still paused: schedule 'one'"):
+        await schedules.resume(tag="few")
+    assert [one.state for one in await schedules.list()] == [ScheduleState.PAUSED, ScheduleState.ACTIVE]

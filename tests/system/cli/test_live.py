@@ -69,6 +69,31 @@ def test_locks_and_actions_that_run_once(dev: Terminal) -> None:
     assert (done["name"], done["version"]) == ("load", "3")
 
 
+PUT_SCHEDULE = """
+import asyncio, jobmaster
+
+async def main():
+    async with jobmaster.connect() as cluster:
+        await cluster.schedules.put("rare", "1d", "add", {"one": 1, "other": 2})
+
+asyncio.run(main())
+"""
+
+
+def test_a_command_that_changes_no_schedule_prints_its_state(dev: Terminal) -> None:
+    def states(*words: str) -> list[str]:
+        return [record["state"] for record in dev.call("schedule", *words, "-o", "json").json]
+
+    subprocess.run([sys.executable, "-c", PUT_SCHEDULE], env=dev.environment, cwd=dev.folder, check=True)
+    assert states("resume", "rare") == ["is active"]
+    assert states("pause", "rare", "rare") == ["paused", "was paused before"]
+    assert states("resume", "rare", "rare") == ["resumed", "is active"]
+    assert states("remove", "rare", "rare") == ["removed", "was retired before"]
+    assert states("pause", "rare") == states("resume", "rare") == [f"is retired: removed by {operator_name()}"]
+    assert dev.call("schedule", "next", "rare").out == f"schedule 'rare' is retired: removed by {operator_name()}\n"
+    assert dev.call("schedule", "show", "rare", "-o", "json").json["upcoming"] == []
+
+
 HOLD_LOCK = """
 import asyncio, jobmaster
 

@@ -90,6 +90,18 @@ async def test_cancel_previous_cancels_the_job_before(jobs: Jobs) -> None:
     assert [await jobs.cluster.state(one) for one in (first, second)] == [JobState.CANCELLED, JobState.SUCCEEDED]
 
 
+async def test_the_next_time_moves_with_the_clock(jobs: Jobs) -> None:
+    schedules = jobs.cluster.schedules
+    before = (await schedules.put("often", "5m", refresh, {"region": "eu"})).next_at
+    assert before is not None
+    clock = jobs.memory.rows.clock
+    with clock.at_least(clock.wall_us() + 3_600_000_000):
+        after = (await schedules.get("often")).next_at
+        assert [after] == await schedules.next("often", 1)
+    assert after is not None
+    assert timedelta(hours=1) <= after - before <= timedelta(hours=1, minutes=5)
+
+
 async def test_schedules_are_put_listed_paused_and_removed(jobs: Jobs) -> None:
     schedules = jobs.cluster.schedules
     view = await schedules.put(
