@@ -150,9 +150,18 @@ class Schedules:
     async def run_now(
         self, row: ScheduleRow, job_id: bytes, now_us: int, headers: bytes, actor: str
     ) -> RunNowAnswer | None:
-        """One fire with the nominal time ``now_us``; ``None``: the schedule has changed since it was read, or is retired."""
+        """One fire with the nominal time ``now_us``; ``None``: the schedule has changed or fired since it was read, or is
+        retired. Unless its fires may overlap, the job of the next fire that is made ahead is withdrawn."""
         answer = await self._data.write(
-            "schedules/run_now", row.schedule.name, job_id, now_us, headers, row.revision, actor, ids=[job_id]
+            "schedules/run_now",
+            row.schedule.name,
+            job_id,
+            now_us,
+            headers,
+            row.revision,
+            row.next_us or 0,
+            actor,
+            ids=[job_id],
         )
         if not answer:
             return None

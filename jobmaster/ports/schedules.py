@@ -55,7 +55,7 @@ class ClientSchedules(Protocol):
     async def run_now(
         self, row: ScheduleRow, job_id: bytes, now_us: int, headers: bytes, actor: str
     ) -> RunNowAnswer | None:
-        """One fire now, beside the recurrence; ``None``: the schedule has changed since it was read, or is retired."""
+        """One fire now, beside the recurrence; ``None``: it has changed or fired since it was read, or is retired."""
         ...
 
     async def fires(self, name: str, limit: int) -> list[Fire]:

@@ -265,14 +265,23 @@ class ScheduleStatements(RescueStatements):
         return answer
 
     def schedules_run_now(
-        self, old: Snapshot, name: str, job_id: bytes, at_us: int, headers: bytes, revision: int, actor: str
+        self,
+        old: Snapshot,
+        name: str,
+        job_id: bytes,
+        at_us: int,
+        headers: bytes,
+        revision: int,
+        next_us: int,
+        actor: str,
     ) -> list[Record]:
         row = self.tables.schedules.get(name)
-        if row is None or row.revision != revision or row.retired:
+        if row is None or row.revision != revision or (row.next_us or 0) != next_us or row.retired:
             return []
-        jobs = [self.tables.jobs[each] for each in row.last_jobs if self._unfinished(each)]
+        ahead = [] if row.overlap == "parallel" else self._ahead(name)
+        jobs = {line.job_id for _, line in ahead}
         running = [] if row.overlap == "parallel" else sorted(
-            each.id for each in jobs if each.due_us is None or each.due_us <= self.now_us()
+            each for each in row.last_jobs if each not in jobs and self._unfinished(each)
         )  # fmt: skip
         fires = not running or row.overlap == "cancel_previous"
         if fires:
@@ -280,10 +289,38 @@ class ScheduleStatements(RescueStatements):
                 self._cancel(self.tables.jobs[each])
             self._fired(row, _Line(at_us, "fired", 0, job_id, at_us, headers))
             if row.overlap != "parallel":
-                self.tables.schedules[name] = row._replace(last_jobs=(job_id, *row.last_jobs)[:100])
+                self._run_before(row, job_id, ahead)
         outcome = "fired" if fires else "skipped"
         self.tables.fires[name, at_us] = FireRow(outcome, job_id if fires else None, None, None, True)
         return [Record(outcome=outcome, lane=row.lane, priority=row.priority, previous=running[0] if running else None)]
+
+    def _ahead(self, name: str) -> list[tuple[int, FireRow]]:
+        """Lines whose jobs were made ahead and have not begun."""
+        now, found = self.now_us(), []
+        for (schedule, nominal), line in sorted(self.tables.fires.items()):
+            job = None if line.job_id is None else self.tables.jobs.get(line.job_id)
+            if schedule != name or nominal <= now or line.outcome != "fired" or job is None:
+                continue
+            if job.state in ("HELD", "ASSIGNED") and job.attempt == 0 and (job.due_us or 0) > now:
+                found.append((nominal, line))
+        return found
+
+    def _run_before(self, row: ScheduleRow, job_id: bytes, ahead: Sequence[tuple[int, FireRow]]) -> None:
+        """The job that a person made is the newest; fires that lie ahead are decided again."""
+        for nominal, line in ahead:
+            assert line.job_id is not None
+            self._cancel(self.tables.jobs[line.job_id])
+            self.hits["fire: withdrawn"] += 1
+            self.tables.fires[row.name, nominal] = line._replace(outcome="withdrawn")
+        gone = {line.job_id for _, line in ahead}
+        last = (job_id, *(each for each in row.last_jobs if each not in gone))[:100]
+        row = row._replace(last_jobs=last, revision=row.revision + 1)
+        if ahead:
+            nominal, line = ahead[0]
+            row = row._replace(
+                next_us=nominal, decide_us=row.decide_us if row.paused else nominal, last_us=line.previous_us
+            )
+        self.tables.schedules[row.name] = row
 
     def schedules_list(
         self, old: Snapshot, names: Sequence[str] | None, tag: str | None, retired: bool, after: str, limit: int

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 _TRIES = 12
+_CHANGES_MAX = 5
 _Answer = TypeVar("_Answer")
 
 
@@ -64,14 +65,18 @@ class Recurring:
             if rows is None or not rows or rows[0].paused_us is None:
                 break
             await self._until_answered(lambda rows=rows: self._schedules.resume(rows, next_fire_us, "person"))  # type: ignore[misc]
-        rows = await self._until_answered(lambda: self._schedules.list([name]))
-        if rows:
+        job_id = self._new_id()
+        for _ in range(_CHANGES_MAX):
+            rows = await self._until_answered(lambda: self._schedules.list([name]))
+            if not rows:
+                break
             row, at_us = rows[0], self._now_us()
             headers = encode_fire_headers(row.schedule, at_us, at_us)
-            job_id = self._new_id()
-            # Once, as clients do: the caller gets the error of a lost answer, and the key of the job refuses a second call.
+            # As clients do: the caller gets the error of a lost answer, and the key of the job refuses a second call.
             with contextlib.suppress(JobMasterError):
-                await self._schedules.run_now(row, job_id, at_us, headers, "person")
+                if await self._schedules.run_now(row, job_id, at_us, headers, "person") is None:  # it fired meanwhile
+                    continue
+            break
 
     async def _until_answered(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
         for _ in range(_TRIES):

@@ -345,10 +345,93 @@ async def test_run_now_obeys_the_overlap_rule_and_is_an_earlier_job_to_the_next_
     assert await jobs(db) == 1
 
 
-async def test_a_job_made_ahead_is_no_hindrance_to_run_now(db: MasterFixture) -> None:
-    at = await soon(db, overlap=Overlap.SKIP)
+async def ahead_and_run(db: MasterFixture, overlap: Overlap, *, onboarded: bool = False) -> tuple[int, Fire]:
+    """The job of the next fire is made ahead, and then the schedule is run; its nominal time, and its line before."""
+    at = await soon(db, overlap=overlap)
     await fire(db, at, at + 60 * SECOND)
+    (line,) = await fires(db)
+    if onboarded:
+        await db.master.onboarding.onboard(db.fence, "default", 3, 60.0, 10)
     assert await run_now(db) is FireOutcome.FIRED
+    return at, line
+
+
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.QUEUE, Overlap.CANCEL_PREVIOUS])
+async def test_run_now_withdraws_the_job_made_ahead_and_its_fire_is_decided_at_its_time(
+    db: MasterFixture, overlap: Overlap
+) -> None:
+    """The two would run at once, and nothing looks at that job again."""
+    at, line = await ahead_and_run(db, overlap)
+    assert line.job_id is not None
+    assert await db.state(line.job_id) == "CANCELLED"
+    assert await outcomes(db) == ["fired", "withdrawn"]
+    assert (await row(db)).next_us == at
+    assert await db.sql.fetchval("SELECT decide_at = next_fire FROM schedule")
+    await fire(db, at, at + 60 * SECOND)
+    assert (await outcomes(db), (await row(db)).next_us) == (["fired", "withdrawn"], at), "the manual job has not ended"
+    await end(db, (await fires(db))[0].job_id)
+    (again,) = await fire(db, at, at + 60 * SECOND)
+    assert (again.outcome, (await row(db)).next_us) == ("fired", at + 60 * SECOND)
+    assert await db.sql.fetchval("SELECT previous IS NULL FROM schedule_fire WHERE NOT manual")
+
+
+async def test_run_now_flags_a_job_made_ahead_that_is_in_a_bucket(db: MasterFixture) -> None:
+    at, line = await ahead_and_run(db, Overlap.SKIP, onboarded=True)
+    assert line.job_id is not None
+    assert (await db.view(line.job_id)).cancel_requested
+    assert (await row(db)).next_us == at
+
+
+async def test_run_now_leaves_the_job_made_ahead_beside_it_under_parallel(db: MasterFixture) -> None:
+    at, line = await ahead_and_run(db, Overlap.PARALLEL)
+    assert line.job_id is not None
+    assert (await db.state(line.job_id), (await row(db)).next_us) == ("HELD", at + 60 * SECOND)
+
+
+@pytest.mark.parametrize("nominal", [-5.0, 20.0])
+async def test_a_job_that_waits_for_its_retry_is_a_hindrance_to_run_now(db: MasterFixture, nominal: float) -> None:
+    """It has begun, though it is due later."""
+    at = await soon(db, nominal, overlap=Overlap.SKIP)
+    await fire(db, at, at + 60 * SECOND)
+    await db.sql.execute("UPDATE job SET attempt = 1, due_at = clock_timestamp() + interval '10 minutes'")
+    assert await run_now(db) is FireOutcome.SKIPPED
+
+
+async def test_a_job_whose_jitter_has_not_passed_is_a_hindrance_to_run_now(db: MasterFixture) -> None:
+    """The nominal time has passed: its fire is not decided again."""
+    at = await soon(db, -5.0, overlap=Overlap.SKIP)
+    await fire(db, at, at + 60 * SECOND)
+    await db.sql.execute("UPDATE job SET due_at = clock_timestamp() + interval '10 minutes'")
+    assert await run_now(db) is FireOutcome.SKIPPED
+
+
+@pytest.mark.parametrize("first", ["run_now", "fire"])
+async def test_run_now_and_a_fire_that_race_see_each_others_job(db: MasterFixture, first: str) -> None:
+    """The second waits for the row, and would look for the first one's job in a snapshot without it."""
+    at = await soon(db, -1.0, overlap=Overlap.SKIP)
+    read, us, job_id = await row(db), await now_us(db), new_id()
+    headers = encode_fire_headers(read.schedule, us, us)
+    move, new = ScheduleMove("nightly", at, read.revision, at + 60 * SECOND), new_fire(read.schedule, at)
+
+    async def run() -> Any:
+        return await db.master.schedules.run_now(read, job_id, us, headers, "me")
+
+    async def decide() -> Any:
+        return await db.master.schedules.fire([move], [new], 30.0, 1)
+
+    other = await db.connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute("SELECT 1 FROM schedule FOR UPDATE")
+    calls = []
+    for number, name in enumerate(("run_now", "fire") if first == "run_now" else ("fire", "run_now")):
+        calls.append(asyncio.create_task(run() if name == "run_now" else decide()))
+        await db.waiting("schedules/", number + 1)
+    await transaction.commit()
+    await other.close()
+    _, later = await asyncio.gather(*calls)
+    assert not later, "it is refused, and asked again by what it read anew"
+    assert await jobs(db) == 1
 
 
 async def test_a_retired_schedule_cannot_be_run(db: MasterFixture) -> None:
