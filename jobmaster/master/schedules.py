@@ -8,7 +8,15 @@ from typing import Any
 import msgspec
 
 from jobmaster.master.driver.connection import Connection, Row, StatementRunner, rows_of, to_us
-from jobmaster.model.schedule import LEAD_SECONDS, Fire, FireOutcome, Schedule, ScheduleRow, ScheduleSource
+from jobmaster.model.schedule import (
+    LEAD_SECONDS,
+    MISFIRE_SECONDS,
+    Fire,
+    FireOutcome,
+    Schedule,
+    ScheduleRow,
+    ScheduleSource,
+)
 from jobmaster.ports import DueSchedule, FiredLine, NewFire, NextUs, RunNowAnswer, ScheduleMove
 
 _JSON = msgspec.json.Encoder()
@@ -26,12 +34,12 @@ class Schedules:
     # ------------------------------------------------------------ the leader
 
     async def due(self, limit: int) -> list[DueSchedule]:
-        """Schedules whose next fire is to be decided, without their arguments, the most overdue first."""
+        """Schedules whose next fire is to be decided, without their arguments: misfires last."""
         return [
             DueSchedule(
                 _SCHEDULE.decode(row["definition"]), row["next_us"], row["decide_us"], row["revision"], row["now_us"]
             )
-            for row in await self._control.read("schedules/due", limit)
+            for row in await self._control.read("schedules/due", limit, LEAD_SECONDS + MISFIRE_SECONDS)
         ]
 
     async def fire(

@@ -19,8 +19,8 @@ LEAD_SECONDS = 30.0
 """A fire is decided at most this long before its nominal time, so that a change of the leader delays no job."""
 MISFIRE_SECONDS = 60.0
 """A fire that is decided later than this is a misfire."""
-FIRE_LINES_MAX = 100
-"""Missed fires of one outage that get a line each; older ones share one line."""
+FIRE_LINES_MAX = 10
+"""Most fires given up at once that get a line each; more of them share one line."""
 
 
 class Misfire(StrEnum):

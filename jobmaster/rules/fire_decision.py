@@ -20,6 +20,8 @@ from jobmaster.model.schedule import (
 from jobmaster.rules.recurrence import Recurrence, jitter_us, next_fire_us, recurrence_of
 
 _MISFIRE_US = int(MISFIRE_SECONDS * 1e6)
+_RECENT_MAX = 100
+"""More than the fires of ``MISFIRE_SECONDS``, or of a lead: two fires are a second apart or more."""
 
 
 class ProposedFire(NamedTuple):
@@ -55,7 +57,7 @@ def decide_fires(schedule: Schedule, next_us: int, now_us: int, lead_us: int, *,
     """
     recurrence = recurrence_of(schedule.expression, schedule.zone, schedule.start_us, schedule.end_us)
     kept, given_up = _past(schedule, recurrence, next_us, now_us, queued=queued)
-    ahead = recurrence.between_us(max(now_us, next_us - 1), now_us + lead_us, FIRE_LINES_MAX)
+    ahead = recurrence.between_us(max(now_us, next_us - 1), now_us + lead_us, _RECENT_MAX)
     wanted = kept + ahead
     chosen = wanted if schedule.overlap is Overlap.PARALLEL else wanted[:1]
     fires = given_up + [_job(schedule, nominal_us) for nominal_us in chosen]
@@ -75,24 +77,23 @@ def _past(
         return [], []
     waits = queued and schedule.overlap is Overlap.QUEUE
     if not waits and now_us - next_us <= _MISFIRE_US:
-        return recurrence.between_us(next_us - 1, now_us, FIRE_LINES_MAX), []
+        return recurrence.between_us(next_us - 1, now_us, _RECENT_MAX), []
     if waits or schedule.misfire is Misfire.ALL:
         kept = newest_us(recurrence, next_us - 1, now_us, schedule.misfire_max)
     elif schedule.misfire is Misfire.LAST:
         kept = newest_us(recurrence, next_us - 1, now_us, 1)
     else:
-        kept = recurrence.between_us(now_us - _MISFIRE_US, now_us, FIRE_LINES_MAX)
+        kept = recurrence.between_us(now_us - _MISFIRE_US, now_us, _RECENT_MAX)
     outcome = FireOutcome.SKIPPED if waits else FireOutcome.MISSED
     return kept, _given_up(recurrence, next_us, kept[0] - 1 if kept else now_us, outcome)
 
 
 def _given_up(recurrence: Recurrence, next_us: int, until_us: int, outcome: FireOutcome) -> list[ProposedFire]:
-    """A line for each of the newest fires, and one for all that are older."""
-    each = newest_us(recurrence, next_us - 1, until_us, FIRE_LINES_MAX)
-    lines = [ProposedFire(nominal_us, outcome, nominal_us) for nominal_us in each]
-    if each and each[0] > next_us:
-        lines.insert(0, ProposedFire(next_us, outcome, next_us, each[0]))
-    return lines
+    """A line for each when few were given up; otherwise one line for all: of a long outage none is searched for."""
+    each = recurrence.between_us(next_us - 1, until_us, FIRE_LINES_MAX + 1)
+    if len(each) <= FIRE_LINES_MAX:
+        return [ProposedFire(nominal_us, outcome, nominal_us) for nominal_us in each]
+    return [ProposedFire(next_us, outcome, next_us, recurrence.next_us(until_us) or until_us + 1)]
 
 
 def newest_us(recurrence: Recurrence, after_us: int, until_us: int, count: int) -> list[int]:
@@ -100,20 +101,26 @@ def newest_us(recurrence: Recurrence, after_us: int, until_us: int, count: int) 
 
     The number of steps grows with ``count`` and with the logarithm of the time, not with the number of fires in it.
     """
-    most = 4 * count + 16
-    found = recurrence.between_us(after_us, until_us, most)
-    if len(found) < most:
-        return found[-count:]
-    low_us, high_us = after_us, until_us  # after `low_us` lie `most` or more, after `high_us` less than `count`
-    while True:
+    first = recurrence.between_us(after_us, until_us, 2)
+    if len(first) < 2:
+        return first
+    most = 2 * count + 2
+    low_us = high_us = until_us  # after `high_us` lie less than `count`
+    span_us = (first[1] - first[0]) * count
+    while True:  # backwards, twice as far each time
+        low_us = max(low_us - span_us, after_us)
+        found = recurrence.between_us(low_us, until_us, most)
+        if len(found) >= count or low_us == after_us:
+            break
+        high_us, span_us = low_us, 2 * span_us
+    while len(found) == most:  # more than are wanted: halfway to where there are fewer
         middle_us = (low_us + high_us) // 2
-        found = recurrence.between_us(middle_us, until_us, most)
-        if len(found) == most:
-            low_us = middle_us
-        elif len(found) < count:
+        half = recurrence.between_us(middle_us, until_us, most)
+        if len(half) < count:
             high_us = middle_us
         else:
-            return found[-count:]
+            low_us, found = middle_us, half
+    return found[-count:]
 
 
 def _job(schedule: Schedule, nominal_us: int) -> ProposedFire:

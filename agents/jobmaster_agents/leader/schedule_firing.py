@@ -32,7 +32,7 @@ IDLE_SECONDS = 3600.0
 GRACE_SECONDS = 300.0
 """A schedule that no living agent has declared for this long is retired."""
 RETIRE_EVERY_SECONDS = 60.0
-_TURN = 50
+_TURN = 10
 """Schedules that are decided between two turns of the event loop."""
 
 

@@ -35,13 +35,13 @@ class ScheduleStatements(RescueStatements):
         times = [row.decide_us for row in self.tables.schedules.values() if row.decide_us is not None]
         return (min(times) - self.now_us()) / SECOND_US if times else None
 
-    def schedules_due(self, old: Snapshot, limit: int) -> list[Record]:
+    def schedules_due(self, old: Snapshot, limit: int, late: float) -> list[Record]:
         now = self.now_us()
         due = sorted(
-            (row.decide_us, row.name) for row in self.tables.schedules.values()
+            (row.decide_us <= now - int(late * SECOND_US), row.decide_us, row.name) for row in self.tables.schedules.values()
             if row.decide_us is not None and row.decide_us <= now
         )  # fmt: skip
-        rows = [self.tables.schedules[name] for _, name in due[:limit]]
+        rows = [self.tables.schedules[name] for *_, name in due[:limit]]
         return [
             Record(
                 name=row.name, definition=row.definition, next_us=row.next_us, decide_us=row.decide_us,

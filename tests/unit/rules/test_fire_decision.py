@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobmaster.model.schedule import FIRE_LINES_MAX, FireOutcome, Misfire, Overlap, Schedule
 from jobmaster.rules.fire_decision import FireDecision, decide_fires, newest_us
-from jobmaster.rules.recurrence import recurrence_of
+from jobmaster.rules.recurrence import Recurrence, next_fire_us, recurrence_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -78,15 +78,47 @@ def test_of_fires_that_wait_for_an_earlier_job_the_newest_are_kept() -> None:
     assert decision.next_us == T + 3 * HOUR
 
 
-def test_a_backlog_of_millions_has_one_line_for_all_but_the_newest() -> None:
+def test_a_backlog_of_millions_has_one_line_for_all_that_get_no_job() -> None:
     now = T + 100 * 86_400 * SECOND
     decision = decide(schedule("1s", misfire=Misfire.LAST), T, now)
     rest, *each = decision.fires
-    assert (rest.nominal_us, rest.outcome, rest.through_us) == (T, FireOutcome.MISSED, each[0].nominal_us)
-    missed = [fire for fire in each if fire.outcome is FireOutcome.MISSED]
-    assert len(missed) == FIRE_LINES_MAX
-    assert [fire.nominal_us for fire in each] == list(range(each[0].nominal_us, each[-1].nominal_us + 1, SECOND))
+    assert (rest.nominal_us, rest.outcome, rest.through_us) == (T, FireOutcome.MISSED, now)
+    assert [(fire.nominal_us, fire.outcome) for fire in each] == [
+        (now + n * SECOND, FireOutcome.FIRED) for n in range(LEAD // SECOND + 1)
+    ]
     assert decision.next_us == now + LEAD + SECOND
+
+
+@pytest.mark.parametrize("missed", [FIRE_LINES_MAX, FIRE_LINES_MAX + 1])
+def test_few_missed_fires_have_a_line_each_and_more_share_one(missed: int) -> None:
+    decision = decide(schedule(misfire=Misfire.SKIP), T, T + missed * HOUR - HOUR // 2)
+    assert len(decision.fires) == (missed if missed == FIRE_LINES_MAX else 1)
+    assert decision.fires[0].through_us == (0 if missed == FIRE_LINES_MAX else decision.next_us)
+    assert decision.next_us == T + missed * HOUR
+
+
+@pytest.mark.parametrize("misfire", [Misfire.SKIP, Misfire.LAST])
+@pytest.mark.parametrize("expression", ["* * * * *", "*/7 9-10 * * mon", "30 2 * * *", "0 0 29 2 *"])
+def test_a_decision_after_an_outage_costs_few_steps(
+    misfire: Misfire, expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else many schedules hold up the leader's loop, and with it the fires that are due now."""
+    steps = 0
+    step = Recurrence.next_us
+
+    def counted(self: Recurrence, after_us: int) -> int | None:
+        nonlocal steps
+        steps += 1
+        return step(self, after_us)
+
+    what = schedule(expression, misfire=misfire)
+    first = next_fire_us(what, T)
+    assert first is not None
+    monkeypatch.setattr(Recurrence, "next_us", counted)
+    for away in (86_400, 365 * 86_400, 20 * 365 * 86_400):
+        steps = 0
+        decide(what, first, T + away * SECOND)
+        assert steps < 80, away
 
 
 def test_the_jitter_moves_the_due_time_and_not_the_nominal_one() -> None:
@@ -143,3 +175,14 @@ def test_the_newest_are_found_without_reading_the_others(count: int, span: int) 
     last = (T + span * SECOND) // (7 * SECOND) * 7 * SECOND
     expected = [us for us in range(last - (count - 1) * 7 * SECOND, last + 1, 7 * SECOND) if us > T]
     assert newest_us(recurrence, T, T + span * SECOND, count) == expected
+
+
+@given(
+    count=st.integers(1, 12),
+    minutes=st.integers(0, 40_000),
+    expression=st.sampled_from(["*/5 9-10 * * mon", "0 0 1 * *", "* 3 * * *", "59s", "0,1,30 * * * *"]),
+)
+def test_the_newest_of_an_irregular_recurrence_are_the_last_of_all(count: int, minutes: int, expression: str) -> None:
+    recurrence, until = recurrence_of(expression, "Europe/Berlin", None, None), T + minutes * 60 * SECOND
+    everything = recurrence.between_us(T, until, 1_000_000)
+    assert newest_us(recurrence, T, until, count) == everything[-count:]

@@ -518,6 +518,14 @@ async def test_the_leaders_tick_returns_when_the_first_fire_is_to_be_decided(db:
     assert 50.0 - LEAD_SECONDS - 5.0 < seconds <= 50.0 - LEAD_SECONDS
 
 
+async def test_after_an_outage_what_is_due_now_is_decided_before_what_was_missed(db: MasterFixture) -> None:
+    for name, seconds in (("missed", -7200.0), ("missed longer", -86_400.0), ("now", 1.0), ("before now", -20.0)):
+        await soon(db, seconds, name=name)
+    due = [each.schedule.name for each in await db.master.schedules.due(10)]
+    assert due == ["before now", "now", "missed longer", "missed"]
+    assert [each.schedule.name for each in await db.master.schedules.due(2)] == ["before now", "now"]
+
+
 async def test_lines_of_fires_are_forgotten_but_for_the_newest_of_each_schedule(db: MasterFixture) -> None:
     at = await soon(db, -10.0, overlap=Overlap.PARALLEL)
     for n in range(3):
