@@ -33,7 +33,7 @@ class UnservedJobs:
         return int(rows[0]["moved"])
 
     async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
-        """The oldest jobs of paused handlers are due again later; number of them."""
+        """The oldest jobs of paused handlers, or with paused tags, are due again later; number of them."""
         rows = await self._data.write("unserved/put_off_paused", overdue_seconds, again_seconds, limit)
         return int(rows[0]["moved"])
 

@@ -428,7 +428,8 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         ...
 
     async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
-        """The same for jobs of paused handlers, of every lane and priority; at the end of the pause if that is sooner."""
+        """The same for jobs of paused handlers or with paused tags, of every lane and priority; at the end of the pause if
+        that is sooner."""
         ...
 
     async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:

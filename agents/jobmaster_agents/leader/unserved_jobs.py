@@ -1,11 +1,12 @@
-"""Maintenance task for jobs that wait in the master because no agent has their handler, or because that is paused.
+"""Maintenance task for jobs that wait in the master because no agent has their handler, or because it or a tag is paused.
 
 The task logs them (event ``handler_unserved``) and puts them off where they would cost other jobs something: an onboarding
 reads past every job that its agent cannot run, so such jobs at the front of the due ones would be read by all owners of
 their lane and priority with every hint. A job that is put off is read once an hour. It gets its own due time back as soon as
 an owner of a matching bucket has its handler.
 
-Jobs of a paused handler are put off as well: they wait in the master, too, where onboarding would read over them.
+Jobs of a paused handler, or with a paused tag, are put off as well: they wait in the master, too, where onboarding would read
+over them.
 
 After ``thresholds.fallback_after`` the task requests help: an agent that has the handler and helps in that lane opens a
 bucket for these jobs; the agent reads the request with its next renewal. The request ends when a configured owner can run

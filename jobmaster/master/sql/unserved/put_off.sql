@@ -21,9 +21,10 @@ WITH front AS MATERIALIZED (
     INSERT INTO put_off AS p (job_id, lane, priority, handler, due_at, until)
     SELECT id, $1, $2, handler, due_at, statement_timestamp() + make_interval(secs => $5::double precision)
     FROM front ORDER BY id
-    -- Put off before and due again: its own due time stays. A void line is of an earlier life of the job.
+    -- Put off before and due again: its own due time stays. A void line is of an earlier life of the job, maybe in another lane.
     ON CONFLICT (job_id) DO UPDATE
-    SET due_at = CASE WHEN p.until = EXCLUDED.due_at THEN p.due_at ELSE EXCLUDED.due_at END, until = EXCLUDED.until
+    SET due_at = CASE WHEN p.until = EXCLUDED.due_at THEN p.due_at ELSE EXCLUDED.due_at END, until = EXCLUDED.until,
+        lane = EXCLUDED.lane, priority = EXCLUDED.priority, handler = EXCLUDED.handler, tag = ''
 ), moved AS (
     UPDATE job j SET due_at = statement_timestamp() + make_interval(secs => $5)
     FROM front f WHERE j.id = f.id

@@ -7,8 +7,10 @@ import time
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
-from jobmaster.model.job import NewJob
+from jobmaster.model.ids import text
+from jobmaster.model.job import Headers, NewJob
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import DueGroup, RecordKind
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -23,8 +25,9 @@ def due_us() -> int:
     return int((time.time() - LATE) * 1e6)
 
 
-def jobs(count: int, handler: str, due: int, *, lane: str = LANE) -> list[NewJob]:
-    return [NewJob(new_id(), PRIORITY, lane, handler, b"{}", b"", due + place) for place in range(count)]
+def jobs(count: int, handler: str, due: int, *, lane: str = LANE, tags: tuple[str, ...] = ()) -> list[NewJob]:
+    headers = encode_headers(Headers(tags=tags)) if tags else b""
+    return [NewJob(new_id(), PRIORITY, lane, handler, b"{}", headers, due + place) for place in range(count)]
 
 
 async def agent_with(db: MasterFixture, *names: str, helps: tuple[str, ...] = ()) -> bytes:
@@ -236,3 +239,88 @@ async def test_jobs_of_a_pause_with_an_end_are_due_at_its_end(serving: MasterFix
     assert await serving.sql.fetchval(ends) == 2
     await serving.sql.execute("UPDATE pause SET until = clock_timestamp() - interval '1 ms'")
     assert await serving.master.unserved.put_back(1000) == 2, "a pause that is over holds nothing back"
+
+
+DUE = "SELECT count(*) FROM job WHERE state = 'HELD' AND due_at <= clock_timestamp()"
+
+
+async def _tag_paused(db: MasterFixture, tag: str) -> None:
+    assert await db.master.pauses.pause(PauseKind.TAG, tag, None, None, "ann", "") is not None
+
+
+async def test_jobs_with_a_paused_tag_are_put_off_so_that_no_onboarding_reads_their_headers(
+    serving: MasterFixture,
+) -> None:
+    """The front of the due jobs holds only jobs that an agent may take."""
+    due = due_us()
+    tagged = [*jobs(300, "served", due, tags=("night", "x")), *jobs(200, "served", due, lane="other", tags=("night",))]
+    free = [*jobs(5, "served", due + 1000, tags=("day",)), *jobs(5, "served", due + 2000)]
+    await serving.master.intake.insert_held([*tagged, *free])
+    await serving.bucket(await agent_with(serving, "served"), lane="other")
+    await _tag_paused(serving, "night")
+    unserved = serving.master.unserved
+    assert [await unserved.put_off_paused(60.0, 3600.0, 400) for _ in range(3)] == [400, 100, 0]
+    assert await serving.sql.fetchval(DUE) == len(free)
+    assert await unserved.put_back(1000) == 0, "not while it is paused"
+    assert (await serving.view(tagged[0].id)).due_us == due, "it shows its own due time"
+    await serving.master.pauses.resume(PauseKind.TAG, "night", "ann", "")
+    assert await unserved.put_back(1000) == 500
+    assert (await serving.sql.fetchval("SELECT to_us(due_at) FROM job WHERE id = $1", text(tagged[0].id))) == due
+
+
+async def test_a_job_under_several_pauses_comes_back_after_the_last_of_them(serving: MasterFixture) -> None:
+    await serving.master.intake.insert_held(jobs(1, "served", due_us(), tags=("day", "night")))
+    await _tag_paused(serving, "day")
+    await _tag_paused(serving, "night")
+    await _paused(serving, "served")
+    unserved, resume = serving.master.unserved, serving.master.pauses.resume
+    assert await unserved.put_off_paused(60.0, 3600.0, 10) == 1, "once, though three pauses cover it"
+    for kind, value, pauses_left in (
+        (PauseKind.TAG, "day", 2),
+        (PauseKind.HANDLER, "served", 1),
+        (PauseKind.TAG, "night", 0),
+    ):
+        await resume(kind, value, "ann", "")
+        await unserved.put_back(10)
+        await unserved.put_off_paused(60.0, 3600.0, 10)
+        assert await serving.sql.fetchval(DUE) == (0 if pauses_left else 1), f"{pauses_left} pauses are left"
+
+
+async def test_a_look_for_paused_tags_reads_the_headers_of_the_oldest_jobs_only(serving: MasterFixture) -> None:
+    """A backlog with other tags must not cost the statement its time limit."""
+    due = due_us()
+    hidden = jobs(1, "served", due + 1000, tags=("night",))
+    await serving.master.intake.insert_held(
+        [*jobs(40, "served", due, tags=("day",)), *jobs(40, "served", due), *hidden]
+    )
+    await _tag_paused(serving, "night")
+    assert await serving.master.unserved.put_off_paused(60.0, 3600.0, 2) == 0, "40 jobs with tags are older"
+    assert await serving.master.unserved.put_off_paused(60.0, 3600.0, 3) == 1, "jobs without tags do not count"
+
+
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "unserved"])
+async def test_a_job_that_was_moved_and_put_off_again_comes_back_in_its_new_lane(
+    serving: MasterFixture, paused: bool
+) -> None:
+    unserved = serving.master.unserved
+    (job,) = jobs(1, "served" if paused else "lost", due_us())
+    await serving.master.intake.insert_held([job])
+    await serving.bucket(await agent_with(serving, "served"), lane="other")
+    if paused:
+        await _paused(serving, "served")
+
+    async def put_off(lane: str) -> int:
+        if paused:
+            return await unserved.put_off_paused(60.0, 3600.0, 10)
+        return await unserved.put_off(DueGroup(lane, PRIORITY), ["lost"], 60.0, 3600.0, 10)
+
+    assert await put_off(LANE) == 1
+    await serving.sql.execute("UPDATE job SET lane = 'other', due_at = from_us($1)", job.due_us)  # as a move does
+    assert await put_off("other") == 1
+    if paused:
+        await serving.master.pauses.resume(PauseKind.HANDLER, "served", "ann", "")
+    else:
+        await serving.bucket(await agent_with(serving, "lost"), lane="other")
+    assert await serving.sql.execute("UPDATE bucket SET state = 'COMPLETING' WHERE lane = $1", LANE)
+    assert await unserved.put_back(10) == 1
+    assert await serving.sql.fetchval(DUE) == 1
