@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands import job_changes
-from jobmaster.cli.commands.job_inputs import DURATION, PRIORITIES, TIME_BOUND, job_id_of, moment, with_cluster
+from jobmaster.cli.commands.job_inputs import (
+    DURATION,
+    PRIORITIES,
+    TIME_BOUND,
+    ActedOn,
+    act_on_each,
+    emit_each,
+    job_id_of,
+    moment,
+    with_cluster,
+)
 from jobmaster.cli.commands.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
@@ -274,8 +284,7 @@ def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | N
 @job_group.command("cancel")
 @click.argument("jobs", nargs=-1, required=True)
 @pass_invocation
-@click.pass_context
-def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) -> None:
+def cancel(invocation: Invocation, jobs: tuple[str, ...]) -> None:
     """Cancel jobs. A running job gets a cancel request, and ends as CANCELLED unless it finishes first.
 
     Exit code 4 when a job had ended before.
@@ -286,19 +295,18 @@ def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) ->
     """
     from jobmaster.cli.operator_log import operator_name
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        records = []
-        for job in jobs:
-            job_id = await job_id_of(invocation.settings, job)
+    async def work(cluster: Cluster) -> list[ActedOn]:
+        async def cancelled(job_id: bytes) -> ActedOn:
             state = await cluster.cancel(job_id, actor=operator_name())
-            records.append({"id": text(job_id), "state": state.value})
-        return records
+            record = {"id": text(job_id), "state": state.value}
+            late = state in FINAL_STATES - {JobState.CANCELLED}
+            return ActedOn(
+                record, Conflict(f"too late for {record['id']}: ended before it could be cancelled") if late else None
+            )
 
-    records = run_async(with_cluster(invocation.settings, work))
-    emit_rows(records, LIST_COLUMNS[:2], as_json=invocation.json, empty="")
-    late = [record["id"] for record in records if record["state"] in FINAL_STATES - {JobState.CANCELLED}]
-    if late:
-        raise Conflict(f"too late for {', '.join(late)}: ended before it could be cancelled")
+        return await act_on_each(invocation.settings, jobs, cancelled)
+
+    emit_each(run_async(with_cluster(invocation.settings, work)), LIST_COLUMNS[:2], as_json=invocation.json)
 
 
 @job_group.command("retry")
@@ -317,14 +325,17 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
     from jobmaster.cli.operator_log import note_acts
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        records = [await _retried(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
+    async def work(cluster: Cluster) -> list[ActedOn]:
+        async def retried(job_id: bytes) -> ActedOn:
+            return ActedOn(await _retried(cluster, await cluster.get(job_id)))
+
+        done = await act_on_each(invocation.settings, jobs, retried)
+        records = [each.record for each in done if each.error is None]
         acts = {record["retry_of"]: {"job": record["id"]} for record in records if not record["duplicate"]}
         await note_acts(invocation.settings, "job retry", acts)
-        return records
+        return done
 
-    records = run_async(with_cluster(invocation.settings, work))
-    emit_rows(records, RETRY_COLUMNS, as_json=invocation.json, empty="")
+    emit_each(run_async(with_cluster(invocation.settings, work)), RETRY_COLUMNS, as_json=invocation.json)
 
 
 async def _retried(cluster: Cluster, view: JobView) -> dict[str, Any]:

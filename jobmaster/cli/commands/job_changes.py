@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jobmaster.cli.commands.job_inputs import DURATION, PRIORITIES, job_id_of, moment, with_cluster
+from jobmaster.cli.commands.job_inputs import (
+    DURATION,
+    PRIORITIES,
+    ActedOn,
+    act_on_each,
+    emit_each,
+    moment,
+    with_cluster,
+)
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_rows, iso
-from jobmaster.model.errors import Conflict, JobMasterError
+from jobmaster.cli.tables import Column, iso
+from jobmaster.model.errors import Conflict
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -116,31 +124,22 @@ def run_now(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
 
 def _change(invocation: Invocation, jobs: tuple[str, ...], given: dict[str, Any]) -> None:
-    """Change the jobs one after another. What was changed before an error is printed, too."""
+    """Change the jobs one after another. What was changed is printed, too, when others could not be."""
     from jobmaster.cli.operator_log import operator_name
 
     options = {name: value for name, value in given.items() if value is not None}
     if "at" in options:
         options["at"] = moment(options["at"], "--at")
 
-    async def work(cluster: Cluster) -> tuple[list[dict[str, Any]], JobMasterError | None]:
-        records: list[dict[str, Any]] = []
-        for job in jobs:
-            try:
-                job_id = await job_id_of(invocation.settings, job)
-                records.append(_record(await cluster.change(job_id, actor=operator_name(), **options)))
-            except JobMasterError as error:
-                return records, error
-        return records, None
+    async def work(cluster: Cluster) -> list[ActedOn]:
+        async def change(job_id: bytes) -> ActedOn:
+            record = _record(await cluster.change(job_id, actor=operator_name(), **options))
+            late = Conflict(f"too late for {record['id']} ({record['state']}): not changed")
+            return ActedOn(record, None if record["changed"] else late)
 
-    records, error = run_async(with_cluster(invocation.settings, work))
-    if records or error is None:
-        emit_rows(records, _COLUMNS, as_json=invocation.json, empty="")
-    if error is not None:
-        raise error
-    late = [f"{record['id']} ({record['state']})" for record in records if not record["changed"]]
-    if late:
-        raise Conflict(f"too late for {', '.join(late)}: not changed")
+        return await act_on_each(invocation.settings, jobs, change)
+
+    emit_each(run_async(with_cluster(invocation.settings, work)), _COLUMNS, as_json=invocation.json)
 
 
 def _record(change: JobChange) -> dict[str, Any]:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from jobmaster.cli.failures import failure_of
 from jobmaster.cli.id_prefix import id_range
 from jobmaster.cli.running import reader_of
-from jobmaster.model.errors import InputError, InvalidDueTime, NotFound
+from jobmaster.cli.tables import Column, emit_rows
+from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, JobMasterError, NotFound
+from jobmaster.model.ids import text
 from jobmaster.model.job import Priority
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
     from jobmaster.settings.model import ClusterSettings
 
+ERRORS_NAMED_MAX = 3
+"""Errors in the message of a command about several jobs. The table has them all."""
 PRIORITIES = [level.label for level in reversed(Priority)]
 
 
@@ -91,3 +96,79 @@ async def job_id_of(settings: ClusterSettings, job: str) -> bytes:
     if len(found) > 1:
         raise InputError(f"several jobs begin with {job}", hint="give more of the id")
     return bytes(found[0]["id"].bytes)
+
+
+class ActedOn(NamedTuple):
+    """One job of a command about several, as it is printed, and its error."""
+
+    record: dict[str, Any]
+    error: JobMasterError | None = None
+
+
+async def act_on_each(
+    settings: ClusterSettings, jobs: Sequence[str], act: Callable[[bytes], Awaitable[ActedOn]]
+) -> list[ActedOn]:
+    """Act on each job of a command. All ids are checked before the first action.
+
+    A job without a row, or in a state that forbids the action, does not keep the others from it. After any other error
+    no further job is tried.
+
+    Returns: one entry for each job, in their order.
+
+    Raises:
+        InputError: an id is malformed or ambiguous, or the first action refused its input; nothing was done.
+    """
+    for job in jobs:
+        id_range(job, "a job")
+    known: list[bytes | NotFound] = []
+    for job in jobs:
+        try:
+            known.append(await job_id_of(settings, job))
+        except NotFound as error:
+            known.append(error)
+    done: list[ActedOn] = []
+    stopped: JobMasterError | None = None
+    for job, job_id in zip(jobs, known, strict=True):
+        if isinstance(job_id, NotFound):
+            done.append(ActedOn({"id": job}, job_id))
+        elif stopped is not None:
+            done.append(ActedOn({"id": text(job_id)}, Conflict("not tried, because of the error before")))
+        else:
+            try:
+                done.append(await act(job_id))
+            except JobMasterError as error:
+                if isinstance(error, InputError) and all(each.error is not None for each in done):
+                    raise
+                done.append(ActedOn({"id": text(job_id)}, error))
+                stopped = None if isinstance(error, NotFound | Conflict) else error
+    return done
+
+
+def emit_each(done: Sequence[ActedOn], columns: Sequence[Column], *, as_json: bool) -> None:
+    """Print one row for each job of a command, then raise the worst error: that with the highest exit code."""
+    records = [{**_empty(columns), **each.record, "error": _row_error(each.error)} for each in done]
+    errors = [each.error for each in done if each.error is not None]
+    if errors:
+        columns = (*columns, Column("ERROR", "error.message", whole=True))
+    if as_json or len(done) > 1 or not errors:
+        emit_rows(records, columns, as_json=as_json, empty="")
+    if not errors:
+        return
+    worst = max(errors, key=lambda error: error.exit_code)
+    if len(errors) == 1 or not isinstance(worst, NotFound | Conflict):
+        raise worst
+    named = "; ".join(error.message for error in errors[:ERRORS_NAMED_MAX])
+    more = f"; and {len(errors) - ERRORS_NAMED_MAX} more" if len(errors) > ERRORS_NAMED_MAX else ""
+    kind = Conflict if isinstance(worst, Conflict) else NotFound
+    raise kind(f"{len(errors)} of {len(done)} jobs: {named}{more}", hint=worst.hint)
+
+
+def _empty(columns: Sequence[Column]) -> dict[str, Any]:
+    return {column.key: None for column in columns}
+
+
+def _row_error(error: JobMasterError | None) -> dict[str, str | None] | None:
+    if error is None:
+        return None
+    failure = failure_of(error)
+    return {"code": failure.code, "message": failure.message, "hint": failure.hint}

@@ -158,12 +158,31 @@ def test_jobs_that_wait_are_changed(dev: Terminal) -> None:
     late = dev.call("job", "run-now", second, job, "-o", "json")
     assert late.code == 4
     assert [record["effect"] for record in late.json] == ["CHANGED", "ALREADY_ENDED"]
+    assert late.json[1]["error"]["code"] == "conflict"
     assert late.error["message"] == f"too late for {job} (SUCCEEDED): not changed"
-    missing = dev.call("job", "run-now", second, str(UUID(bytes=new_id())), "-o", "json")
-    assert missing.code == 3, "what was changed before is printed, too"
-    assert len(missing.json) == 1
     actions = {line["action"] for line in dev.call("log", "list", "--subject", job, "-o", "json").json}
     assert actions == {"job change", "job reprioritise", "job run-now"}
+
+
+def test_one_bad_id_of_several_does_not_keep_the_others_from_the_action(dev: Terminal) -> None:
+    nowhere = str(UUID(bytes=new_id()))
+    for words in (("cancel",), ("run-now",), ("reprioritise", "--priority", "low"), ("retry",)):
+        jobs = [submitted(dev, "add", "one=1", "other=2", "--after", "5h")["id"] for _ in range(2)]
+        if words == ("retry",):
+            assert dev.call("job", "cancel", *jobs).code == 0
+        before = [dev.call("job", "show", job, "-o", "json").json for job in jobs]
+        malformed = dev.call("job", *words, *jobs, "no-id", "-o", "json")
+        assert (malformed.code, malformed.out) == (2, ""), words
+        assert [dev.call("job", "show", job, "-o", "json").json for job in jobs] == before, words
+        done = dev.call("job", *words, jobs[0], nowhere, jobs[1], "-o", "json")
+        assert (done.code, done.error["code"]) == (3, "not_found"), words
+        errors = [row["error"] and row["error"]["code"] for row in done.json]
+        assert errors == [None, "not_found", None], (words, done.json)
+        assert done.json[1]["id"] == nowhere
+    late = dev.call("job", "cancel", nowhere, submitted(dev, "noop", "--within", "20s")["id"])
+    assert late.code == 4, "the worst of two errors"
+    assert late.out.splitlines()[0].split() == ["ID", "STATE", "ERROR"]
+    assert "2 of 2 jobs: " in late.err
 
 
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
@@ -245,7 +264,7 @@ def test_what_succeeded_is_neither_retried_nor_cancelled(dev: Terminal) -> None:
 def test_cancel_what_waits_and_what_runs(dev: Terminal, tmp_path: Path) -> None:
     held = submitted(dev, "noop", "--after", "1h")["id"]
     assert dev.call("job", "show", held, "-o", "json").json["state"] == "HELD"
-    assert dev.call("job", "cancel", held, "-o", "json").json == [{"id": held, "state": "CANCELLED"}]
+    assert dev.call("job", "cancel", held, "-o", "json").json == [{"id": held, "state": "CANCELLED", "error": None}]
     path = tmp_path / "w"
     running = submitted(dev, "until_file", f"path={path}", f"gate={tmp_path / 'gate'}")["id"]
     wait_until(path.exists, 20, "the start of the job")
