@@ -96,7 +96,8 @@ class ScheduleStatements(RescueStatements):
         at = next_us or None if stop is None else stop.nominal_us
         decide = None if at is None else at - int(lead * SECOND_US)
         if stop is not None:
-            decide = max(stop.nominal_us, now + SECOND_US)
+            since = max([stop.nominal_us, *(self.tables.jobs[job].changed_us for job in running)])
+            decide = max(stop.nominal_us, now + min(max(now - since, SECOND_US), 15 * SECOND_US))
         self.tables.schedules[row.name] = row._replace(next_us=at, decide_us=decide, last_us=previous, last_jobs=last)
         return [
             Record(

@@ -28,7 +28,7 @@ WITH held AS MATERIALIZED (
     ORDER BY s.name
     FOR UPDATE OF s
 ), running AS MATERIALIZED (
-    SELECT h.name, array_agg(j.id ORDER BY j.id) AS ids
+    SELECT h.name, array_agg(j.id ORDER BY j.id) AS ids, max(j.changed_at) AS since
     FROM held h CROSS JOIN LATERAL unnest(h.last_jobs) AS last (id) JOIN job j ON j.id = last.id
     WHERE h.overlap <> 'parallel' AND j.state IN ('HELD', 'ASSIGNED', 'PROCESSING', 'WAITING')
     GROUP BY h.name
@@ -99,7 +99,9 @@ WITH held AS MATERIALIZED (
     UPDATE schedule s
     SET next_fire = from_us(coalesce(w.nominal_us, nullif(h.next_us, 0))),
         decide_at = CASE
-            WHEN w.name IS NOT NULL THEN greatest(from_us(w.nominal_us), clock_timestamp() + interval '1 second')
+            -- The wait so far is added, from one second to fifteen: a job that has run for long will hardly end at once.
+            WHEN w.name IS NOT NULL THEN greatest(from_us(w.nominal_us), clock_timestamp() + least(greatest(
+                clock_timestamp() - greatest(from_us(w.nominal_us), r.since), interval '1 second'), interval '15 seconds'))
             ELSE from_us(nullif(h.next_us, 0)) - make_interval(secs => $12::double precision)
         END,
         last_fire = coalesce(from_us(e.nominal_us), h.last_fire),

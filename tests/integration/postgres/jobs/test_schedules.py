@@ -202,6 +202,22 @@ async def test_overlap_queue_waits_for_the_end_of_the_earlier_job(db: MasterFixt
     assert await outcomes(db) == ["fired", "fired"]
 
 
+async def test_a_fire_that_waits_is_looked_at_less_often_the_longer_it_waits(db: MasterFixture) -> None:
+    """From one second to fifteen, counted from the last change of the job that it waits for."""
+    _, second = await second_fire(db, Overlap.QUEUE)
+    pauses = []
+    for seconds in (0, 4, 3600):
+        await db.sql.execute("UPDATE job SET changed_at = clock_timestamp() - make_interval(secs => $1)", seconds)
+        await db.sql.execute(
+            "UPDATE schedule SET next_fire = from_us($1)", second := await now_us(db) - (3600 * SECOND + seconds)
+        )
+        before = await now_us(db)
+        await fire(db, second, second + 60 * SECOND)
+        pauses.append((int(await db.sql.fetchval("SELECT to_us(decide_at) FROM schedule")) - before) / SECOND)
+    assert await jobs(db) == 1
+    assert 1.0 <= pauses[0] < 3.0 < 4.0 <= pauses[1] < 14.0 < 15.0 <= pauses[2] < 17.0
+
+
 async def test_overlap_parallel_asks_nothing(db: MasterFixture) -> None:
     await second_fire(db, Overlap.PARALLEL)
     assert await outcomes(db) == ["fired", "fired"]
