@@ -335,7 +335,7 @@ class ScheduleStatements(RescueStatements):
             Record(
                 definition=row.definition, args=row.args, source=row.source, declared_us=row.declared_us,
                 revision=row.revision, next_us=row.next_us, paused_us=1 if row.paused else None, paused_by="",
-                paused_reason="", retired_us=1 if row.retired else None, retired_reason="",
+                paused_reason="", retired_us=1 if row.retired else None, retired_reason="", now_us=self.now_us(),
             )
             for row in rows[:limit]
         ]  # fmt: skip
