@@ -69,6 +69,8 @@ def parse_duration(text: str) -> float:
     expected = "expected a duration such as 30s, 5m, 250ms, 1h30m or a number of seconds"
     if len(text) > TEXT_CHARS_MAX:
         raise UnitError(f"{expected}; this one has {len(text)} characters")
+    if text.startswith("-"):
+        raise UnitError(f"{expected}; it cannot be negative")
     if _NUMBER.fullmatch(text):
         return _bounded_seconds(Decimal(text))
     parts = _PART.findall(text)

@@ -11,7 +11,7 @@ from jobmaster.client.bucket_choice import BucketGroup
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
 from jobmaster.client.handler_lookup import ResolvedHandler
 from jobmaster.client.lost_answers import insert_held
-from jobmaster.client.options import BulkOptions, CheckedOptions
+from jobmaster.client.options import BulkOptions, CheckedOptions, check_slow_run
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
@@ -129,6 +129,7 @@ class BulkSubmit:
     def __init__(self, submitter: Submitter, settings: ClusterSettings, options: BulkOptions) -> None:
         self._submitter = submitter
         self._router: SubmitRouter = submitter.router
+        self._options = options
         self._checked: CheckedOptions = submitter.checked(options)
         self._durability: Durability = self._checked.durability or settings.jobs.durability
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
@@ -265,6 +266,8 @@ class BulkSubmit:
     def _new_group(self, resolved: ResolvedHandler) -> tuple[str, int, str]:
         """Lane, priority and, where agents differ in their handlers, the name: such a handler has chunks of its own, which
         go to agents that have it."""
+        if resolved.known:
+            check_slow_run(self._options, resolved.timeout_seconds, resolved.complete_seconds)
         apart = resolved.name if self._router.buckets.mixed else ""
         return self._checked.lane or resolved.lane, int(self._checked.priority or resolved.priority), apart
 

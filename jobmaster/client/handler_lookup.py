@@ -38,6 +38,10 @@ class ResolvedHandler(NamedTuple):
     """``None``: declared elsewhere."""
     lane: str
     priority: Priority
+    timeout_seconds: float | None = None
+    complete_seconds: float | None = None
+    known: bool = True
+    """``False``: neither declared here nor published."""
 
 
 class HandlerLookup:
@@ -66,13 +70,23 @@ class HandlerLookup:
             return None
         options = declared.options
         resolved = ResolvedHandler(
-            declared.name, declared, options.lane or self._lane, options.priority or self._priority
+            declared.name,
+            declared,
+            options.lane or self._lane,
+            options.priority or self._priority,
+            options.timeout_seconds,
+            options.complete_seconds,
         )
         self._local[handler] = self._local[declared.name] = resolved
         return resolved
 
-    async def find(self, handler: Callable[..., Any] | str, *, allow_unregistered: bool) -> ResolvedHandler:
+    async def find(
+        self, handler: Callable[..., Any] | str, *, allow_unregistered: bool, hint: str = UNKNOWN_HINT
+    ) -> ResolvedHandler:
         """Any handler, declared here or published by agents.
+
+        Args:
+            hint: what the caller can do about an unknown handler.
 
         Raises:
             UnknownHandler: neither declared here nor published, and not ``allow_unregistered``.
@@ -89,10 +103,12 @@ class HandlerLookup:
             raise unknown_handler(
                 name,
                 [*self._handlers.names(), *self._published],
-                UNKNOWN_HINT,
+                hint,
             )
         priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
-        return ResolvedHandler(name, None, spec.lane or self._lane, priority)
+        return ResolvedHandler(
+            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds
+        )
 
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
         """A name that is not declared here, with the cluster's defaults; ``InputError`` when it can be none."""
@@ -101,7 +117,7 @@ class HandlerLookup:
                 f"{getattr(handler, '__qualname__', handler)!r} is not declared as a handler of this cluster",
                 hint="mark it with @handlers.job on the registry given to the cluster, or submit by name",
             )
-        return ResolvedHandler(check_name(handler, "the handler's name"), None, self._lane, self._priority)
+        return ResolvedHandler(check_name(handler, "the handler's name"), None, self._lane, self._priority, known=False)
 
     async def check(self, resolved: ResolvedHandler, args: bytes, *, allow_unregistered: bool) -> None:
         """Check encoded arguments of a handler that is declared elsewhere; ``InvalidArguments`` names what is wrong."""

@@ -163,6 +163,27 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
     )
 
 
+def check_slow_run(
+    options: SubmitOptions | BulkOptions, timeout_seconds: float | None, complete_seconds: float | None
+) -> None:
+    """``complete_time`` and ``cancel_slow``, checked, against what the handler declares.
+
+    Args:
+        timeout_seconds, complete_seconds: of the handler.
+
+    Raises:
+        InputError: ``complete_time`` is not less than the time-out of the attempt; ``cancel_slow`` without ``complete_time``.
+    """
+    complete = _limit(options.get("complete_time"), "complete_time")
+    if complete and options.get("timeout") is None and timeout_seconds is not None and complete >= timeout_seconds:
+        raise InputError(
+            f"'complete_time' ({complete:g}) must be less than the handler's timeout ({timeout_seconds:g}), which ends the "
+            "attempt"
+        )
+    if options.get("cancel_slow") and not (complete_seconds if complete is None else complete):
+        raise InputError("'cancel_slow' goes with 'complete_time', after which the slow run is stopped")
+
+
 def refuse_in_transaction(options: SubmitOptions) -> None:
     """``InputError`` for an option that means nothing inside the caller's transaction."""
     for name in MEANINGLESS:
@@ -225,7 +246,7 @@ def due_time_us(at: object, after: object, now_us: int, limits: Limits) -> int:
         return 0
     if due_us - now_us > limits.due_ahead_days * 86_400_000_000:
         raise InvalidDueTime(
-            f"the due time is {(due_us - now_us) / 86_400_000_000:.0f} days ahead, the limit is {limits.due_ahead_days}",
+            f"the due time is {(due_us - now_us) / 86_400_000_000:.9g} days ahead, the limit is {limits.due_ahead_days}",
             hint="raise limits.due_ahead_days, or submit it later",
         )
     return due_us if due_us > now_us else 0
@@ -263,7 +284,9 @@ def _positive(value: object, what: str) -> float | None:
     if value is None:
         return None
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InputError(f"{what!r} must be a number of seconds or a timedelta, not {value!r}")
+    if not 0 < seconds < math.inf:
         raise InputError(f"{what!r} must be more than 0 seconds, not {value!r}")
     return float(seconds)
 

@@ -20,6 +20,7 @@ from jobmaster.client.options import (
     CheckedOptions,
     FreshId,
     SubmitOptions,
+    check_slow_run,
     check_submit_options,
     refuse_in_transaction,
 )
@@ -120,6 +121,15 @@ class SubmitChecks:
             )
         return checked
 
+    def checked_for(
+        self, resolved: ResolvedHandler, options: SubmitOptions | BulkOptions, *, calls_function: bool = False
+    ) -> CheckedOptions:
+        """The options, checked, also against what the handler declares if that is known."""
+        checked = self.checked(options, calls_function=calls_function)
+        if resolved.known and ("complete_time" in options or "cancel_slow" in options):
+            check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
+        return checked
+
     def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
         """A call of the SQL function. What this program does not declare itself is checked by the database."""
         if options.get("connection") is not None:
@@ -130,7 +140,7 @@ class SubmitChecks:
             data = self.encode(self.handler_lookup.undeclared(handler), args)
             self.checked(options, calls_function=True)
             return submit_call(str(handler), data, options, {})
-        data, checked = self.encode(resolved, args), self.checked(options, calls_function=True)
+        data, checked = self.encode(resolved, args), self.checked_for(resolved, options, calls_function=True)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
         return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
 
@@ -203,7 +213,10 @@ class Submitter(SubmitChecks):
         data = self.encode(resolved, args)
         if resolved.handler is None:
             await self.handler_lookup.check(resolved, data, allow_unregistered=unregistered)
-        checked = self.checked(options, calls_function=calls_function)
+        if type(args) is StoredArguments:  # a retry: the handler may declare other limits by now
+            checked = self.checked(options, calls_function=calls_function)
+        else:
+            checked = self.checked_for(resolved, options, calls_function=calls_function)
         job = NewJob(
             id=checked.job_id or new_id(),
             priority=int(checked.priority or resolved.priority),

@@ -192,6 +192,8 @@ def expression_of(when: object) -> str:
     try:
         return interval_text(parse_duration(when.strip()))
     except UnitError as error:
+        if when.strip().startswith("-"):
+            raise InputError(f"{when!r:.200}: {error}", hint="an interval is written as 5m or 1h30m") from None
         near = f"did you mean {error.suggestion!r}?" if error.suggestion else None
         raise InputError(
             f"{when!r:.200} is neither a cron expression nor a duration",

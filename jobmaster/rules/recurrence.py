@@ -37,6 +37,8 @@ _SECOND_US = 1_000_000
 _DAY_SECONDS = 86_400
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 _SIX_FIELDS = ("second", *_FIELDS)
+_RANGES = ("0-59", "0-59", "0-23", "1-31, L or LW", "1-12 or jan-dec", "0-7 or sun-sat (0 and 7: Sunday)")
+"""What each field of a cron expression takes, in the order of ``_SIX_FIELDS``."""
 _CRONSIM_FIELDS = {
     "Bad second": 0,
     "Bad minute": 1,
@@ -221,7 +223,11 @@ def interval_text(seconds: float) -> str:
         raise InputError(
             f"an interval must be between {INTERVAL_SECONDS_MIN} second and {INTERVAL_SECONDS_MAX // _DAY_SECONDS} days, "
             f"and this one has {seconds:g} seconds",
-            hint="work that is due more often than once a second belongs into one job that loops",
+            hint="work that is due more often than once a second belongs into one job that loops"
+            if 0 <= seconds < INTERVAL_SECONDS_MIN
+            else "an interval cannot be negative"
+            if seconds < 0
+            else "a cron expression names a date of each year",
         )
     whole, rest = divmod(round(seconds * _SECOND_US), _SECOND_US)
     return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
@@ -279,7 +285,9 @@ def _refuse_unparsable(cron: str, expression: str) -> None:
             f"cron expression {expression!r} never fires: no month {fields[_MONTH]} has a day {fields[_DAY_OF_MONTH]}",
             hint="L is the last day of each month",
         )
-    raise InputError(f"cron expression {expression!r}: {fields[at]!r} cannot be the {_SIX_FIELDS[at]}")
+    raise InputError(
+        f"cron expression {expression!r}: {fields[at]!r} cannot be the {_SIX_FIELDS[at]}", hint=f"valid: {_RANGES[at]}"
+    )
 
 
 def _is_parsable(fields: list[str]) -> bool:
@@ -301,7 +309,7 @@ def zone_of(name: str) -> ZoneInfo:
             raise ValueError(name)
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        near = did_you_mean(name, available_timezones())
+        near = did_you_mean(name, (zone for zone in available_timezones() if "/" in zone or zone == ZONE_DEFAULT))
         raise InputError(
             f"there is no time zone {name!r}", hint=near or "give an IANA name such as Europe/Berlin, or UTC"
         ) from None

@@ -72,6 +72,7 @@ def test_what_is_no_duration_is_refused_with_what_was_meant(text: str, suggestio
         parse_duration(text)
     assert caught.value.suggestion == suggestion
     assert "expected a duration" in str(caught.value)
+    assert ("it cannot be negative" in str(caught.value)) == text.startswith("-")
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ for command in job_changes.COMMANDS:
 @click.option("--timeout", type=DURATION, help="How long one attempt may run.")
 @click.option("--accept-time", type=DURATION, help="How long it may wait in the bucket of one agent.")
 @click.option("--complete-time", type=DURATION, help="How long it may run before another agent gets it.")
-@click.option("--cancel-slow", is_flag=True, help="With --complete-time: stop the slow run then.")
+@click.option(
+    "--cancel-slow", is_flag=True, help="With a complete time, here or of the handler: stop the slow run then."
+)
 @click.option("--max-attempts", type=click.IntRange(1), help="Attempts in all.")
 @click.option("--at-most-once", "delivery", flag_value="at_most_once", help="Never start it a second time.")
 @click.option("--allow-unregistered", is_flag=True, help="Accept a handler that no agent has published.")

@@ -36,8 +36,9 @@ def log_group() -> None:
 def list_(invocation: Invocation, subject: str | None, actor: str | None, since: float | None, limit: int) -> None:
     """List the actions of operators, the latest first.
 
-    Cancelled, confirmed and retried jobs, drained agents, frozen buckets, pauses, retired ranges, submitted and replayed
-    batches; cancels and confirmations also from the Python client, by the actor that the caller named.
+    Cancelled, changed, confirmed and retried jobs, drained agents, frozen buckets, pauses, schedules that were paused,
+    resumed, removed or run, released locks, retired ranges, submitted and replayed batches; cancels and confirmations also
+    from the Python client, by the actor that the caller named.
 
     \b
     Examples:
@@ -50,13 +51,15 @@ def list_(invocation: Invocation, subject: str | None, actor: str | None, since:
         async with reader_of(invocation.settings) as reader:
             return [_record(row) for row in await reader.report("operations", subject, actor, since, limit)]
 
+    filtered = any(given is not None for given in (subject, actor, since))
+    empty = "no action of an operator fits these options" if filtered else "no operator has done anything"
     records = run_async(work())
     rows = (
         records
         if invocation.json
         else [{**record, "detail_text": _detail_text(record["detail"])} for record in records]
     )
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no operator has done anything")
+    emit_rows(rows, COLUMNS, as_json=invocation.json, empty=empty)
 
 
 def _record(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION, moment
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
+from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.pause import Pause, PauseChange, PauseKind, subject_of
 from jobmaster.units import UnitError, parse_duration, rounded_duration
 
@@ -39,9 +40,11 @@ class End(click.ParamType[Any]):
             return float(parse_duration(str(value)))
         except UnitError as error:
             try:
-                return datetime.fromisoformat(str(value))
+                datetime.fromisoformat(str(value))
             except ValueError:
                 self.fail(f"{value!r}: {error}; or give a time such as 2030-01-31T12:00:00Z", param, ctx)
+            end: datetime = moment(str(value), "--until")
+            return end
 
 
 KIND = click.Choice([kind.value for kind in PauseKind])
@@ -98,6 +101,7 @@ def pause(
         )
     )
     _emit(invocation, change, "paused", waited=not no_wait)
+    _confirmed(change, waited=not no_wait)
 
 
 @click.command("resume")
@@ -124,6 +128,7 @@ def resume(
         )
     )
     _emit(invocation, change, "resumed", waited=not no_wait)
+    _confirmed(change, waited=not no_wait)
     if not change.changed:
         ctx.exit(4)
 
@@ -213,3 +218,12 @@ def _emit(invocation: Invocation, change: PauseChange, done: str, *, waited: boo
     else:
         follows = f"{change.obeying} of {change.agents} agents obey already, the others from their next renewal on"
     click.echo(f"{subject} {done}{until}; {follows}")
+
+
+def _confirmed(change: PauseChange, *, waited: bool) -> None:
+    """``WaitTimeout`` when a command that waits ends before every agent has confirmed the change (``--timeout 0``)."""
+    if waited and change.obeying < change.agents:
+        raise WaitTimeout(
+            f"the change is stored, but {change.agents - change.obeying} of {change.agents} agents have not confirmed it",
+            hint="it holds for them from their next renewal on",
+        )

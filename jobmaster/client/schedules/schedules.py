@@ -36,6 +36,7 @@ FIRES_MAX = 1000
 """Fires that one call computes or reads."""
 CHANGES_MAX = 5
 """Changes of a schedule by others that one call overtakes."""
+UNKNOWN_HINT = "declare it in this process, or start an agent that has it"
 ACTOR = "client"
 
 
@@ -90,7 +91,7 @@ class Schedules:
         if isinstance(handler, Call):
             handler, args = parts(handler, args)
         try:
-            resolved = await self._lookup.find(handler, allow_unregistered=False)
+            resolved = await self._lookup.find(handler, allow_unregistered=False, hint=UNKNOWN_HINT)
             data = self._checks.encode(resolved, args)
             if resolved.handler is None:
                 await self._lookup.check(resolved, data, allow_unregistered=False)

@@ -185,6 +185,15 @@ def test_one_bad_id_of_several_does_not_keep_the_others_from_the_action(dev: Ter
     assert "2 of 2 jobs: " in late.err
 
 
+def test_a_pause_that_is_not_confirmed_in_time_has_its_exit_code(dev: Terminal) -> None:
+    now = dev.call("pause", "tag", "exit-codes", "--timeout", "0", "-o", "json")
+    assert (now.code, now.error["code"], now.json["obeying"]) == (6, "wait_timeout", 0)
+    assert dev.call("resume", "tag", "exit-codes", "--no-wait").code == 0
+    zoneless = dev.call("pause", "tag", "exit-codes", "--until", "2040-01-01")
+    assert (zoneless.code, "such as 2040-01-01T00:00:00Z" in zoneless.err) == (2, True)
+    assert "no action of an operator fits" in dev.call("log", "list", "--subject", "zzzz").err
+
+
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
     for words, said in (
         (("ad", "one=1"), "did you mean 'add'"),

@@ -130,6 +130,7 @@ def test_merged_registries_keep_their_schedules() -> None:
         (-5, {}, "an interval must be between 1 second"),
         ("500ms", {}, "an interval must be between 1 second"),
         (timedelta(microseconds=1), {}, "an interval must be between 1 second"),
+        ("-5m", {}, "it cannot be negative"),
         (True, {}, "True is no time for a schedule"),
         (None, {}, "None is no time for a schedule"),
         (NIGHTLY, {"zone": "Europe/Berlim"}, "there is no time zone 'Europe/Berlim'"),

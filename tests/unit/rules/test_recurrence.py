@@ -331,6 +331,38 @@ def test_impossible_expressions_are_refused(expression: str, message: str) -> No
         checked_cron(expression)
 
 
+@pytest.mark.parametrize(
+    ("expression", "valid"),
+    [
+        ("61 * * * *", "0-59"),
+        ("60 0 0 * * *", "0-59"),
+        ("0 24 * * *", "0-23"),
+        ("0 0 0 * *", "1-31"),
+        ("0 0 * 13 *", "1-12"),
+    ],
+)
+def test_a_refused_field_has_its_range_as_a_hint(expression: str, valid: str) -> None:
+    with pytest.raises(InputError) as caught:
+        checked_cron(expression)
+    assert valid in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hint"), [(0.5, "more often than once a second"), (4e8, "a date of each year"), (-5.0, "negative")]
+)
+def test_an_interval_out_of_bounds_has_the_hint_of_its_bound(seconds: float, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        interval_text(seconds)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("zone", ["CEST", "PDT", "IST"])
+def test_no_abbreviation_is_suggested_for_a_zone(zone: str) -> None:
+    with pytest.raises(InputError) as caught:
+        zone_of(zone)
+    assert caught.value.hint == "give an IANA name such as Europe/Berlin, or UTC"
+
+
 def test_words_are_written_out() -> None:
     assert checked_cron(" @Daily ") == "0 0 * * *"
     assert checked_cron("0  3 * * mon-fri") == "0 3 * * MON-FRI"
