@@ -6,7 +6,6 @@ cluster's configuration, so the definition that is stored is made by ``DeclaredS
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple, TypedDict
@@ -18,6 +17,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap, Schedule, ScheduleSource
 from jobmaster.rules.recurrence import (
+    INTERVAL_SECONDS_MAX,
     JITTER_SECONDS_MAX,
     ZONE_DEFAULT,
     Recurrence,
@@ -28,6 +28,8 @@ from jobmaster.rules.recurrence import (
 from jobmaster.units import UnitError, parse_duration
 
 NAME_CHARS_MAX = 200
+SECONDS_MAX = INTERVAL_SECONDS_MAX
+"""Longest ``timeout`` and ``expires``."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 When = str | float | timedelta
@@ -242,8 +244,11 @@ def _seconds(value: object, what: str, *, least: float = 0.0) -> float | None:
             seconds = parse_duration(seconds)
         except UnitError as error:
             raise InputError(f"{what!r}: {error}, not {value!r}") from None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds < math.inf:
-        raise InputError(f"{what!r} must be a positive number of seconds or a duration, not {value!r}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= SECONDS_MAX:
+        raise InputError(
+            f"{what!r} must be a positive number of seconds or a duration of at most {SECONDS_MAX // 86_400} days, "
+            f"not {value!r:.200}"
+        )
     return float(seconds)
 
 

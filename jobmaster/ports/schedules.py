@@ -23,8 +23,8 @@ class FiringSchedules(Protocol):
         self, moves: Sequence[ScheduleMove], fires: Sequence[NewFire], lead_seconds: float, leader_epoch: int | None
     ) -> list[FiredLine]:
         """Decide fires of schedules that are still as they were read, in one statement: a line for each, and a job for those
-        that are due. Each schedule is looked at again ``lead_seconds`` before its next fire. The lines that count now; sent
-        again, none."""
+        that are due. Each schedule is looked at again ``lead_seconds`` before its next fire (negative: after it). The
+        lines that count now; sent again, none."""
         ...
 
     async def retire_undeclared(self, grace_seconds: float) -> list[str]:

@@ -32,6 +32,8 @@ IDLE_SECONDS = 3600.0
 GRACE_SECONDS = 300.0
 """A schedule that no living agent has declared for this long is retired."""
 RETIRE_EVERY_SECONDS = 60.0
+UNREADABLE_SECONDS = 60.0
+"""A schedule whose recurrence cannot be computed here is looked at again after this time: it stands before no other."""
 _TURN = 10
 """Schedules that are decided between two turns of the event loop."""
 
@@ -86,7 +88,7 @@ class ScheduleFiring:
             return left
         self._look_at = None  # the leader's next tick returns it again
         while due := await self._schedules.due(PAGE_SCHEDULES):
-            if not await self._decide(due, epoch) or len(due) < PAGE_SCHEDULES:
+            if not await self._decide(due, epoch) or self._epoch() != epoch:
                 break
         return IDLE_SECONDS
 
@@ -97,34 +99,44 @@ class ScheduleFiring:
         return None
 
     async def _decide(self, due: Sequence[DueSchedule], epoch: int) -> bool:
-        """One page; False when nothing of it could be decided."""
+        """One page; whether to look again at once: a schedule with an overlap rule gets one job a decision, so one that is
+        behind is due again."""
         moves: list[ScheduleMove] = []
         fires: list[NewFire] = []
-        moved = False
+        decided, behind = 0, False
         for number, each in enumerate(due):
             try:
                 move, proposed = _proposal(each)
             except JobMasterError as error:  # another version of the recurrence, or of the zones, has accepted it
                 self._note_unreadable(each, error)
+                await self._look_later(each, epoch)
                 continue
-            moved = True
+            behind = behind or 0 < move.next_us <= each.now_us + LEAD_SECONDS * 1e6
             moves.append(move)
             fires += proposed
             if max(len(fires), len(moves)) >= STATEMENT_FIRES:
-                await self._fire(moves, fires, epoch)
+                decided += await self._fire(moves, fires, epoch)
                 moves, fires = [], []
             if number % _TURN == _TURN - 1:
                 await asyncio.sleep(0)
         if moves:
-            await self._fire(moves, fires, epoch)
-        return moved
+            decided += await self._fire(moves, fires, epoch)
+        return (decided > 0 and behind) or len(due) == PAGE_SCHEDULES
 
-    async def _fire(self, moves: Sequence[ScheduleMove], fires: Sequence[NewFire], epoch: int) -> None:
+    async def _look_later(self, each: DueSchedule, epoch: int) -> None:
+        """Move the next look at an unreadable schedule, and not its next fire."""
+        ahead = (each.now_us - each.next_us) / 1e6 + UNREADABLE_SECONDS
+        move = ScheduleMove(each.schedule.name, each.next_us, each.revision, each.next_us)
+        await self._schedules.fire([move], [], -ahead, epoch)
+
+    async def _fire(self, moves: Sequence[ScheduleMove], fires: Sequence[NewFire], epoch: int) -> int:
+        """The number of lines that were decided."""
         lines = await self._schedules.fire(moves, fires, LEAD_SECONDS, epoch)
         fired = [line for line in lines if line.outcome == FireOutcome.FIRED]
         if fired:
             await self._due_notifier.notify({(line.lane, line.priority) for line in fired})
         self._note(lines, fired)
+        return len(lines)
 
     def _note(self, lines: Sequence[FiredLine], fired: Sequence[FiredLine]) -> None:
         now_us = self._wall_us()

@@ -149,6 +149,10 @@ def test_merged_registries_keep_their_schedules() -> None:
         (NIGHTLY, {"start": datetime(2026, 1, 1)}, "'start' is a naive datetime"),  # noqa: DTZ001
         (NIGHTLY, {"end": "2026"}, "'end' must be an aware datetime"),
         (NIGHTLY, {"expires": 0}, "'expires' must be a positive number"),
+        (NIGHTLY, {"expires": 1e300}, "'expires' must be a positive number .* of at most 3660 days"),
+        (NIGHTLY, {"expires": float("nan")}, "'expires' must be a positive number"),
+        (NIGHTLY, {"expires": "4000d"}, "of at most 3660 days, not '4000d'"),
+        (NIGHTLY, {"timeout": 10**400}, "'timeout' must be a positive number .* of at most 3660 days"),
         (NIGHTLY, {"tags": "eu"}, "'tags' must be a list"),
         (NIGHTLY, {"lane": "No Lane"}, "is not the name of a lane"),
         (NIGHTLY, {"priority": "urgent"}, "unknown priority"),

@@ -157,6 +157,18 @@ async def test_missed_fires_have_lines_and_no_jobs(db: MasterFixture) -> None:
     assert [each[0] for each in previous] == [None, at, at + SECOND]
 
 
+async def test_a_move_without_lines_puts_off_the_next_look_and_keeps_the_next_fire(db: MasterFixture) -> None:
+    at = await now_us(db) - 20 * SECOND
+    await put(db, schedule(overlap=Overlap.PARALLEL), next_us=at)
+    assert [due.schedule.name for due in await db.master.schedules.due(10)] == ["nightly"]
+    move = ScheduleMove("nightly", at, (await row(db)).revision, at)
+    assert await db.master.schedules.fire([move], [], -80.0, 1) == []
+    assert await db.master.schedules.due(10) == []
+    assert (await row(db)).next_us == at
+    decide_us = await db.sql.fetchval("SELECT to_us(decide_at) FROM schedule")
+    assert decide_us == at + 80 * SECOND
+
+
 async def test_an_ended_schedule_is_not_looked_at(db: MasterFixture) -> None:
     at = await soon(db, 0.0)
     assert len(await db.master.schedules.due(10)) == 1

@@ -12,7 +12,13 @@ from jobmaster.ports import DueSchedule, FiredLine, NewFire, ScheduleMove
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.due_notifier import Group
-from jobmaster_agents.leader.schedule_firing import IDLE_SECONDS, PAGE_SCHEDULES, STATEMENT_FIRES, ScheduleFiring
+from jobmaster_agents.leader.schedule_firing import (
+    IDLE_SECONDS,
+    PAGE_SCHEDULES,
+    STATEMENT_FIRES,
+    UNREADABLE_SECONDS,
+    ScheduleFiring,
+)
 from tests.support.hand_clock import HandClock
 
 NOW = 1_900_000_800_000_000
@@ -44,7 +50,10 @@ class Schedules:
     ) -> list[FiredLine]:
         self.statements.append((list(moves), list(fires), lead_seconds, leader_epoch))
         for move in moves:
-            del self.rows[move.name]
+            row = self.rows.pop(move.name)
+            decide_us = move.next_us - int(lead_seconds * SECOND)
+            if move.next_us and decide_us <= NOW:
+                self.rows[move.name] = row._replace(next_us=move.next_us, decide_us=decide_us)
         return [FiredLine(f.schedule, f.nominal_us, f.outcome, "default", 3, f.due_us) for f in fires]
 
     async def retire_undeclared(self, grace_seconds: float) -> list[str]:
@@ -146,7 +155,31 @@ async def test_what_cannot_be_computed_here_delays_no_other_schedule() -> None:
     harness.firing.on_next_fire(0.0)
     async with asyncio.timeout(10):
         await harness.firing.tick()
-    assert [move.name for moves, *_ in harness.master.statements for move in moves] == ["good"]
+    assert [fire.schedule for _, fires, *_ in harness.master.statements for fire in fires] == ["good"]
+
+
+async def test_many_schedules_that_cannot_be_computed_here_hide_no_other_schedule() -> None:
+    harness = Harness()
+    for number in range(PAGE_SCHEDULES):
+        harness.master.add(f"bad{number}", NOW - number * SECOND, expression="every blue moon")
+    harness.master.add("good", NOW)
+    harness.firing.on_next_fire(0.0)
+    async with asyncio.timeout(10):
+        await harness.firing.tick()
+    assert [fire.schedule for _, fires, *_ in harness.master.statements for fire in fires] == ["good"]
+    (move,), _, lead, epoch = harness.master.statements[7]
+    assert (move, epoch) == (ScheduleMove("bad7", NOW - 7 * SECOND, 1, NOW - 7 * SECOND), 7), "its next fire stays"
+    assert move.next_us - lead * SECOND == NOW + UNREADABLE_SECONDS * SECOND
+
+
+async def test_a_schedule_that_is_behind_gets_its_fires_in_one_tick() -> None:
+    harness = Harness()
+    harness.master.add("a", NOW - 40 * SECOND, expression="10s", overlap=Overlap.CANCEL_PREVIOUS)
+    harness.firing.on_next_fire(0.0)
+    async with asyncio.timeout(10):
+        await harness.firing.tick()
+    nominals = [fire.nominal_us for _, fires, *_ in harness.master.statements for fire in fires]
+    assert nominals == [NOW + seconds * SECOND for seconds in range(-40, 31, 10)]
 
 
 async def test_missed_fires_are_counted() -> None:
