@@ -14,6 +14,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
 from jobmaster.model.job_view import EPOCH
+from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 
 KEY_CHARS_MAX = 200
@@ -293,7 +294,10 @@ def _positive(value: object, what: str) -> float | None:
 
 def _limit(value: object, what: str) -> float | None:
     """Seconds; 0 = no limit."""
-    return 0.0 if value in (0, timedelta(0)) and not isinstance(value, bool) else _positive(value, what)
+    try:
+        return None if value is None else time_limit(value, f"{what!r}")
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _check_limits(headers: Headers) -> None:

@@ -15,6 +15,7 @@ from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
+from jobmaster.rules.time_limit import time_limit
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -136,7 +137,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             lane=None if (lane := options.get("lane")) is None else check_lane(lane),
             timeout_seconds=timeout_seconds,
             warn_after_seconds=_warn_after(options.get("warn_after"), timeout_seconds),
-            accept_seconds=_seconds(options.get("accept_time"), "accept_time", least=0.0),
+            accept_seconds=_time_limit(options.get("accept_time"), "accept_time"),
             complete_seconds=_complete_time(options.get("complete_time"), timeout_seconds),
             cancel_slow=_cancel_slow(options),
             max_attempts=len(delays) + 1 if delays and attempts is None else attempts,
@@ -247,12 +248,16 @@ def _warn_after(value: object, timeout_seconds: float | None) -> float | None:
 
 
 def _complete_time(value: object, timeout_seconds: float | None) -> float | None:
-    seconds = _seconds(value, "complete_time", least=0.0)
+    seconds = _time_limit(value, "complete_time")
     if seconds and timeout_seconds is not None and seconds >= timeout_seconds:
         raise ValueError(
             f"complete_time ({seconds:g}) must be less than timeout ({timeout_seconds:g}), which ends the attempt"
         )
     return seconds
+
+
+def _time_limit(value: object, name: str) -> float | None:
+    return None if value is None else time_limit(value, name)
 
 
 def _cancel_slow(options: JobOptions) -> bool:

@@ -16,6 +16,7 @@ from jobmaster.codec import encode_headers
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.job import Headers, NewJob, Priority
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
+from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 
 if TYPE_CHECKING:
@@ -177,6 +178,11 @@ class RowParser:
                 own = _HEADERS.decode(headers)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return f"the headers cannot be read: {error}"
+            try:
+                for name in ("accept_seconds", "complete_seconds"):
+                    time_limit(getattr(own, name) or 0, name)
+            except ValueError as error:
+                return f"the headers cannot be used: {error}"
             if self._rules.replay:
                 own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
             merged = Headers(

@@ -20,7 +20,8 @@
 --        flight, and no cancel request: a fenced start that is accepted here may run. The same rows again are accepted
 --        again; PROCESSING never goes back to ASSIGNED. A job that must not be started twice has a mark in the headers of its
 --        start, and an older write that comes late does not take that away. The time at which a running job is given to
---        another agent is set with its first PROCESSING write, and no later write moves it.
+--        another agent is set with its first PROCESSING write, and no later write moves it. It is at most ten years ahead: a
+--        time that cannot be represented would refuse the whole batch.
 -- index: bucket_pkey for the lock, job_pkey as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
@@ -30,7 +31,8 @@ WITH b AS MATERIALIZED (
     INSERT INTO job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,
                           expires_at, args, headers)
     SELECT id, state::job_state, priority, lane, handler, token, $1, $2, attempt, rescues, from_us(nullif(due_us, 0)),
-           CASE state WHEN 'PROCESSING' THEN clock_timestamp() + make_interval(secs => late_seconds) END,
+           CASE WHEN state = 'PROCESSING' AND late_seconds IS NOT NULL  -- least() ignores NULL
+                THEN clock_timestamp() + make_interval(secs => least(late_seconds, 316224000)) END,
            args, headers
     FROM b, unnest($4::uuid[], $5::text[], $6::smallint[], $7::text[], $8::text[], $9::integer[], $10::integer[],
                    $11::integer[], $12::bigint[], $13::bytea[], $14::bytea[],

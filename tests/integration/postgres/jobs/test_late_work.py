@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -59,6 +59,13 @@ async def test_the_first_processing_write_sets_the_deadline_and_no_later_one_mov
 async def test_a_job_without_the_option_has_no_deadline(db: MasterFixture) -> None:
     assert await deadline(db, await running(db, None)) is None
     assert await reassign(db) == (0, 0)
+
+
+async def test_a_limit_beyond_the_times_of_postgresql_is_cut_and_stops_no_batch(db: MasterFixture) -> None:
+    """Headers that were stored before the limit had a greatest value."""
+    found = await deadline(db, await running(db, 1e14))
+    assert found is not None
+    assert found.year > datetime.now(UTC).year + 8
 
 
 async def test_a_run_that_ends_takes_its_deadline_along(db: MasterFixture) -> None:
