@@ -45,10 +45,11 @@ class MaintenanceTasks:
         self.kicked = asyncio.Event()
 
     def hurry(self, name: str) -> None:
-        """Run the task of that name next."""
+        """The task of that name is due now. A task that is due for longer runs before it, so no task can keep others from
+        running."""
         for task in self.tasks:
             if task.name == name:
-                task.next_at = 0.0
+                task.next_at = min(task.next_at, self._now())
         self.kicked.set()
 
     async def tick(self) -> float:

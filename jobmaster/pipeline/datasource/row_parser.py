@@ -174,15 +174,9 @@ class RowParser:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
         merged = self._rules.headers
         if headers:
-            try:
-                own = _HEADERS.decode(headers)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return f"the headers cannot be read: {error}"
-            try:
-                for name in ("accept_seconds", "complete_seconds"):
-                    time_limit(getattr(own, name) or 0, name)
-            except ValueError as error:
-                return f"the headers cannot be used: {error}"
+            own = read_headers(headers)
+            if isinstance(own, str):
+                return own
             if self._rules.replay:
                 own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
             merged = Headers(
@@ -199,6 +193,20 @@ class RowParser:
         data = encode_headers(msgspec.structs.replace(merged, key=key))
         limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
+
+
+def read_headers(data: bytes) -> Headers | str:
+    """The headers of a row, or the sentence that refuses them."""
+    try:
+        headers = _HEADERS.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"the headers cannot be read: {error}"
+    try:
+        for name in ("accept_seconds", "complete_seconds"):
+            time_limit(getattr(headers, name) or 0, name)
+    except ValueError as error:
+        return f"the headers cannot be used: {error}"
+    return headers
 
 
 def _values(column: pa.Array, name: str) -> list[Any]:

@@ -14,7 +14,7 @@ from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
-from jobmaster.pipeline.datasource.row_parser import batch_id
+from jobmaster.pipeline.datasource.row_parser import batch_id, read_headers
 from jobmaster.pipeline.datasource.selection import floor_id, selection_of
 from jobmaster.pipeline.datasource.tables import TABLES
 from jobmaster.pipeline.spark.errors import error_of_spark
@@ -83,6 +83,16 @@ def test_arguments_that_cannot_travel() -> None:
         b'{"a":' + b"[" * 140 + b"]" * 140 + b"}": "nested deeper",
     }.items():  # fmt: skip
         assert said in str(checker.check(args).problem)
+
+
+@pytest.mark.parametrize("name", ["accept_seconds", "complete_seconds"])
+def test_a_time_limit_of_a_row_has_a_greatest_value(name: str) -> None:
+    good = read_headers(json.dumps({name: 316_224_000}).encode())
+    assert getattr(good, name) == 316_224_000
+    for bad in (316_224_001, 1e14, -1, 1e-9):
+        refused = read_headers(json.dumps({name: bad}).encode())
+        assert isinstance(refused, str)
+        assert f"{name} must be 0 (no limit), or 0.000001 to 316224000 seconds" in refused
 
 
 def test_bounds_of_time_are_bounds_of_ids() -> None:
