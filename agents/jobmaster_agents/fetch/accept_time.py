@@ -9,6 +9,9 @@ graceful exit: HELD, no attempt used up, the next assignment has the next token.
 The wait of a producer's copy begins with its creation or due time. That of an onboarded copy begins with its claim, because
 its bucket asked for it when it had room: otherwise a job that was given back would be late everywhere at once.
 
+When all agents are busy, another one has no room either, and a job would go round, with several writes for each round. So the
+limit of a copy grows with its token: a job is given back a few times, not once per limit.
+
 Nothing is given back while no other agent with the handler owns a bucket of the same lane and priority, while the master
 does not answer, or from a frozen bucket.
 """
@@ -35,6 +38,9 @@ from jobmaster_agents.state.time_limits import accept_seconds
 
 LOOK_SECONDS = 0.5
 """Between two looks at the jobs in memory that were claimed at least as long ago."""
+_UNSCALED_TOKENS = 2
+"""A producer's copy has token 1, and the first assignment of a job that waited in the master has token 2."""
+_PATIENCE, _PATIENCE_MAX = 4, 64
 Group = tuple[str, int]
 
 
@@ -119,7 +125,7 @@ class AcceptTime:
         for claimed_list in self._waiting.job_table.unpersisted(now - LOOK_SECONDS):
             for job in claimed_list.jobs:
                 limit = accept_seconds(job) if self._waits(job) else None
-                if limit is not None and waiting_seconds(job, now) > limit:
+                if limit is not None and waiting_seconds(job, now) > limit * patience(job.entry.token):
                     yield job
 
     def _waits(self, job: ClaimedJob) -> bool:
@@ -145,6 +151,11 @@ class AcceptTime:
                 self._waiting.executor.stop_job(job, StopCause.RELEASE)
         for job in self._waiting.executor.take_some(owned.fence.bucket_id, late.__contains__):
             self._waiting.outcome_builder.release(job)
+
+
+def patience(token: int) -> int:
+    """Factor of the limit of a copy: 1 for the first two assignments of the job, then 4 times more with each, at most 64."""
+    return min(_PATIENCE ** max(token - _UNSCALED_TOKENS, 0), _PATIENCE_MAX)
 
 
 def waiting_seconds(job: ClaimedJob, now: float) -> float:

@@ -251,7 +251,7 @@ class Claimer:
         self._arm(None)  # a job that becomes due now has no room either
         lateness = self.lateness
         spills, lateness.spills = lateness.spills, False
-        while spills and answer is not None and self._is_late(answer) and self._free() <= 0:
+        if spills and answer is not None and self._is_late(answer) and self._free() <= 0:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return
             answer = await self._claim(_LATE_JOBS, spill=True, oldest=True)

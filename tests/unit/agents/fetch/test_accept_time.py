@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
 import pytest
 
 from jobmaster.clock import new_id
@@ -155,12 +156,28 @@ async def test_the_wait_in_the_bucket_counts_and_that_in_the_master_does_not(har
     """A copy that was given back to the master is old; it is late only when it has waited here."""
     bucket = harness.bucket()
     await harness.busy(bucket)
-    from_producer, onboarded = harness.entry("urgent", age=40.0), harness.entry("urgent", age=40.0, token=5)
+    from_producer, onboarded = harness.entry("urgent", age=40.0), harness.entry("urgent", age=40.0, token=2)
     await harness.queued(bucket, from_producer, onboarded)
     await harness.later(1.0)
     assert harness.held() == [from_producer.id]
     await harness.later(30.0)
     assert harness.held() == [from_producer.id, onboarded.id]
+
+
+async def test_a_job_goes_round_a_few_times_where_all_agents_are_busy(harness: AcceptHarness) -> None:
+    """Each round costs writes in the master: their number must not grow with the time that the cluster is busy."""
+    bucket = harness.bucket()
+    await harness.busy(bucket)
+    job = harness.entry("urgent")
+    await harness.queued(bucket, job)
+    rounds: list[int] = []
+    for _ in range(200):
+        await harness.later(31.0)
+        if len(harness.held()) > len(rounds):
+            rounds.append(job.token)
+            job = msgspec.structs.replace(job, token=job.token + 1)
+            await harness.queued(bucket, job)
+    assert rounds == [1, 2, 3, 4, 5, 6], "and not two hundred times"
 
 
 async def test_it_stays_where_no_other_agent_has_its_handler(harness: AcceptHarness) -> None:
@@ -209,9 +226,11 @@ async def test_late_jobs_behind_a_full_memory_are_spilled_by_the_portion(harness
         await harness.later(0.5)
     assert len(stored) == 151, "no other agent can run them"
     harness.others.handlers = {"urgent"}
-    for _ in range(3):
-        await harness.later(0.5)
-    await until(lambda: len(harness.held()) == 151, "the return of both portions")
+    await harness.later(0.5)
+    await until(harness.held, "the return of the first portion")
+    assert len(harness.held()) == 100, "a look spills one portion"
+    await harness.later(0.5)
+    await until(lambda: len(harness.held()) == 151, "the return of the second portion")
     assert {entry.id for entry in late} < set(harness.held())
     assert not stored
     await harness.later(0.5)
