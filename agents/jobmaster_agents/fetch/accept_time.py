@@ -40,7 +40,7 @@ LOOK_SECONDS = 0.5
 """Between two looks at the jobs in memory that were claimed at least as long ago."""
 _UNSCALED_TOKENS = 2
 """A producer's copy has token 1, and the first assignment of a job that waited in the master has token 2."""
-_PATIENCE, _PATIENCE_MAX = 4, 64
+_DOUBLINGS_MAX = 6
 Group = tuple[str, int]
 
 
@@ -155,7 +155,7 @@ class AcceptTime:
 
 def patience(token: int) -> int:
     """Factor of the limit of a copy: 1 for the first two assignments of the job, then 4 times more with each, at most 64."""
-    return min(_PATIENCE ** max(token - _UNSCALED_TOKENS, 0), _PATIENCE_MAX)
+    return 1 << min(2 * max(token - _UNSCALED_TOKENS, 0), _DOUBLINGS_MAX)
 
 
 def waiting_seconds(job: ClaimedJob, now: float) -> float:
