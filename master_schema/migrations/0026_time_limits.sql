@@ -1,4 +1,4 @@
--- 0025 time limits: accept_time and complete_time of a submit have a least and a greatest value.
+-- 0026 time limits: accept_time and complete_time of a submit have a least and a greatest value.
 
 -- Microseconds of accept_time or complete_time, 0 = no limit; NULL: not given. A limit without an end cannot be added to a time.
 CREATE OR REPLACE FUNCTION submit_limit(options jsonb, name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
