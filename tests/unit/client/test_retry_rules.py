@@ -193,7 +193,7 @@ class AsyncPolicy:
             {"accept_time": datetime.timedelta.max},
             "accept_time must be 0 .* to 316224000 seconds, not datetime.timedelta",
         ),
-        ({"accept_time": "soon"}, "accept_time must be 0"),
+        ({"accept_time": "soon"}, "accept_time must be a number"),
         ({"complete_time": -1}, "complete_time must be 0"),
         ({"complete_time": math.inf}, "complete_time must be 0"),
         ({"complete_time": 30, "timeout": 30}, r"complete_time \(30\) must be less than timeout \(30\)"),
