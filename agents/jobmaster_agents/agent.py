@@ -416,7 +416,7 @@ class AgentRuntime:
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)
-            self.pause_watch.renewed(renewal.pauses)
+            self.pause_watch.renewed(renewal.pauses, renewal.pauses_obeyed)
         if renewal.drain_requested and not self.stop_requested.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_requested.set()

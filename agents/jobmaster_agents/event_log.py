@@ -100,6 +100,7 @@ class Event(StrEnum):
     LIFESPAN_FAILED = "lifespan_failed"
     ONCE_ACTION_DONE = "once_action_done"
     ONCE_ACTION_FAILED = "once_action_failed"
+    ONCE_ACTION_WAITS = "once_action_waits"
     EXIT_REFUSED = "exit_refused"
     HANDLER_GIVEN_UP = "handler_given_up"
     THREADS_EXHAUSTED = "threads_exhausted"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import random
 from typing import Literal
 
-from jobmaster.client.locks.once import run_once
+from jobmaster.client.locks.once import ONCE_TTL_SECONDS, run_once
 from jobmaster.clock import SystemClock
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.once import OnceAction
-from jobmaster.model.errors import LockHeld
+from jobmaster.model.errors import LockHeld, LockLost, Unavailable
 from jobmaster.ports import Locks
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import AgentSettings
@@ -54,13 +55,18 @@ async def _until_done(
     what = f"the start-up action {action.name} {action.version}"
     fields: dict[str, object] = {"action": action.name, "version": action.version}
 
+    started = False
+
     def note(held: LockHeld | None) -> None:
+        nonlocal started
+        started = held is None
         lifecycle.waits_for_once = (
             f"it runs {what}" if held is None else f"it waits for {what}, which {held.holder or 'another program'} runs"
         )
 
-    failures = 0
+    failures = unanswered = 0
     while not leaving.done():
+        started = False
         running = asyncio.ensure_future(run_once(locks, SystemClock(), action, on_wait=note))
         try:
             await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -68,20 +74,46 @@ async def _until_done(
             if not running.done():
                 running.cancel()
                 await asyncio.wait((running,))
-        if running.cancelled():
+        if running.cancelled() and leaving.done():
             return False
-        error = running.exception()
+        error = _error_of(running)
         if error is None:
             lifecycle.waits_for_once = ""
             if running.result():
                 log.info(Event.ONCE_ACTION_DONE, fields)
             return True
-        failures += 1
-        pause = backoff_delay(failures, AGAIN_SECONDS, AGAIN_SECONDS_MAX) * (1.0 - 0.2 * random.random())
-        why = f"{type(error).__name__}: {error}"
-        lifecycle.waits_for_once = f"{what} failed and is tried again: {why}"
-        log.error(Event.ONCE_ACTION_FAILED, {**fields, "failures": failures, "again_seconds": pause, "reason": why})
+        away = isinstance(error, Unavailable) and not started
+        failures, unanswered = (failures, unanswered + 1) if away else (failures + 1, 0)
+        pause = _pause(unanswered if away else failures)
+        why = _why(action, error)
+        if away:  # nothing is known of the action
+            lifecycle.waits_for_once = f"the master does not answer, so it waits before {what}: {why}"
+            if unanswered == 1:
+                log.warning(Event.ONCE_ACTION_WAITS, {**fields, "reason": why})
+        else:
+            lifecycle.waits_for_once = f"{what} failed and is tried again: {why}"
+            log.error(Event.ONCE_ACTION_FAILED, {**fields, "failures": failures, "again_seconds": pause, "reason": why})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await asyncio.shield(leaving)
     return False
+
+
+def _error_of(running: asyncio.Future[bool]) -> BaseException | None:
+    if running.cancelled():
+        return asyncio.CancelledError("the action ended with a cancellation that nothing outside requested")
+    return running.exception()
+
+
+def _why(action: OnceAction, error: BaseException) -> str:
+    why = f"{type(error).__name__}: {error}"
+    if isinstance(error, LockLost) and inspect.iscoroutinefunction(action.function):
+        why += (
+            f"; code that blocks the event loop for {ONCE_TTL_SECONDS:g} s keeps the lock from its renewal: write such an "
+            "action as a plain function, which runs in a thread"
+        )
+    return why
+
+
+def _pause(failures: int) -> float:
+    return backoff_delay(failures, AGAIN_SECONDS, AGAIN_SECONDS_MAX) * (1.0 - 0.2 * random.random())

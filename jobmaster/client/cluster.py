@@ -25,6 +25,7 @@ from jobmaster.client.locks.lock import Lock
 from jobmaster.client.locks.once import run_once
 from jobmaster.client.locks.options import (
     LISTED_MAX,
+    LOCK_CHARS_MAX,
     TTL_SECONDS,
     LockOptions,
     Seconds,
@@ -43,7 +44,7 @@ from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
-from jobmaster.handlers import Call, Handlers
+from jobmaster.handlers import Call, Handlers, check_name
 from jobmaster.handlers.call import parts
 from jobmaster.handlers.once import once_action
 from jobmaster.model import ids
@@ -610,14 +611,14 @@ class Cluster:
         self._refuse_closed()
         return HeldLock(self.master.locks, options, self._clock)
 
-    async def locks(self) -> list[LockView]:
-        """Locks that have a holder now, by name; at most 1000."""
-        return await self.master.locks.held(LISTED_MAX)
+    async def locks(self, name: str | None = None) -> list[LockView]:
+        """Locks that have a holder now, by name; at most 1000. With ``name``: that one, if it has a holder."""
+        return await self.master.locks.held(LISTED_MAX, None if name is None else check_lock_name(name))
 
     async def release_lock(self, name: str, *, actor: str = "client") -> LockView | None:
         """Take a lock from its holder, with a line in the operator's log. The holder notices it with its next renewal,
         within a third of the ttl; until then both may work. The lock as it was; ``None``: it was free."""
-        return await self.master.locks.revoke(check_lock_name(name), check_lock_name(actor))
+        return await self.master.locks.revoke(check_lock_name(name), check_name(actor, "'actor'", LOCK_CHARS_MAX))
 
     async def once(self, name: str, version: str, action: Callable[[], Any], /, *, wait: Seconds | None = None) -> bool:
         """Run ``action()`` once per cluster and version; wait while another program runs it. True when it ran here.

@@ -426,9 +426,9 @@ class SyncCluster:
         """See ``Cluster.lock``. The loss of the lock cannot end the body of the ``with`` statement: ``SyncLock.check``."""
         return SyncLock(self._call, lock_options(name, ttl, wait, label))
 
-    def locks(self) -> list[LockView]:
+    def locks(self, name: str | None = None) -> list[LockView]:
         """See ``Cluster.locks``."""
-        return self._call(lambda cluster: cluster.locks())
+        return self._call(lambda cluster: cluster.locks(name))
 
     def release_lock(self, name: str, *, actor: str = "client") -> LockView | None:
         """See ``Cluster.release_lock``."""

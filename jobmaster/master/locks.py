@@ -34,9 +34,9 @@ class Locks:
         rows = await self._control.write("locks/revoke", name, actor)
         return _lock(rows[0]) if rows else None
 
-    async def held(self, limit: int) -> list[LockView]:
-        """Locks that have a holder, by name."""
-        return [_lock(row) for row in await self._control.read("locks/held", limit)]
+    async def held(self, limit: int, name: str | None = None) -> list[LockView]:
+        """Locks that have a holder, by name; or the one of a name."""
+        return [_lock(row) for row in await self._control.read("locks/held", limit, name)]
 
     async def is_done(self, name: str, version: str) -> bool:
         """Whether an action has been done for this version."""

@@ -83,6 +83,7 @@ class Members:
             frozenset(zip(row["help_lanes"], row["help_priorities"], strict=True)),
             to_us(row["now_at"]),
             row["pauses"],
+            row["pauses_obeyed"],
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

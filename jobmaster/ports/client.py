@@ -179,8 +179,8 @@ class Locks(Protocol):
         """Take the lock from its holder, with a line in the operator's log; the lock as it was, ``None``: it was free."""
         ...
 
-    async def held(self, limit: int) -> list[LockView]:
-        """Locks that have a holder, by name."""
+    async def held(self, limit: int, name: str | None = None) -> list[LockView]:
+        """Locks that have a holder, by name; or the one of a name."""
         ...
 
     async def is_done(self, name: str, version: str) -> bool:

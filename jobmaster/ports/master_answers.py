@@ -66,6 +66,8 @@ class Renewal(NamedTuple):
     """Clock of the master; ``None``: not in the answer."""
     pauses: int | None = None
     """Version of the pauses; ``None``: not in the answer."""
+    pauses_obeyed: int | None = None
+    """The version that the master has of this agent; ``None``: none, or not in the answer."""
 
 
 class LeaderTick(NamedTuple):

@@ -42,10 +42,17 @@ class PauseWatch:
         self.read_once = asyncio.Event()
         """Set after the first reading."""
 
-    def renewed(self, version: int | None) -> None:
-        """Take the version of a renewal. After a failover that has forgotten commits it may be lower than before."""
-        if version is not None and version != self._host.pauses.version:
+    def renewed(self, version: int | None, obeyed: int | None) -> None:
+        """Take the versions of a renewal: that of the cluster, and what the master has of this agent. After a failover
+        that has forgotten commits both may be lower than before."""
+        if version is None:
+            return
+        if version != self._host.pauses.version:
             self._wanted = version
+            self.kicked.set()
+        published = NEVER_READ if obeyed is None else obeyed
+        if self.read_once.is_set() and published != self._published:
+            self._published = published
             self.kicked.set()
 
     async def tick(self) -> float:

@@ -13,7 +13,7 @@ When all agents are busy, another one has no room either, and a job would go rou
 limit of a copy grows with its token: a job is given back a few times, not once per limit.
 
 Nothing is given back while no other agent with the handler owns a bucket of the same lane and priority, while the master
-does not answer, or from a frozen bucket.
+does not answer, or from a frozen or paused bucket: what is paused starts nowhere.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AcceptTime:
             if claimer.lateness.accept_seconds is None or not claimer.full:
                 continue
             owned = claimer.owned
-            if claimer.lateness.late and not (owned.frozen or owned.closed or owned.lost):
+            if claimer.lateness.late and not (owned.frozen or owned.paused or owned.closed or owned.lost):
                 claimer.lateness.late = False
                 claimer.lateness.spills = bool(
                     await self._other_owners((owned.lane, owned.priority), claimer.lateness.limited)
@@ -130,7 +130,7 @@ class AcceptTime:
 
     def _waits(self, job: ClaimedJob) -> bool:
         owned = job.claimed_list.owned
-        if job.cancelled or owned.frozen or owned.closed or owned.lost or owned.successor is not None:
+        if job.cancelled or owned.frozen or owned.paused or owned.closed or owned.lost or owned.successor is not None:
             return False
         return job.phase is JobPhase.QUEUED or (job.phase is JobPhase.RUNNING and self._waiting.waits_elsewhere(job))
 

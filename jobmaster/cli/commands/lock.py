@@ -70,8 +70,7 @@ def release(invocation: Invocation, name: str, force: bool) -> None:
 
     async def work(cluster: Cluster) -> LockView:
         if not force:
-            held = {each.name: each for each in await cluster.locks()}.get(name)
-            if held is not None:
+            for held in await cluster.locks(name):
                 raise LockHeld(
                     f"lock {name!r} is held by {held.holder} until {iso(held.expires_us)}",
                     hint="--force takes it from its holder, which may go on for a third of its ttl",

@@ -81,6 +81,7 @@ class Pausing:
     ) -> PauseChange:
         """See ``Cluster.pause``."""
         subject = self._subject(given, "pause")
+        timeout = _timeout(timeout)
         until_us, for_seconds = _end(until)
         reason = _reason(reason)
         if subject.kind is PauseKind.SCHEDULE:
@@ -99,6 +100,7 @@ class Pausing:
     async def resume(self, given: PauseSubject, reason: str, timeout: float | None, actor: str) -> PauseChange:
         """See ``Cluster.resume``."""
         subject = self._subject(given, "resume")
+        timeout = _timeout(timeout)
         reason = _reason(reason)
         if subject.kind is PauseKind.SCHEDULE:
             resumed = await self._schedules.resume(subject.value, actor=actor)
@@ -218,6 +220,14 @@ def _end(until: object) -> tuple[int | None, float | None]:
             f"'until' must be an aware datetime, a timedelta or seconds, more than 0 from now, not {until!r}"
         )
     return None, float(seconds)
+
+
+def _timeout(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InputError(f"'timeout' must be 0 seconds or more, not {timeout!r}", hint="None waits without a limit")
+    return float(timeout)
 
 
 def _reason(reason: object) -> str:

@@ -68,11 +68,12 @@ class MemoryLocks:
             del self._rows[name]
             return self._view(name, row)
 
-    async def held(self, limit: int) -> list[LockView]:
-        """Locks that have a holder, by name."""
+    async def held(self, limit: int, name: str | None = None) -> list[LockView]:
+        """Locks that have a holder, by name; or the one of a name."""
         with self._guard:
-            held = [(name, row) for name in sorted(self._rows) if (row := self._held(name)) is not None]
-            return [self._view(name, row) for name, row in held[:limit]]
+            names = sorted(self._rows) if name is None else [name]
+            held = [(each, row) for each in names if (row := self._held(each)) is not None]
+            return [self._view(each, row) for each, row in held[:limit]]
 
     async def is_done(self, name: str, version: str) -> bool:
         """Whether an action has been done for this version."""

@@ -33,7 +33,8 @@ class Paused:
 
     async def renew(self) -> float:
         """A renewal, and what follows from it."""
-        self.watch.renewed((await self.life.owner.master.members.renew(self.life.owner.agent_id, 600.0)).pauses)
+        renewal = await self.life.owner.master.members.renew(self.life.owner.agent_id, 600.0)
+        self.watch.renewed(renewal.pauses, renewal.pauses_obeyed)
         return await self.watch.tick()
 
     async def pause(self, kind: str, value: str, seconds: float | None = None) -> int:
@@ -221,6 +222,18 @@ async def test_an_agent_reads_the_pauses_before_it_publishes_that_it_obeys(
     job_id, entry = encoded("then")
     await life.submit(entry)
     await paused.all_are("HELD", [job_id])
+
+
+@pytest.mark.parametrize("left", ["NULL", "1"])
+async def test_an_agent_confirms_again_what_a_failover_has_forgotten(paused: Paused, left: str) -> None:
+    """The standby has the pause, and not the confirmation: the next ``jobmaster pause`` must not wait for it for ever."""
+    version = await paused.pause("tag", "x")
+    await paused.driven.rows(f"UPDATE agent SET pauses_obeyed = {left} RETURNING id")
+    assert [each.obeys for each in await paused.pauses.followers(version)] == [False]
+    paused.watch.kicked.clear()
+    await paused.renew()
+    assert paused.watch.kicked.is_set(), "its task publishes at once"
+    assert [each.obeys for each in await paused.pauses.followers(version)] == [True]
 
 
 async def test_a_pause_ends_by_itself_also_while_the_master_is_away(

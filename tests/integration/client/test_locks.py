@@ -64,6 +64,21 @@ async def open_program(migrated_dsn: str, client_settings: ClusterSettings, open
     return make
 
 
+async def test_one_lock_is_found_by_its_name_however_many_there_are(
+    open_program: OpenProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmaster.client.cluster.LISTED_MAX", 1)
+    cluster = await open_program()
+    async with cluster.lock("a"), cluster.lock("b"):
+        assert [each.name for each in await cluster.locks()] == ["a"]
+        assert [each.name for each in await cluster.locks("b")] == ["b"]
+        assert await cluster.locks("c") == []
+        with pytest.raises(InputError, match="'actor'") as refused:
+            await cluster.release_lock("b", actor="")
+        assert "name of lock" not in refused.value.message
+        assert [each.name for each in await cluster.locks("b")] == ["b"]
+
+
 async def test_two_programs_exclude_each_other(open_program: OpenProgram) -> None:
     one, other = await open_program(), await open_program()
     async with one.lock("import", label="nightly") as lock:

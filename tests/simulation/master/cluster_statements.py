@@ -90,6 +90,7 @@ class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, Sched
             now_at=self.moment(now),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
             help_lanes=[], help_priorities=[], pauses=self.tables.pause_version,
+            pauses_obeyed=row.pauses_obeyed,
         )]  # fmt: skip
 
     def members_certify_dead(self, old: Snapshot, certifier_id: bytes, limit: int) -> list[Record]:

@@ -40,8 +40,8 @@ class LockStatements(StatementsBase):
         self.tables.locks[name] = row._replace(holder=None, expires_us=self.now_us())
         return [self._lock_record(row)]
 
-    def locks_held(self, old: Snapshot, limit: int) -> list[Record]:
-        held = [row for row in self.tables.locks.values() if self._is_held(row)]
+    def locks_held(self, old: Snapshot, limit: int, name: str | None) -> list[Record]:
+        held = [row for row in self.tables.locks.values() if self._is_held(row) and name in (None, row.name)]
         return [self._lock_record(row) for row in sorted(held)[:limit]]
 
     def once_done(self, old: Snapshot, name: str, version: str) -> list[Record]:

@@ -56,6 +56,10 @@ async def cluster() -> MemoryCluster:
         ({"tag": "x", "reason": "x" * 1001}, InputError, "the limit is 1000"),
         ({"tag": "x", "reason": "a\0"}, InputError, "U+0000"),
         ({"tag": "x", "reason": 7}, InputError, "must be text"),
+        ({"tag": "x", "timeout": "30s"}, InputError, "'timeout' must be 0 seconds or more, not '30s'"),
+        ({"tag": "x", "timeout": -1}, InputError, "0 seconds or more"),
+        ({"tag": "x", "timeout": float("nan")}, InputError, "0 seconds or more"),
+        ({"tag": "x", "timeout": True}, InputError, "0 seconds or more"),
     ],
 )
 async def test_what_cannot_work_is_one_error_and_stores_nothing(
@@ -65,6 +69,13 @@ async def test_what_cannot_work_is_one_error_and_stores_nothing(
         await cluster.pause(**given)
     assert says in f"{raised.value.message} {raised.value.hint}"
     assert await cluster.pauses() == []
+
+
+async def test_a_wrong_timeout_of_a_resume_ends_no_pause(cluster: MemoryCluster) -> None:
+    await cluster.pause(tag="x")
+    with pytest.raises(InputError, match="0 seconds or more"):
+        await cluster.resume(tag="x", timeout=timedelta(seconds=1))  # type: ignore[arg-type]
+    assert len(await cluster.pauses()) == 1
 
 
 async def test_what_is_paused_is_named_as_the_cluster_knows_it(cluster: MemoryCluster) -> None:

@@ -2,7 +2,7 @@
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
 -- out: drain_requested boolean, leader uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
---      help_lanes text[], help_priorities smallint[], now_at timestamptz, pauses bigint (version)
+--      help_lanes text[], help_priorities smallint[], now_at timestamptz, pauses bigint (version), pauses_obeyed bigint (NULL: the agent's row has none)
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
@@ -17,7 +17,7 @@ WITH me AS (
         held_since = CASE WHEN lease_until < clock_timestamp() THEN clock_timestamp() ELSE held_since END,
         beats = beats + 1
     WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
-    RETURNING drain_requested
+    RETURNING drain_requested, pauses_obeyed
 ), mine AS (
     SELECT id, state, epoch FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'
 )
@@ -36,5 +36,6 @@ SELECT me.drain_requested,
        ARRAY (SELECT lane FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_lanes,
        ARRAY (SELECT priority FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_priorities,
        clock_timestamp() AS now_at,
-       (SELECT version FROM pause_version) AS pauses
+       (SELECT version FROM pause_version) AS pauses,
+       me.pauses_obeyed
 FROM me

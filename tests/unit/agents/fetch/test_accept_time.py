@@ -269,3 +269,34 @@ async def test_a_job_that_waits_for_a_thread_has_not_started(handler: str) -> No
         free_thread.set()
         await harness.settled()
         assert ran == ["busy"]
+
+
+async def test_nothing_is_given_back_from_a_paused_bucket(harness: AcceptHarness) -> None:
+    """It would start nowhere else, and wait in the master."""
+    bucket = harness.bucket()
+    await harness.busy(bucket)
+    await harness.queued(bucket, harness.entry("urgent"))
+    bucket.paused = True
+    await harness.later(60.0)
+    assert not harness.held()
+    bucket.paused = False
+    await harness.later(0.5)
+    assert len(harness.held()) == 1
+
+
+async def test_late_jobs_in_the_store_of_a_paused_bucket_stay_there(harness: AcceptHarness) -> None:
+    bucket = harness.bucket()
+    await harness.busy(bucket)
+    claimer = harness.bucket_worker.claimers[bucket.fence.bucket_id]
+    claimer.prefetch_limit = PrefetchLimit(1, 1)
+    await harness.queued(bucket, harness.entry("wait"))
+    bucket.paused = True
+    stored = harness.store.buckets[bucket.fence.bucket_id].pending
+    harness.submit(bucket, [harness.entry("urgent", age=31.0) for _ in range(150)])
+    for _ in range(4):
+        await harness.later(0.5)
+    assert (len(stored), harness.others.asked) == (150, [])
+    bucket.paused = False
+    for _ in range(4):
+        await harness.later(0.5)
+    await until(lambda: len(harness.held()) == 150, "the return of the portions")
