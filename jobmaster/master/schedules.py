@@ -62,7 +62,7 @@ class Schedules:
         async def retire(connection: Connection) -> list[str]:
             names = [row["name"] for row in await rows_of(connection, "schedules/retire_undeclared", grace_seconds)]
             if names:
-                await rows_of(connection, "schedules/withdraw", names)
+                await rows_of(connection, "schedules/withdraw", names, [0.0] * len(names))
             return names
 
         return await self._control.in_transaction("schedules/retire_undeclared", retire)
@@ -109,8 +109,8 @@ class Schedules:
                 rows = await rows_of(
                     connection, "schedules/put", source.value, started_at, *_columns(values, 12), LEAD_SECONDS
                 )
-                if changed := [row["name"] for row in rows if row["changed"]]:
-                    await rows_of(connection, "schedules/withdraw", changed)
+                if changed := [(row["name"], row["jitter"] or 0.0) for row in rows if row["changed"]]:
+                    await rows_of(connection, "schedules/withdraw", *_columns(changed, 2))
                 return rows
 
             done |= {row["name"] for row in await self._control.in_transaction("schedules/put", put)}
@@ -139,7 +139,7 @@ class Schedules:
             rows = await rows_of(connection, statement, None if names is None else list(names), tag, *args)
             ended = [row["name"] for row in rows]
             if ended:
-                await rows_of(connection, "schedules/withdraw", ended)
+                await rows_of(connection, "schedules/withdraw", ended, [0.0] * len(ended))
             return ended
 
         return await self._control.in_transaction(statement, end)

@@ -57,6 +57,7 @@ def decide_fires(schedule: Schedule, next_us: int, now_us: int, lead_us: int, *,
     """
     recurrence = recurrence_of(schedule.expression, schedule.zone, schedule.start_us, schedule.end_us)
     kept, given_up = _past(schedule, recurrence, next_us, now_us, queued=queued)
+    given_up = _former(next_us, now_us, kept, given_up) + given_up
     ahead = recurrence.between_us(max(now_us, next_us - 1), now_us + lead_us, _RECENT_MAX)
     wanted = kept + ahead
     chosen = wanted if schedule.overlap is Overlap.PARALLEL else wanted[:1]
@@ -86,6 +87,15 @@ def _past(
         kept = recurrence.between_us(now_us - _MISFIRE_US, now_us, _RECENT_MAX)
     outcome = FireOutcome.SKIPPED if waits else FireOutcome.MISSED
     return kept, _given_up(recurrence, next_us, kept[0] - 1 if kept else now_us, outcome)
+
+
+def _former(next_us: int, now_us: int, kept: list[int], given_up: list[ProposedFire]) -> list[ProposedFire]:
+    """A line for a fire of a former definition that was overdue when the schedule was changed, and is none of this one."""
+    times = [line.nominal_us for line in given_up] + kept
+    if next_us > now_us or next_us in times:
+        return []
+    through_us = min(times, default=now_us)
+    return [ProposedFire(next_us, FireOutcome.MISSED, next_us, through_us if through_us > next_us else 0)]
 
 
 def _given_up(recurrence: Recurrence, next_us: int, until_us: int, outcome: FireOutcome) -> list[ProposedFire]:

@@ -192,7 +192,7 @@ class Schedulers(TwoMasters):
                 for row in tables.schedules.values()
             },
             "fires": {
-                key: (line.outcome, line.job_id, line.through_us, line.previous_us, line.manual)
+                key: (line.outcome, line.job_id, _through(key[1], line.through_us), line.previous_us, line.manual)
                 for key, line in tables.fires.items()
             },
         }  # fmt: skip
@@ -208,10 +208,20 @@ class Schedulers(TwoMasters):
         return {
             "schedule": {row[0]: (*row[1:7], {each.bytes for each in row[7]}, *row[8:]) for row in rows},
             "fires": {
-                (line[0], line[1]): (line[2], line[3].bytes if isinstance(line[3], UUID) else None, *line[4:])
+                (line[0], line[1]): (
+                    line[2],
+                    line[3].bytes if isinstance(line[3], UUID) else None,
+                    _through(line[1], line[4]),
+                    *line[5:],
+                )
                 for line in lines
             },
         }
+
+
+def _through(nominal_us: int, through_us: int | None) -> int | str | None:
+    """The beginning of a pause is read from two clocks."""
+    return "pause" if through_us is not None and through_us > nominal_us + 60 * SECOND else through_us
 
 
 def test_the_simulated_schedules_are_the_real_ones(migrated: str) -> None:

@@ -25,6 +25,10 @@ class _Line(NamedTuple):
     headers: bytes
 
 
+def _jitter_of(row: ScheduleRow) -> float:
+    return float(json.loads(row.definition).get("jitter_seconds", 0.0))
+
+
 class ScheduleStatements(RescueStatements):
     """Twins of ``schedules``."""
 
@@ -160,7 +164,7 @@ class ScheduleStatements(RescueStatements):
             since = None if row.name in declared else row.undeclared_us or now
             row = row._replace(undeclared_us=since)
             if since is not None and since < now - int(grace * SECOND_US):
-                row = row._replace(retired=True, decide_us=None, revision=row.revision + 1)
+                row = row._replace(retired=True, decide_us=None, revision=row.revision + 1, lapsed_us=now)
                 retired.append(Record(name=row.name))
             self.tables.schedules[row.name] = row
         return retired
@@ -171,7 +175,7 @@ class ScheduleStatements(RescueStatements):
         row = self.tables.agents.get(agent_id)
         if row is None:
             return []
-        self.tables.declared[agent_id] = tuple(names)
+        self.tables.declared[agent_id] = tuple(sorted({*self.tables.declared.get(agent_id, ()), *names}))
         return [Record(started_at=self.moment(row.started_us))]
 
     def queries_now(self, old: Snapshot) -> list[Any]:
@@ -193,25 +197,41 @@ class ScheduleStatements(RescueStatements):
                     self.tables.schedules[name] = there._replace(
                         source=source, declared_us=declared, undeclared_us=None
                     )
-                    answer.append(Record(name=name, changed=False))
+                    answer.append(Record(name=name, changed=False, jitter=_jitter_of(there)))
                     continue
+            last = None
             decide = next_us - int(lead * SECOND_US) if next_us else None
+            if there is not None and self._keeps_its_fire(there, source):
+                next_us = there.next_us or 0
+                decide = next_us - int(lead * SECOND_US) if there.decide_us is None else there.decide_us
+                last = None if there.retired else there.last_us
             paused = there is not None and there.paused
             self.tables.schedules[name] = ScheduleRow(
                 name, source, digest, definition, handler, args, priority, lane, overlap, tuple(json.loads(tags)), declared,
-                1 if there is None else there.revision + 1, next_us or None, None if paused else decide, None,
-                () if there is None else there.last_jobs, paused, False, None,
+                1 if there is None else there.revision + 1, next_us or None, None if paused else decide, last,
+                () if there is None else there.last_jobs, paused, False, None, None if there is None else there.paused_us,
             )  # fmt: skip
-            answer.append(Record(name=name, changed=True))
+            answer.append(Record(name=name, changed=True, jitter=None if there is None else _jitter_of(there)))
         return answer
 
-    def schedules_withdraw(self, old: Snapshot, names: Sequence[str]) -> list[Record]:
-        answer = []
+    def _keeps_its_fire(self, row: ScheduleRow, source: str) -> bool:
+        """The next fire is overdue, and was neither put off by a pause nor given up by a removal."""
+        overdue = row.next_us is not None and row.next_us <= (self.now_us() if row.paused_us is None else row.paused_us)
+        lapsed = row.lapsed_us is not None and source != "api" and row.lapsed_us > self.now_us() - 86_400 * SECOND_US
+        return overdue and (not row.retired or lapsed)
+
+    def schedules_withdraw(self, old: Snapshot, names: Sequence[str], jitters: Sequence[float]) -> list[Record]:
+        answer, now = [], self.now_us()
+        jitter = {
+            name: max(seconds, _jitter_of(self.tables.schedules[name])) * SECOND_US
+            for name, seconds in zip(names, jitters, strict=True)
+        }
         for (name, nominal), line in sorted(self.tables.fires.items()):
             job = None if line.job_id is None else self.tables.jobs.get(line.job_id)
-            if name not in names or nominal <= self.now_us() or line.outcome != "fired" or job is None:
+            if name not in jitter or nominal <= now - jitter[name] or line.outcome != "fired" or job is None:
                 continue
-            if job.state not in ("HELD", "ASSIGNED"):
+            waits = (job.due_us or 0) > now and job.attempt == 0 and not line.manual
+            if job.state not in ("HELD", "ASSIGNED") or not (nominal > now or waits):
                 continue
             self._cancel(job)
             self.hits["fire: withdrawn"] += 1
@@ -229,13 +249,17 @@ class ScheduleStatements(RescueStatements):
     ) -> list[Record]:
         chosen = [row for row in self._chosen(names, tag) if not row.paused]
         for row in chosen:
-            self.tables.schedules[row.name] = row._replace(paused=True, decide_us=None, revision=row.revision + 1)
+            self.tables.schedules[row.name] = row._replace(
+                paused=True, decide_us=None, revision=row.revision + 1, paused_us=self.now_us()
+            )
         return [Record(name=row.name) for row in chosen]
 
     def schedules_remove(self, old: Snapshot, names: Sequence[str] | None, tag: str | None, actor: str) -> list[Record]:
         chosen = self._chosen(names, tag)
         for row in chosen:
-            self.tables.schedules[row.name] = row._replace(retired=True, decide_us=None, revision=row.revision + 1)
+            self.tables.schedules[row.name] = row._replace(
+                retired=True, decide_us=None, revision=row.revision + 1, lapsed_us=None
+            )
         return [Record(name=row.name) for row in chosen]
 
     def _chosen(self, names: Sequence[str] | None, tag: str | None) -> list[ScheduleRow]:
@@ -258,9 +282,19 @@ class ScheduleStatements(RescueStatements):
             row = self.tables.schedules.get(name)
             if row is None or row.revision != revision or not row.paused:
                 continue
+            if row.next_us is not None and row.paused_us is not None and row.next_us <= row.paused_us:
+                line = FireRow(
+                    "missed", None, None if row.paused_us == row.next_us else row.paused_us, row.last_us, False
+                )
+                self.tables.fires.setdefault((name, row.next_us), line)
             decide = next_us - int(lead * SECOND_US) if next_us and not row.retired else None
             self.tables.schedules[name] = row._replace(
-                paused=False, revision=revision + 1, next_us=next_us or None, decide_us=decide, last_us=None
+                paused=False,
+                revision=revision + 1,
+                next_us=next_us or None,
+                decide_us=decide,
+                last_us=None,
+                paused_us=None,
             )
             answer.append(Record(name=name))
         return answer

@@ -118,6 +118,9 @@ class ScheduleRow(NamedTuple):
     paused: bool
     retired: bool
     undeclared_us: int | None
+    paused_us: int | None = None
+    lapsed_us: int | None = None
+    """When it was retired because no agent declared it."""
 
 
 class FireRow(NamedTuple):

@@ -121,6 +121,22 @@ def test_a_decision_after_an_outage_costs_few_steps(
         assert steps < 80, away
 
 
+def test_an_overdue_fire_of_a_former_definition_has_a_line() -> None:
+    """It is no nominal time of the new one."""
+    soon = decide(schedule(), T + 5 * SECOND, T + 20 * SECOND)
+    assert [(fire.nominal_us, fire.outcome.value, fire.through_us) for fire in soon.fires] == [
+        (T + 5 * SECOND, "missed", T + 20 * SECOND)
+    ]
+    assert soon.next_us == T + HOUR
+    late = decide(schedule(), T + 5 * SECOND, T + 2 * HOUR)
+    assert [(fire.nominal_us, fire.outcome.value, fire.through_us) for fire in late.fires] == [
+        (T + 5 * SECOND, "missed", T + HOUR),
+        (T + HOUR, "missed", 0),
+        (T + 2 * HOUR, "fired", 0),
+    ]
+    assert late.next_us == T + 3 * HOUR
+
+
 def test_the_jitter_moves_the_due_time_and_not_the_nominal_one() -> None:
     (fire,) = decide(schedule(jitter_seconds=60.0), T, T).fires
     assert fire.nominal_us == T

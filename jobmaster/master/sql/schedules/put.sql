@@ -14,10 +14,12 @@
 -- in: $13 text[] tags, a JSON list each
 -- in: $14 bigint[] next fires, microseconds since 1970, 0 = none
 -- in: $15 double precision lead, seconds
--- out: name text, changed boolean
+-- out: name text, changed boolean, jitter double precision (until now, seconds; NULL = none)
 -- move: nothing
 -- fence: only a definition that was declared earlier is replaced, and of code or configuration none of the API, unless it is
 --        retired: read again under the lock of the row. The same definition only gets the later start. A pause stays.
+--        A fire that is overdue, or waits for the end of an earlier job, stays the next one: the misfire rule decides it. So does
+--        that of a schedule that was retired for want of a declaring agent, for a day: these agents may only have been away.
 -- index: schedule_pkey, as the arbiter
 INSERT INTO schedule AS s (name, source, digest, definition, handler, args, priority, lane, expression, zone, overlap, tags,
                            declared_at, next_fire, decide_at)
@@ -34,12 +36,25 @@ SET source = EXCLUDED.source, digest = EXCLUDED.digest, definition = EXCLUDED.de
     zone = EXCLUDED.zone, overlap = EXCLUDED.overlap, tags = EXCLUDED.tags, declared_at = EXCLUDED.declared_at,
     undeclared_since = NULL,
     revision = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.revision ELSE s.revision + 1 END,
-    next_fire = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.next_fire ELSE EXCLUDED.next_fire END,
+    next_fire = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.next_fire
+                     WHEN s.next_fire <= coalesce(s.paused_at, statement_timestamp()) AND (s.retired_at IS NULL OR (
+                          s.retired_reason = 'no living agent declares it' AND EXCLUDED.source <> 'api'
+                          AND s.retired_at > statement_timestamp() - interval '1 day')) THEN s.next_fire
+                     ELSE EXCLUDED.next_fire END,
     decide_at = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.decide_at
-                     WHEN s.paused_at IS NULL THEN EXCLUDED.decide_at END,
-    last_fire = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.last_fire END,
+                     WHEN s.paused_at IS NOT NULL THEN NULL
+                     WHEN s.next_fire <= statement_timestamp() AND (s.retired_at IS NULL OR (
+                          s.retired_reason = 'no living agent declares it' AND EXCLUDED.source <> 'api'
+                          AND s.retired_at > statement_timestamp() - interval '1 day'))
+                     THEN coalesce(s.decide_at, s.next_fire - make_interval(secs => $15))
+                     ELSE EXCLUDED.decide_at END,
+    last_fire = CASE WHEN s.retired_at IS NULL
+                          AND (s.digest = EXCLUDED.digest OR s.next_fire <= coalesce(s.paused_at, statement_timestamp()))
+                     THEN s.last_fire END,
     changed_at = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.changed_at ELSE clock_timestamp() END,
     retired_at = NULL, retired_reason = ''
 WHERE s.declared_at < EXCLUDED.declared_at AND (s.source = EXCLUDED.source OR s.retired_at IS NOT NULL
       OR (s.source <> 'api' AND EXCLUDED.source <> 'api'))
-RETURNING name, last_fire IS NULL AND changed_at >= statement_timestamp() AS changed
+RETURNING name, changed_at >= statement_timestamp() AS changed,
+          (SELECT (convert_from(former.definition, 'UTF8')::json ->> 'jitter_seconds')::double precision
+           FROM schedule former WHERE former.name = s.name) AS jitter

@@ -1,15 +1,21 @@
--- withdraw: jobs of fires that lie ahead are cancelled: their schedules were changed, paused or removed
+-- withdraw: jobs whose time lies ahead are cancelled: their schedules were changed, paused or removed
 -- in: $1 text[] schedules, which the caller has locked
+-- in: $2 double precision[] jitter of each until now, seconds; that of the present definition counts, too
 -- out: schedule text, job_id uuid, state text (after the call)
 -- move: HELD -> CANCELLED
 -- fence: the rows of the jobs are locked in the order of ids. One in a bucket gets a flag that its present and every later owner
---        obeys; until it is CANCELLED its fire is not decided again. One that runs is left alone.
--- index: schedule_fire_pkey, from now on; job_pkey
+--        obeys; until it is CANCELLED its fire is not decided again. One that runs is left alone. The nominal time of a job with jitter may have
+--        passed: only one that has not begun is cancelled, and its fire is not decided again, as the next one is later.
+-- index: schedule_fire_pkey, from the jitter before now; job_pkey
 WITH ahead AS MATERIALIZED (
     SELECT f.schedule, f.nominal, j.id
-    FROM schedule_fire f JOIN job j ON j.id = f.job_id
-    WHERE f.schedule = ANY ($1::text[]) AND f.nominal > statement_timestamp() AND f.outcome = 'fired'
-      AND j.state IN ('HELD', 'ASSIGNED')
+    FROM unnest($1::text[], $2::double precision[]) AS w (name, jitter)
+    JOIN schedule s ON s.name = w.name
+    JOIN schedule_fire f ON f.schedule = s.name AND f.nominal > statement_timestamp() - make_interval(secs =>
+        greatest(w.jitter, (convert_from(s.definition, 'UTF8')::json ->> 'jitter_seconds')::double precision))
+    JOIN job j ON j.id = f.job_id
+    WHERE f.outcome = 'fired' AND j.state IN ('HELD', 'ASSIGNED')
+      AND (f.nominal > statement_timestamp() OR (j.due_at > statement_timestamp() AND j.attempt = 0 AND NOT f.manual))
     ORDER BY j.id
     FOR UPDATE OF j
 ), cancelled AS (

@@ -269,6 +269,49 @@ async def test_a_change_cancels_the_jobs_of_fires_that_lie_ahead(db: MasterFixtu
     assert states == ["HELD", "CANCELLED"]
 
 
+@pytest.mark.parametrize("onboarded", [False, True])
+@pytest.mark.parametrize("how", ["pause", "remove", "put", "retire"])
+async def test_a_change_cancels_a_job_whose_jitter_has_not_passed(db: MasterFixture, how: str, onboarded: bool) -> None:
+    """Its nominal time has passed, so its fire is not decided again."""
+    at = await now_us(db) - 5 * SECOND
+    if how == "retire":
+        await db.master.schedules.publish(
+            db.owner, ScheduleSource.CODE, [schedule(jitter_seconds=600.0)], lambda *_: at
+        )
+    else:
+        await put(db, schedule(jitter_seconds=600.0), next_us=at)
+    await fire(db, at, at + 3600 * SECOND)
+    await db.sql.execute("UPDATE job SET due_at = clock_timestamp() + interval '5 minutes'")
+    if onboarded:
+        await db.master.onboarding.onboard(db.fence, "default", 3, 1e6, 10)
+    if how == "pause":
+        await db.master.schedules.pause(["nightly"], None, "me", "audit")
+    elif how == "remove":
+        await db.master.schedules.remove(None, None, "me")
+    elif how == "put":
+        await put(db, schedule(args=b'{"n":2}'))
+        assert ((await row(db)).next_us or 0) > await now_us(db)
+    else:
+        await db.lost()
+        assert [await db.master.schedules.retire_undeclared(0.0) for _ in range(2)] == [[], ["nightly"]]
+    (line,) = await fires(db)
+    assert line.job_id is not None
+    assert line.outcome is FireOutcome.WITHDRAWN
+    assert onboarded or await db.state(line.job_id) == "CANCELLED"
+    assert (await db.view(line.job_id)).cancel_requested
+
+
+async def test_a_change_leaves_jobs_that_have_begun_or_were_made_by_a_person(db: MasterFixture) -> None:
+    at = await now_us(db) - 5 * SECOND
+    await put(db, schedule(jitter_seconds=600.0, overlap=Overlap.PARALLEL), next_us=at)
+    await fire(db, at, at + 3600 * SECOND)
+    await db.sql.execute("UPDATE job SET attempt = 1")
+    assert await run_now(db) is FireOutcome.FIRED
+    await db.sql.execute("UPDATE job SET due_at = clock_timestamp() + interval '5 minutes'")
+    await db.master.schedules.remove(None, None, "me")
+    assert await outcomes(db) == ["fired", "fired"]
+
+
 async def test_a_withdrawn_fire_is_fired_again_when_its_job_is_cancelled(db: MasterFixture) -> None:
     """Else a change of the arguments in the lead of the nightly report would cost that report."""
     at = await soon(db, overlap=Overlap.PARALLEL)
@@ -325,6 +368,74 @@ async def test_a_paused_schedule_does_not_fire_until_it_is_resumed(db: MasterFix
     assert await db.master.schedules.resume([paused], next_fire_us, "me") == [], "it was read before its last change"
     log = await db.sql.fetch("SELECT actor, action, subject FROM operator_log ORDER BY seq")
     assert [tuple(each) for each in log] == [("me", "schedule pause", "nightly"), ("me", "schedule resume", "nightly")]
+
+
+async def overdue(db: MasterFixture, **fields: Any) -> int:
+    """A schedule with one fire behind it, and one that nothing has decided in time; the time of the latter."""
+    first = await now_us(db) - 7200 * SECOND
+    await put(db, schedule(**fields), next_us=first)
+    await fire(db, first, first + 3600 * SECOND)
+    return first + 3600 * SECOND
+
+
+async def test_a_change_keeps_a_fire_that_is_overdue(db: MasterFixture) -> None:
+    """The misfire rule decides it, as without the change."""
+    at = await overdue(db)
+    await put(db, schedule(args=b'{"n":2}'))
+    assert (await row(db)).next_us == at
+    assert [each.next_us for each in await db.master.schedules.due(10)] == [at]
+    await fire(db, at, at + 3600 * SECOND)
+    assert await db.sql.fetchval("SELECT to_us(max(previous)) FROM schedule_fire") == at - 3600 * SECOND
+
+
+async def test_a_change_keeps_a_fire_that_waits_for_the_end_of_an_earlier_job(db: MasterFixture) -> None:
+    _, second = await second_fire(db, Overlap.QUEUE)
+    waits_until = await db.sql.fetchval("SELECT decide_at FROM schedule")
+    await put(db, schedule(args=b'{"n":2}', overlap=Overlap.QUEUE))
+    assert (await row(db)).next_us == second
+    assert await db.sql.fetchval("SELECT decide_at FROM schedule") == waits_until, "else it would be a misfire"
+
+
+@pytest.mark.parametrize("days", [0, 2])
+async def test_a_definition_that_comes_back_within_a_day_keeps_its_overdue_fire(db: MasterFixture, days: int) -> None:
+    """Agents may only have been down. After a day it is a new beginning."""
+    at = await now_us(db) - 60 * SECOND
+    await db.master.schedules.publish(db.owner, ScheduleSource.CODE, [schedule()], lambda *_: at)
+    await db.lost()
+    assert [await db.master.schedules.retire_undeclared(0.0) for _ in range(2)] == [[], ["nightly"]]
+    await db.sql.execute("UPDATE schedule SET retired_at = retired_at - $1 * interval '1 day'", days)
+    assert await declare(db, await db.agent(new_id()), schedule()) == []
+    assert ((await row(db)).next_us == at) is (days == 0)
+    assert len(await db.master.schedules.due(10)) == (days == 0)
+
+
+async def test_an_overdue_fire_of_a_removed_schedule_is_not_made_up_for(db: MasterFixture) -> None:
+    at = await overdue(db)
+    await db.master.schedules.remove(None, None, "me")
+    await put(db, schedule())
+    assert ((await row(db)).next_us or 0) > at + 3600 * SECOND
+
+
+@pytest.mark.parametrize("changed", [False, True])
+async def test_a_fire_that_was_overdue_when_a_pause_began_gets_a_line(db: MasterFixture, changed: bool) -> None:
+    at = await overdue(db)
+    await db.master.schedules.pause(["nightly"], None, "me", "")
+    if changed:
+        await put(db, schedule(args=b'{"n":2}'))
+        assert await db.master.schedules.due(10) == []
+    paused = await row(db)
+    assert await db.master.schedules.resume([paused], next_fire_us, "me") == ["nightly"]
+    line = (await fires(db))[-1]
+    assert (line.nominal_us, line.outcome, line.through_us) == (at, FireOutcome.MISSED, paused.paused_us)
+    assert ((await row(db)).next_us or 0) > await now_us(db)
+
+
+async def test_what_falls_into_a_pause_gets_no_line(db: MasterFixture) -> None:
+    at = await soon(db)
+    await db.master.schedules.pause(["nightly"], None, "me", "")
+    await db.sql.execute("UPDATE schedule SET next_fire = from_us($1), paused_at = from_us($1) - interval '1s'", at)
+    await db.master.schedules.resume([await row(db)], next_fire_us, "me")
+    assert await outcomes(db) == []
 
 
 async def test_schedules_are_named_by_a_tag(db: MasterFixture) -> None:
