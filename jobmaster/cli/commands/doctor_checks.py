@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
-from jobmaster.cli.commands.pause import explained, remedy
+from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
@@ -166,7 +166,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _schedules(await reader.report("schedules")),
         _served(buckets, held),
         _overdue(held, paused.pauses),
-        await _paused(settings, reader, paused, server["now_us"]),
+        await _paused(settings, reader, paused, server["now_us"], await reader.report("paused_schedules")),
         _settled(settings, buckets),
         await _in_flight(settings, reader),
         await quarantine_finding(reader),
@@ -273,6 +273,11 @@ def _schedules(rows: Sequence[Mapping[str, Any]]) -> Finding:
         detail += [f"and {len(unserved) - _NAMES_MAX} more"] if len(unserved) > _NAMES_MAX else []
         fix = "start an agent with this handler, or jobmaster schedule remove NAME"
         return Finding("schedules", FAIL, f"no living agent has the handler: {'; '.join(detail)}", fix)
+    if homeless := [row for row in rows if not row["lane_served"]]:
+        lanes = [f"{row['name']} (lane {row['lane']!r})" for row in homeless[:_NAMES_MAX]]
+        lanes += [f"and {len(homeless) - _NAMES_MAX} more"] if len(homeless) > _NAMES_MAX else []
+        fix = "add the lane to an agent's lanes in the configuration, or give the schedule another one"
+        return Finding("schedules", FAIL, f"no agent serves the lane: {'; '.join(lanes)}", fix)
     if late := [row for row in rows if row["late_seconds"] > DECISION_LATE_SECONDS]:
         worst = max(late, key=lambda row: float(row["late_seconds"]))
         detail_late = f"{len(late)} wait for a decision, {worst['name']} for {rounded_duration(worst['late_seconds'])}"
@@ -304,7 +309,9 @@ def _groups(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{row['lane']}/{Priority(row['priority']).label} ({row['held']} held)" for row in rows)
 
 
-async def _paused(settings: ClusterSettings, reader: Reader, found: PausesInForce, now_us: int) -> Finding:
+async def _paused(
+    settings: ClusterSettings, reader: Reader, found: PausesInForce, now_us: int, schedules: Sequence[Mapping[str, Any]]
+) -> Finding:
     """What operators have paused, and whether every agent obeys."""
     name, paused = "pauses", found.pauses
     late = [row["name"] for row in await reader.rows(sql(FOLLOWERS), found.version) if not row["obeys"]]
@@ -312,10 +319,14 @@ async def _paused(settings: ClusterSettings, reader: Reader, found: PausesInForc
         detail = f"{len(late)} agent(s) have not confirmed the last pause or resume: {_some(late)}"
         fix = "an agent confirms within a renewal; one of a version without pauses starts what is paused: replace it"
         return Finding(name, FAIL if paused else WARN, detail, fix)
+    also = [paused_schedules(schedules)] if schedules else []
+    if schedules and not paused:
+        return Finding(name, WARN, also[0], f"when it is time: jobmaster resume schedule {schedules[0]['name']}")
     if not paused:
         return Finding(name, OK, "nothing is paused")
     more = f" and {len(paused) - _NAMES_MAX} more" if len(paused) > _NAMES_MAX else ""
-    return Finding(name, WARN, explained(paused[:_NAMES_MAX]) + more, f"when it is time: {remedy(paused[0])}")
+    detail = "; ".join([explained(paused[:_NAMES_MAX]) + more, *also])
+    return Finding(name, WARN, detail, f"when it is time: {remedy(paused[0])}")
 
 
 def _overdue(held: Sequence[Mapping[str, Any]], paused: Sequence[Pause]) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import click
 
 from jobmaster.cli.commands.job_inputs import DURATION, moment
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
 from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.pause import Pause, PauseChange, PauseKind, subject_of
@@ -136,16 +136,20 @@ def resume(
 @click.command("pauses")
 @pass_invocation
 def pauses(invocation: Invocation) -> None:
-    """List the pauses in force.
-
-    Paused schedules: jobmaster schedule list.
+    """List the pauses in force, and the paused schedules.
 
     \b
     Examples:
       jobmaster pauses
       jobmaster pauses -o json
     """
-    records = [pause_record(each) for each in run_async(_in_force(invocation.settings))]
+
+    async def work() -> list[dict[str, Any]]:
+        async with reader_of(invocation.settings) as reader:
+            in_force = [pause_record(each) for each in (await reader.pauses()).pauses]
+            return in_force + [_schedule_record(row) for row in await reader.report("paused_schedules")]
+
+    records = run_async(work())
     emit_rows(records, COLUMNS, as_json=invocation.json, empty="nothing is paused")
 
 
@@ -160,6 +164,24 @@ def pause_record(each: Pause) -> dict[str, Any]:
         "actor": each.actor,
         "reason": each.reason,
     }
+
+
+def _schedule_record(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A paused schedule as the record of a pause, which has no end."""
+    return {
+        "kind": PauseKind.SCHEDULE.value,
+        "value": row["name"],
+        "since": iso(row["since_us"]),
+        "until": None,
+        "left_seconds": None,
+        "actor": row["actor"],
+        "reason": row["reason"],
+    }
+
+
+def paused_schedules(rows: Sequence[object]) -> str:
+    """How many schedules are paused, and where they are listed."""
+    return f"{len(rows)} schedule{' is' if len(rows) == 1 else 's are'} paused (jobmaster pauses)"
 
 
 def explained(found: Sequence[Pause]) -> str:
@@ -179,13 +201,6 @@ async def _changed(settings: ClusterSettings, change: Callable[[Any, str], Any])
     async with await open_cluster(settings) as cluster:
         answer: PauseChange = await change(cluster, operator_name())
         return answer
-
-
-async def _in_force(settings: ClusterSettings) -> list[Pause]:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await cluster.pauses()
 
 
 def _emit(invocation: Invocation, change: PauseChange, done: str, *, waited: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.bucket import buckets_with_depths
-from jobmaster.cli.commands.pause import explained, pause_record, remedy
+from jobmaster.cli.commands.pause import explained, pause_record, paused_schedules, remedy
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, iso, render, terminal_width, thousands
@@ -79,6 +79,7 @@ async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
         agents = await reader.report("agents", False)
         held = await reader.report("held", OVERDUE_SECONDS)
         paused = (await reader.pauses()).pauses
+        schedules = await reader.report("paused_schedules")
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     groups = _groups(buckets, held, server["now_us"])
     lead = next((agent["name"] for agent in agents if agent["id"] == server["leader"]), None)
@@ -93,7 +94,12 @@ async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
             for state in sorted({b["state"] for b in buckets})
         },
         "pauses": [pause_record(each) for each in paused],
-        "warnings": [*failures, *_paused(paused), *_warnings(groups, buckets, agents)],
+        "warnings": [
+            *failures,
+            *_paused(paused),
+            *([paused_schedules(schedules)] if schedules else []),
+            *_warnings(groups, buckets, agents),
+        ],
     }
 
 

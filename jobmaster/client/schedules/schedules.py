@@ -85,6 +85,7 @@ class Schedules:
 
         Raises:
             InputError: it could never work (name, time, zone, handler, arguments, options); nothing was stored.
+                ``UnknownLane``: no agent serves its lane.
             Conflict: agents declare a schedule of this name.
             OutcomeUnknown: call it again.
         """
@@ -99,6 +100,7 @@ class Schedules:
                 handler_lane=resolved.lane, handler_priority=resolved.priority, source=ScheduleSource.API
             )
             definition = declared.resolve(schedule_defaults(self._settings))
+            await self._cluster._router().check_served(definition.lane)
             if next_fire_us(definition, await self._master.queries.now_us()) is None:
                 raise InputError(f"{definition.expression!r} never fires from now on", hint="give a later 'end'")
         except InputError as error:

@@ -66,8 +66,37 @@ def test_frozen_buckets_are_no_lack_of_buckets() -> None:
     assert "configure" not in found.fix
 
 
-def schedule(name: str, *, served: bool = True, late: float = 0.0) -> dict[str, Any]:
-    return {"name": name, "handler": f"{name}.run", "served": served, "late_seconds": late}
+def schedule(name: str, *, served: bool = True, lane_served: bool = True, late: float = 0.0) -> dict[str, Any]:
+    return {
+        "name": name,
+        "handler": f"{name}.run",
+        "lane": f"{name}-lane",
+        "served": served,
+        "lane_served": lane_served,
+        "late_seconds": late,
+    }
+
+
+def test_schedules_of_a_lane_without_a_bucket_are_named() -> None:
+    found = doctor_checks._schedules([schedule("kept"), schedule("lost", lane_served=False)])
+    assert found.status is CheckStatus.FAIL
+    assert found.detail == "no agent serves the lane: lost (lane 'lost-lane')"
+
+
+async def test_paused_schedules_are_a_finding() -> None:
+    class NoAgents:
+        async def rows(self, statement: str, version: int) -> list[dict[str, object]]:
+            return []
+
+    reader: Any = NoAgents()
+    pause = Pause(kind=PauseKind.HANDLER, value="a", actor="ann", reason="charges twice", since_us=0)
+    rows = [{"name": "nightly"}, {"name": "weekly"}]
+    for pauses, detail in (
+        ((), "2 schedules are paused (jobmaster pauses)"),
+        ((pause,), "handler 'a' is paused by ann: charges twice; 2 schedules are paused (jobmaster pauses)"),
+    ):
+        found = await doctor_checks._paused(ClusterSettings(), reader, PausesInForce(1, pauses), 2, rows)
+        assert (found.status, found.detail) == (CheckStatus.WARN, detail)
 
 
 def test_schedules_without_an_agent_for_their_handler_are_named() -> None:
@@ -107,5 +136,5 @@ async def test_agents_that_obey_no_pause_are_named_once_they_had_time_to_renew(
     pause = Pause(kind=PauseKind.HANDLER, value="a", actor="ann", reason="charges twice", since_us=0)
     found = PausesInForce(1_000_000, (pause,) if paused else ())
     reader: Any = Agents()
-    finding = await doctor_checks._paused(ClusterSettings(), reader, found, now_us)
+    finding = await doctor_checks._paused(ClusterSettings(), reader, found, now_us, [])
     assert (finding.status, says in finding.detail) == (status, True), finding

@@ -194,6 +194,41 @@ def test_a_pause_that_is_not_confirmed_in_time_has_its_exit_code(dev: Terminal) 
     assert "no action of an operator fits" in dev.call("log", "list", "--subject", "zzzz").err
 
 
+def test_paused_schedules_are_named_where_pauses_are(dev: Terminal) -> None:
+    program = """
+import asyncio, jobmaster
+
+async def main():
+    async with await jobmaster.connect() as cluster:
+        await cluster.schedules.put("resting", "1d", "add", {"one": 1, "other": 2})
+        try:
+            await cluster.schedules.put("nowhere", "1d", "add", {"one": 1, "other": 2}, lane="no-such-lane")
+        except jobmaster.UnknownLane as error:
+            print(error)
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=dev.environment,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no agent serves lane 'no-such-lane'" in done.stdout
+    assert dev.call("pause", "schedule", "resting", "--reason", "audit").code == 0
+    (row,) = [row for row in dev.call("pauses", "-o", "json").json if row["kind"] == "schedule"]
+    assert (row["value"], row["reason"], row["until"]) == ("resting", "audit", None)
+    assert "! 1 schedule is paused (jobmaster pauses)" in dev.call("status").out
+    checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
+    assert "1 schedule is paused" in checks["pauses"]["detail"]
+    assert checks["schedules"]["status"] == "ok"
+    assert dev.call("schedule", "remove", "resting").code == 0
+    assert "schedule" not in {row["kind"] for row in dev.call("pauses", "-o", "json").json}
+
+
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
     for words, said in (
         (("ad", "one=1"), "did you mean 'add'"),

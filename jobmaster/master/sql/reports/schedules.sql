@@ -1,9 +1,11 @@
--- schedules: schedules that fire, whether a living agent has their handler, and for how long a decision is overdue
--- out: name text, handler text, served boolean, late_seconds double precision (0: in time)
+-- schedules: schedules that fire, whether a living agent has their handler and their lane has a bucket, and for how long a
+--      decision is overdue
+-- out: name text, handler text, lane text, served boolean, lane_served boolean, late_seconds double precision (0: in time)
 -- move: nothing
 -- fence: none
 -- index: none: the tables of schedules and agents are small
-SELECT s.name, s.handler,
+SELECT s.name, s.handler, s.lane,
+       EXISTS (SELECT FROM bucket b WHERE b.lane = s.lane AND b.state IN ('ACTIVE', 'FROZEN')) AS lane_served,
        EXISTS (SELECT FROM agent a WHERE a.state IN ('ACTIVE', 'STOPPING') AND s.handler = ANY (a.handlers)) AS served,
        greatest(extract(epoch FROM clock_timestamp() - s.decide_at), 0)::double precision AS late_seconds
 FROM schedule s
