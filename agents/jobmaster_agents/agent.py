@@ -21,9 +21,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.model.schedule import ScheduleSource
 from jobmaster.ports import DueNotices, Renewal
-from jobmaster.rules.recurrence import next_fire_us
 from jobmaster.settings.agent_differences import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.schedules import declared_schedules
@@ -53,6 +51,7 @@ from jobmaster_agents.lease.store_lease import StoreLease
 from jobmaster_agents.periodic_task import PeriodicTask
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
+from jobmaster_agents.schedule_publisher import SchedulePublisher
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress, silence_seconds
 from jobmaster_agents.state.store_reachability import StoreReachability
@@ -96,6 +95,7 @@ class AgentRuntime:
         self.telemetry = telemetry
         self.handler_names = handlers.names()
         self._schedules = declared_schedules(settings, handlers) if agent.mode in WORKING_MODES else []
+        self.schedule_publisher = SchedulePublisher(config.agent_id, master.schedules, self._schedules, log)
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None
@@ -268,6 +268,8 @@ class AgentRuntime:
                 self.ownership_check,
                 self.pause_watch,
             ]
+        if self._schedules:
+            periodic_tasks.append(self.schedule_publisher)
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing]
             if self.due_listener is not None:
@@ -302,17 +304,7 @@ class AgentRuntime:
         self._publish_phase(AgentPhase.REGISTERED)
         await self._master.members.register(row, lanes, specs)
         self.heartbeat.registered(sent)
-        await self._publish_schedules()
-
-    async def _publish_schedules(self) -> None:
-        """Publish what code and configuration declare. The definition of an agent that started later stands."""
-        for source in (ScheduleSource.CODE, ScheduleSource.YAML):
-            schedules = [one.schedule for one in self._schedules if one.source is source]
-            if not schedules:
-                continue
-            kept = await self._master.schedules.publish(self._config.agent_id, source, schedules, next_fire_us)
-            for name in kept:
-                self._log.info(Event.SCHEDULE_NOT_PUT, {"schedule": name, "source": source.value})
+        await self.schedule_publisher.publish()
 
     def use_lifespans(self, lifespans: OpenLifespans) -> None:
         """Handlers get the resources of these lifespans, which are open."""

@@ -72,17 +72,26 @@ class Schedules:
     async def publish(
         self, agent_id: bytes, source: ScheduleSource, schedules: Sequence[Schedule], next_us: NextUs
     ) -> list[str]:
-        """Definitions that an agent declares. One replaces only a definition of an agent that started earlier.
+        """Definitions that an agent declares.
+
+        One replaces a definition of an agent that started earlier, unless it was itself replaced by that definition; and any
+        definition that no living agent declares.
 
         Returns:
-            The names whose definition was not put: a definition of a later agent, or of the API, stands.
+            The names whose definition was not put: that of another living agent, or of the API, stands.
         """
         names = [schedule.name for schedule in schedules]
-        rows = await self._control.write("schedules/declare", agent_id, names)
+        digests = [schedule.digest for schedule in schedules]
+        rows = await self._control.write("schedules/declare", agent_id, names, digests)
         if not rows or not schedules:
             return []
         put = await self._put(source, rows[0]["started_at"], schedules, next_us)
         return sorted(set(names) - put)
+
+    async def to_republish(self, schedules: Sequence[Schedule]) -> list[str]:
+        """Names whose definition in the master is another one, which no living agent declares."""
+        names, digests = [schedule.name for schedule in schedules], [schedule.digest for schedule in schedules]
+        return sorted(row["name"] for row in await self._control.read("schedules/to_republish", names, digests))
 
     async def put(self, schedules: Sequence[Schedule], next_us: NextUs) -> list[str]:
         """Definitions by the API, new or changed; the names that agents declare, of which nothing was put."""

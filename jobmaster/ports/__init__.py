@@ -108,7 +108,7 @@ from jobmaster.ports.master_answers import (
     Written,
     WrittenPause,
 )
-from jobmaster.ports.schedules import ClientSchedules, FiringSchedules, NextUs, Schedules
+from jobmaster.ports.schedules import ClientSchedules, FiringSchedules, NextUs, PublishedSchedules, Schedules
 from jobmaster.ports.store import (
     AcknowledgerStore,
     AntiEntropyStore,
@@ -232,6 +232,7 @@ __all__ = [
     "ProvisionerMaster",
     "ProvisionerStore",
     "ProvisionerUnserved",
+    "PublishedSchedules",
     "Quarantine",
     "Queries",
     "ReachStore",

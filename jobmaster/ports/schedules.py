@@ -75,8 +75,8 @@ class ClientSchedules(Protocol):
         ...
 
 
-class Schedules(FiringSchedules, ClientSchedules, Protocol):
-    """Schedules, from their definition to their end."""
+class PublishedSchedules(Protocol):
+    """For agents: the definitions that they declare."""
 
     async def publish(
         self,
@@ -85,6 +85,15 @@ class Schedules(FiringSchedules, ClientSchedules, Protocol):
         schedules: Sequence[Schedule],
         next_us: NextUs,
     ) -> list[str]:
-        """Definitions that an agent declares, all of one source; the names that were not put, because the definition of an
-        agent that started later, or of the API, stands."""
+        """Definitions that an agent declares, all of one source; the names that were not put, because the definition of
+        another living agent, or of the API, stands."""
         ...
+
+    async def to_republish(self, schedules: Sequence[Schedule]) -> list[str]:
+        """Of definitions that an agent has published: names whose present definition is another one, which no living agent
+        declares. So the agent publishes its own again."""
+        ...
+
+
+class Schedules(FiringSchedules, ClientSchedules, PublishedSchedules, Protocol):
+    """Schedules, from their definition to their end."""

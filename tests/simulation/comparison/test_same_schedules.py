@@ -66,6 +66,11 @@ class Schedulers(TwoMasters):
             )
         )
 
+    @rule(name=names, version=st.integers(0, 1))
+    def to_republish(self, name: str, version: int) -> None:
+        what = self._schedule(name, Overlap.SKIP, version)
+        self.both(lambda master: master.schedules.to_republish([what]))
+
     @rule(agent=st.integers(0, 2))
     def agent_dies(self, agent: int) -> None:
         self.both(lambda master: master.members.end_agent(self.agents[agent], dead=True, reason="test"))
@@ -188,7 +193,8 @@ class Schedulers(TwoMasters):
         assert self.wait(self._real_schedules()) == {
             "schedule": {
                 row.name: (row.source, row.digest, row.args, row.revision, row.next_us, row.last_us, set(row.last_jobs),
-                           row.paused, row.retired, row.decide_us is None, row.undeclared_us is None)
+                           row.paused, row.retired, row.decide_us is None, row.undeclared_us is None,
+                           list(row.superseded))
                 for row in tables.schedules.values()
             },
             "fires": {
@@ -200,7 +206,8 @@ class Schedulers(TwoMasters):
     async def _real_schedules(self) -> dict[str, Any]:
         rows = await self.sql.fetch(
             "SELECT name, source, digest, args, revision, to_us(next_fire), to_us(last_fire), last_jobs,"
-            " paused_at IS NOT NULL, retired_at IS NOT NULL, decide_at IS NULL, undeclared_since IS NULL FROM schedule"
+            " paused_at IS NOT NULL, retired_at IS NOT NULL, decide_at IS NULL, undeclared_since IS NULL, superseded"
+            " FROM schedule"
         )
         lines = await self.sql.fetch(
             "SELECT schedule, to_us(nominal), outcome, job_id, to_us(through), to_us(previous), manual FROM schedule_fire"

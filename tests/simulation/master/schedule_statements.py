@@ -171,12 +171,29 @@ class ScheduleStatements(RescueStatements):
 
     # ------------------------------------------------------------ definitions
 
-    def schedules_declare(self, old: Snapshot, agent_id: bytes, names: Sequence[str]) -> list[Record]:
+    def schedules_declare(
+        self, old: Snapshot, agent_id: bytes, names: Sequence[str], digests: Sequence[str]
+    ) -> list[Record]:
         row = self.tables.agents.get(agent_id)
         if row is None:
             return []
         self.tables.declared[agent_id] = tuple(sorted({*self.tables.declared.get(agent_id, ()), *names}))
+        self.tables.digests.setdefault(agent_id, set()).update(digests)
         return [Record(started_at=self.moment(row.started_us))]
+
+    def _living_digests(self) -> set[str]:
+        agents = self.tables.agents
+        living = [each for each in self.tables.digests if each in agents and agents[each].state in ALIVE]
+        return set().union(*(self.tables.digests[each] for each in living))
+
+    def schedules_to_republish(self, old: Snapshot, names: Sequence[str], digests: Sequence[str]) -> list[Record]:
+        living, rows = self._living_digests(), self.tables.schedules
+        return [
+            Record(name=name)
+            for name, digest in zip(names, digests, strict=True)
+            if name in rows and rows[name].digest not in {digest, *living}
+            and rows[name].source != "api" and not rows[name].retired
+        ]  # fmt: skip
 
     def queries_now(self, old: Snapshot) -> list[Any]:
         return [(self.moment(self.now_us()),)]
@@ -191,7 +208,11 @@ class ScheduleStatements(RescueStatements):
             there = self.tables.schedules.get(name)
             if there is not None:
                 ours = there.source == source or there.retired or "api" not in (there.source, source)
-                if there.declared_us >= declared or not ours:
+                later = there.declared_us < declared and (
+                    there.retired or source == "api" or digest not in there.superseded
+                )
+                left = not there.retired and there.digest not in {digest, *self._living_digests()}
+                if not ours or not (later or (left and "api" not in (there.source, source))):
                     continue
                 if there.digest == digest and not there.retired:
                     self.tables.schedules[name] = there._replace(
@@ -200,6 +221,11 @@ class ScheduleStatements(RescueStatements):
                     answer.append(Record(name=name, changed=False, jitter=_jitter_of(there)))
                     continue
             last = None
+            superseded: tuple[str, ...] = ()
+            if there is not None and there.digest == digest:
+                superseded = there.superseded
+            elif there is not None and not there.retired and source != "api" and later:
+                superseded = (there.digest, *there.superseded)[:20]
             decide = next_us - int(lead * SECOND_US) if next_us else None
             if there is not None and self._keeps_its_fire(there, source):
                 next_us = there.next_us or 0
@@ -210,6 +236,7 @@ class ScheduleStatements(RescueStatements):
                 name, source, digest, definition, handler, args, priority, lane, overlap, tuple(json.loads(tags)), declared,
                 1 if there is None else there.revision + 1, next_us or None, None if paused else decide, last,
                 () if there is None else there.last_jobs, paused, False, None, None if there is None else there.paused_us,
+                None, superseded,
             )  # fmt: skip
             answer.append(Record(name=name, changed=True, jitter=None if there is None else _jitter_of(there)))
         return answer

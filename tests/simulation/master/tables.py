@@ -121,6 +121,7 @@ class ScheduleRow(NamedTuple):
     paused_us: int | None = None
     lapsed_us: int | None = None
     """When it was retired because no agent declared it."""
+    superseded: tuple[str, ...] = ()
 
 
 class FireRow(NamedTuple):
@@ -178,6 +179,7 @@ class Tables:
         self.schedules: dict[str, ScheduleRow] = {}
         self.fires: dict[tuple[str, int], FireRow] = {}
         self.declared: dict[bytes, tuple[str, ...]] = {}
+        self.digests: dict[bytes, set[str]] = {}
         """Names of the schedules that agents declare."""
         self.floor = bytes(16)
 

@@ -16,8 +16,9 @@
 -- in: $15 double precision lead, seconds
 -- out: name text, changed boolean, jitter double precision (until now, seconds; NULL = none)
 -- move: nothing
--- fence: only a definition that was declared earlier is replaced, and of code or configuration none of the API, unless it is
---        retired: read again under the lock of the row. The same definition only gets the later start. A pause stays.
+-- fence: only a definition that was declared earlier is replaced, and not by one that it has replaced; but by any, when no living
+--        agent declares it. One of code or configuration replaces none of the API, unless that is retired. All of it is read
+--        again under the lock of the row. The same definition only gets the later start. A pause stays.
 --        A fire that is overdue, or waits for the end of an earlier job, stays the next one: the misfire rule decides it. So does
 --        that of a schedule that was retired for want of a declaring agent, for a day: these agents may only have been away.
 -- index: schedule_pkey, as the arbiter
@@ -35,6 +36,11 @@ SET source = EXCLUDED.source, digest = EXCLUDED.digest, definition = EXCLUDED.de
     args = EXCLUDED.args, priority = EXCLUDED.priority, lane = EXCLUDED.lane, expression = EXCLUDED.expression,
     zone = EXCLUDED.zone, overlap = EXCLUDED.overlap, tags = EXCLUDED.tags, declared_at = EXCLUDED.declared_at,
     undeclared_since = NULL,
+    superseded = CASE WHEN s.digest = EXCLUDED.digest THEN s.superseded
+                      WHEN s.retired_at IS NULL AND EXCLUDED.source <> 'api' AND s.declared_at < EXCLUDED.declared_at
+                           AND EXCLUDED.digest <> ALL (s.superseded)
+                      THEN (s.digest || s.superseded)[1:20]
+                      ELSE '{}' END,
     revision = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.revision ELSE s.revision + 1 END,
     next_fire = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.next_fire
                      WHEN s.next_fire <= coalesce(s.paused_at, statement_timestamp()) AND (s.retired_at IS NULL OR (
@@ -53,8 +59,11 @@ SET source = EXCLUDED.source, digest = EXCLUDED.digest, definition = EXCLUDED.de
                      THEN s.last_fire END,
     changed_at = CASE WHEN s.digest = EXCLUDED.digest AND s.retired_at IS NULL THEN s.changed_at ELSE clock_timestamp() END,
     retired_at = NULL, retired_reason = ''
-WHERE s.declared_at < EXCLUDED.declared_at AND (s.source = EXCLUDED.source OR s.retired_at IS NOT NULL
-      OR (s.source <> 'api' AND EXCLUDED.source <> 'api'))
+WHERE ((s.declared_at < EXCLUDED.declared_at
+        AND (s.retired_at IS NOT NULL OR EXCLUDED.source = 'api' OR EXCLUDED.digest <> ALL (s.superseded)))
+       OR (s.digest <> EXCLUDED.digest AND s.retired_at IS NULL AND 'api' NOT IN (s.source, EXCLUDED.source)
+           AND s.digest NOT IN (SELECT unnest(a.schedule_digests) FROM agent a WHERE a.state IN ('ACTIVE', 'STOPPING'))))
+  AND (s.source = EXCLUDED.source OR s.retired_at IS NOT NULL OR 'api' NOT IN (s.source, EXCLUDED.source))
 RETURNING name, changed_at >= statement_timestamp() AS changed,
           (SELECT (convert_from(former.definition, 'UTF8')::json ->> 'jitter_seconds')::double precision
            FROM schedule former WHERE former.name = s.name) AS jitter

@@ -598,6 +598,46 @@ async def test_an_agent_replaces_the_definition_of_one_that_started_earlier_and_
     assert (await row(db)).schedule.expression == "3600s"
 
 
+async def test_a_restarted_agent_of_the_old_version_brings_its_definition_not_back(db: MasterFixture) -> None:
+    """Else it would stand for ever, once the old agents are stopped."""
+    old, new = schedule(expression="3600s"), schedule(expression="60s")
+    green = await db.agent(new_id())
+    await declare(db, db.owner, old)
+    assert await declare(db, green, new) == []
+    restarted = await db.agent(new_id())
+    assert await declare(db, restarted, old) == ["nightly"]
+    assert (await row(db)).schedule.expression == "60s"
+    assert await db.master.schedules.to_republish([old]) == [], "a living agent declares the present one"
+    newer = await db.agent(new_id())
+    assert await declare(db, newer, schedule(expression="7s")) == []
+    assert await declare(db, await db.agent(new_id()), new) == ["nightly"]
+    assert (await row(db)).schedule.expression == "7s"
+
+
+async def test_a_deploy_that_is_taken_back_ends_with_the_definition_of_the_agents_that_are_left(
+    db: MasterFixture,
+) -> None:
+    old, new = schedule(expression="3600s"), schedule(expression="60s")
+    blue, green = await db.agent(new_id()), await db.agent(new_id())
+    await declare(db, blue, old)
+    await declare(db, green, new)
+    assert await declare(db, blue, old) == ["nightly"]
+    await db.master.members.end_agent(green, dead=True, reason="test")
+    assert await db.master.schedules.to_republish([old, schedule("unknown")]) == ["nightly"]
+    assert await declare(db, blue, old) == []
+    assert (await row(db)).schedule.expression == "3600s"
+    assert await db.master.schedules.to_republish([old]) == []
+    assert await declare(db, await db.agent(new_id()), new) == [], "the deploy is repeated"
+    assert (await row(db)).schedule.expression == "60s"
+
+
+async def test_a_program_may_put_an_earlier_definition_again(db: MasterFixture) -> None:
+    for expression in ("3600s", "60s", "3600s"):
+        await put(db, schedule(expression=expression))
+        assert (await row(db)).schedule.expression == expression
+    assert await db.master.schedules.to_republish([schedule(expression="60s")]) == []
+
+
 async def test_the_same_definition_again_changes_nothing_but_its_start(db: MasterFixture) -> None:
     await declare(db, db.owner, schedule())
     before = await row(db)
