@@ -110,8 +110,7 @@ class BucketDirectory:
         """True while owners of buckets differ in the handlers they have."""
         self.uneven = False
         """True while they differ in the share of the jobs they take."""
-        self.sees_all = True
-        """False while some bucket that may hold jobs lies in a store that this producer does not know."""
+        self._stores_unknown: dict[bytes, str] = {}
         self._by_id: dict[bytes, BucketHandle] = {}
         self._known: tuple[bytes, ...] = ()
         self._lanes: set[str] = set()
@@ -146,6 +145,15 @@ class BucketDirectory:
     def handle(self, bucket_id: bytes) -> BucketHandle | None:
         """One of them by id."""
         return self._by_id.get(bucket_id)
+
+    @property
+    def sees_all(self) -> bool:
+        """False while some bucket that may hold jobs lies in a store that this producer does not know."""
+        return not self._stores_unknown
+
+    def store_unknown(self, bucket_id: bytes) -> str | None:
+        """Name of the store of a bucket when this producer does not know the store; ``None`` for other buckets."""
+        return self._stores_unknown.get(bucket_id)
 
     def bucket_ids(self) -> tuple[bytes, ...]:
         """Ids of all cached buckets, those included that are empty for good or lie in stores unknown here."""
@@ -229,14 +237,14 @@ class BucketDirectory:
     def _take(self, buckets: list[Bucket], served: dict[bytes, OwnerTraits]) -> None:
         groups: dict[tuple[str, int], list[BucketHandle]] = {}
         by_id: dict[bytes, BucketHandle] = {}
-        sees_all = True
+        stores_unknown: dict[bytes, str] = {}
         for bucket in buckets:
             self._lanes.add(bucket.lane)
             store_handle = self._store_handles.get(bucket.store)
             if bucket.state is BucketState.READY_TO_DELETE:
                 continue
             if store_handle is None:
-                sees_all = False
+                stores_unknown[bucket.id] = bucket.store
                 continue
             handle = self._by_id.get(bucket.id)
             if handle is None or handle.epoch != bucket.epoch:
@@ -248,7 +256,7 @@ class BucketDirectory:
             if handle.active:
                 groups.setdefault((bucket.lane, bucket.priority), []).append(handle)
         self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
-        self.sees_all = sees_all
+        self._stores_unknown = stores_unknown
         self._groups = {key: tuple(handles) for key, handles in groups.items()}
         self._served, self._serving = served, {}
         self.mixed = len({traits.handlers for traits in served.values()}) > 1

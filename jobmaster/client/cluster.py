@@ -484,13 +484,14 @@ class Cluster:
         changed any more. The same change again is safe.
 
         Args:
-            actor: stands in the operator log.
+            actor: stands in the operator log; 1 to 200 printable characters.
             options: see ``ChangeOptions``.
 
         Raises:
             InputError: no value, a wrong one (InvalidDueTime, UnknownLane), or a due time at which the job has expired;
                 nothing was changed.
             NotFound: neither the master nor a bucket has the job.
+            ConfigError: the job lies in a store that is missing in this configuration.
             Conflict: the job is on its way between the master and a bucket, and was not changed: call it again.
             OutcomeUnknown: an answer was lost: call it again.
             Unavailable: the master, or the store of its bucket, does not answer.
@@ -498,7 +499,7 @@ class Cluster:
         job_id, bucket_id = ref_of(job)
         new = check_change_options(options, self.settings.limits, self._clock.wall_us())
         parts = (self.master, self.stores, self._buckets, self._job_lookup, self._router(), self._clock)
-        return await JobChanger(*parts).change(job_id, bucket_id, new, actor)
+        return await JobChanger(*parts).change(job_id, bucket_id, new, check_name(actor, "'actor'"))
 
     async def reschedule(
         self, job: JobRef, *, at: datetime | None = None, after: float | timedelta | None = None, actor: str = "client"

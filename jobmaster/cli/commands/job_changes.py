@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -139,7 +139,22 @@ def _change(invocation: Invocation, jobs: tuple[str, ...], given: dict[str, Any]
 
         return await act_on_each(invocation.settings, jobs, change)
 
-    emit_each(run_async(with_cluster(invocation.settings, work)), _COLUMNS, as_json=invocation.json)
+    done = run_async(with_cluster(invocation.settings, work))
+    if not invocation.json and (note := _unserved_note([each.record for each in done])) is not None:
+        click.echo(note, err=True)
+    emit_each(done, _COLUMNS, as_json=invocation.json)
+
+
+def _unserved_note(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """A sentence about changed jobs that wait for a lane and priority without an agent; ``None``: there are none."""
+    unserved = [record for record in records if record.get("unserved")]
+    if not unserved:
+        return None
+    groups = sorted({f"{record['lane']}/{record['priority']}" for record in unserved})
+    return (
+        f"note: {len(unserved)} of {len(records)} job(s) wait for an agent that serves {', '.join(groups)} and has their "
+        "handler; none does now ('jobmaster doctor' names the cause)"
+    )
 
 
 def _record(change: JobChange) -> dict[str, Any]:

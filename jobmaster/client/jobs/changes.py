@@ -21,7 +21,7 @@ from jobmaster.client.submit_router import SubmitRouter
 from jobmaster.clock import Clock
 from jobmaster.handlers import check_lane
 from jobmaster.model import ids
-from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, JobMasterError, OutcomeUnknown
+from jobmaster.model.errors import ConfigError, Conflict, InputError, InvalidDueTime, JobMasterError, OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, Headers, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import ChangedRow, ChangeEffect, JobChange, NewValues
@@ -165,6 +165,12 @@ class JobChanger:
         """A job in a bucket, whose row has this identity."""
         handle = await self._lookup.bucket(identity.bucket_id)
         if handle is None:
+            if (name := self._buckets.store_unknown(identity.bucket_id)) is not None:
+                raise ConfigError(
+                    f"job {view.id} lies in a bucket of the store {name!r}, which this configuration does not have; the job "
+                    "was not changed",
+                    hint=f"add stores.{name} to the configuration, as the agents have it",
+                )
             return None
         job_id, store = view.id_bytes, self._stores[handle.store_handle.name]
         found = await store.recall(job_id, identity, view.due_us or 0, SCAN_JOBS_MAX)

@@ -15,12 +15,21 @@ from jobmaster.client.jobs import changes as changes_module
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.master.changes import Changes
-from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, NotFound, OutcomeUnknown, UnknownLane
+from jobmaster.model.errors import (
+    ConfigError,
+    Conflict,
+    InputError,
+    InvalidDueTime,
+    NotFound,
+    OutcomeUnknown,
+    UnknownLane,
+)
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, Priority
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.job_view import JobView
 from jobmaster.ports import Recall
+from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
 
 LATER = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
@@ -256,6 +265,37 @@ async def test_a_wrong_change_is_one_clear_error_and_changes_nothing(
         await client.cluster.change(receipt, **options)
     assert type(caught.value) is error
     assert await row(client, receipt.id) == before
+
+
+@pytest.mark.parametrize(
+    ("actor", "said"),
+    [
+        (5, "'actor' must be text, not int"),
+        ("", "'actor' is empty"),
+        ("a\0b", r"U\+0000"),
+        ("x" * 201, "limit is 200"),
+    ],
+)
+async def test_a_wrong_actor_is_one_clear_error(client: ClientFixture, actor: Any, said: str) -> None:
+    receipt = await client.cluster.submit(resize, ARGS, at=LATER)
+    before = await row(client, receipt.id)
+    with pytest.raises(InputError, match=said):
+        await client.cluster.change(receipt, after=60, actor=actor)
+    with pytest.raises(InputError, match=said):
+        await client.cluster.release_lock("nightly", actor=actor)
+    assert await row(client, receipt.id) == before
+
+
+async def test_a_job_in_a_store_that_the_configuration_lacks_is_an_error_with_its_name(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
+    job_id = await put_into_bucket(client)
+    before = await row(client, job_id)
+    elsewhere = await open_cluster(stores={"other": client.store})
+    with pytest.raises(ConfigError, match=r"store 'default', which this configuration .* \(add stores\.default"):
+        await elsewhere.run_now(job_id)
+    assert await row(client, job_id) == before
+    assert (await client.cluster.reschedule(job_id, at=LATER)).changed
 
 
 @pytest.mark.parametrize("where", ["held", "bucket", "no row"])

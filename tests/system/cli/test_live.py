@@ -164,6 +164,21 @@ def test_jobs_that_wait_are_changed(dev: Terminal) -> None:
     assert actions == {"job change", "job reprioritise", "job run-now"}
 
 
+def test_a_changed_job_that_no_agent_serves_is_named_beside_the_table(dev: Terminal, tmp_path: Path) -> None:
+    config = tmp_path / "more.yaml"
+    config.write_text("agents: {default: {}, payroll: {lanes: {payroll: {high: 1}}}}\n")
+    job = submitted(dev, "add", "one=1", "other=2", "--after", "5h")["id"]
+    try:
+        assert "note:" not in dev.call("job", "reprioritise", job, "--priority", "high").err
+        moved = dev.call("job", "move", job, "--lane", "payroll", "--config", str(config))
+        assert moved.code == 0, moved.err
+        assert "note: 1 of 1 job(s) wait for an agent that serves payroll/high and has their handler" in moved.err
+        (again,) = dev.call("job", "move", job, "--lane", "payroll", "--config", str(config), "-o", "json").json
+        assert again["unserved"] is True
+    finally:
+        assert dev.call("job", "cancel", job).code == 0
+
+
 def test_one_bad_id_of_several_does_not_keep_the_others_from_the_action(dev: Terminal) -> None:
     nowhere = str(UUID(bytes=new_id()))
     for words in (("cancel",), ("run-now",), ("reprioritise", "--priority", "low"), ("retry",)):

@@ -12,7 +12,7 @@
 -- move: ASSIGNED -> HELD|CANCELLED
 -- fence: identity (token, bucket, epoch) on the row, still ASSIGNED: between the recall and this write a rescuer or the owner's
 --        anti-entropy may have given the job back, and another agent may run it. No bucket lock: the row leaves its bucket. The
---        token stays, as with release: the next assignment adds one. A cancel request turns HELD into CANCELLED.
+--        token stays, as with release: the copy that had it was in no owner's memory, and the next assignment adds one. A cancel request turns HELD into CANCELLED.
 -- index: job_pkey, one partition
 WITH changed AS (
     UPDATE job j

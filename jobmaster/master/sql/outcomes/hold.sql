@@ -18,9 +18,10 @@
 -- out: accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
 -- move: none|ASSIGNED|PROCESSING -> HELD|CANCELLED
 -- fence: identity (token, bucket, epoch) on the row and a state in flight. The row loses its bucket and keeps its token:
---        the next assignment adds one. So a row that is HELD with our token was written by us (every other way out of our
---        assignment adds one), or it is token 1 and the producer put the same job there: held either way, and the caller
---        takes it as accepted when it reads it back. A cancel request turns HELD into CANCELLED, which keeps the identity;
+--        the next assignment adds one. A row that is HELD with our token was written by us; or it is token 1 and the
+--        producer put the same job there; or a release or a change took the job out of its bucket while no owner had claimed
+--        the copy (onboarding/release, changes/hold_recalled). It is held each time, and the caller takes it as accepted when it
+--        reads it back. Every other way out of our assignment adds one. A cancel request turns HELD into CANCELLED, which keeps the identity;
 --        its error then stands on the row, because one identity has one line.
 -- index: job_pkey, as the arbiter
 WITH written AS (
