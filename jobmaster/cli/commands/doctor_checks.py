@@ -282,6 +282,14 @@ def _schedules(rows: Sequence[Mapping[str, Any]]) -> Finding:
         worst = max(late, key=lambda row: float(row["late_seconds"]))
         detail_late = f"{len(late)} wait for a decision, {worst['name']} for {rounded_duration(worst['late_seconds'])}"
         return Finding("schedules", WARN, detail_late, "is there a leader? See agents.leader and the leader's log")
+    if hides := [str(row["name"]) for row in rows if row["hides"]]:
+        names = ", ".join(hides[:_NAMES_MAX]) + (
+            f" and {len(hides) - _NAMES_MAX} more" if len(hides) > _NAMES_MAX else ""
+        )
+        return Finding(
+            "schedules", WARN, f"agents declare {names}, but the definition by the API stands",
+            "take it out of the code, or jobmaster schedule remove NAME and restart an agent that declares it",
+        )  # fmt: skip
     return Finding("schedules", OK, f"{len(rows)} schedule(s) fire, each with an agent that has its handler")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
+from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import LEAD_SECONDS, Overlap, Schedule, ScheduleRow, ScheduleSource
@@ -92,6 +93,22 @@ async def test_an_agent_declares_its_code_and_its_configuration(client: ClientFi
         ("one", "code"),
         ("two", "yaml"),
     ]
+
+
+async def test_the_report_names_a_schedule_of_the_api_that_hides_a_declared_one(client: ClientFixture) -> None:
+    for name in ("mine", "other"):
+        await client.cluster.schedules.put(name, "5m", "images.resize", ARGS)
+    declared = [
+        Schedule(name=name, handler="images.resize", expression="300s", args=b'{"path":"b"}') for name in ("mine", "x")
+    ]
+    kept = await client.master.schedules.publish(client.agent.id, ScheduleSource.CODE, declared, next_fire_us)
+    assert kept == ["mine"]
+    reader = await Reader.connect(dsn=client.dsn, schema=client.settings.schema_name())
+    try:
+        rows = await reader.report("schedules")
+    finally:
+        await reader.close()
+    assert {row["name"]: row["hides"] for row in rows} == {"mine": True, "other": False, "x": False}
 
 
 async def test_pause_and_resume_by_tag(client: ClientFixture) -> None:

@@ -66,7 +66,9 @@ def test_frozen_buckets_are_no_lack_of_buckets() -> None:
     assert "configure" not in found.fix
 
 
-def schedule(name: str, *, served: bool = True, lane_served: bool = True, late: float = 0.0) -> dict[str, Any]:
+def schedule(
+    name: str, *, served: bool = True, lane_served: bool = True, late: float = 0.0, hides: bool = False
+) -> dict[str, Any]:
     return {
         "name": name,
         "handler": f"{name}.run",
@@ -74,6 +76,7 @@ def schedule(name: str, *, served: bool = True, lane_served: bool = True, late: 
         "served": served,
         "lane_served": lane_served,
         "late_seconds": late,
+        "hides": hides,
     }
 
 
@@ -107,6 +110,13 @@ def test_schedules_without_an_agent_for_their_handler_are_named() -> None:
         "no living agent has the handler: gone0 runs 'gone0.run'; gone1 runs 'gone1.run'; gone2 runs 'gone2.run'; and 2 more"
     )
     assert found.fix.startswith("start an agent with this handler")
+
+
+def test_schedules_of_the_api_that_hide_declared_ones_are_named() -> None:
+    found = doctor_checks._schedules([schedule("kept"), *(schedule(f"s{n}", hides=True) for n in range(4))])
+    assert found.status is CheckStatus.WARN
+    assert found.detail == "agents declare s0, s1, s2 and 1 more, but the definition by the API stands"
+    assert "jobmaster schedule remove NAME" in found.fix
 
 
 def test_schedules_whose_fires_nothing_decides_are_named() -> None:
