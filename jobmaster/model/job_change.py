@@ -57,6 +57,10 @@ class JobChange(msgspec.Struct, frozen=True, kw_only=True):
         return moment(self.due_us)
 
 
+CHANGE_ACTIONS = frozenset({"job run-now", "job reschedule", "job reprioritise", "job move", "job change"})
+"""Names of changes in the operator log; see ``NewValues.action``."""
+
+
 class NewValues(NamedTuple):
     """What a change sets; ``None`` leaves a value as it is."""
 

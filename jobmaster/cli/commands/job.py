@@ -17,14 +17,23 @@ from jobmaster.cli.commands.job_inputs import (
     TIME_BOUND,
     ActedOn,
     act_on_each,
+    covering,
     emit_each,
     job_id_of,
     moment,
     with_cluster,
 )
-from jobmaster.cli.commands.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
+from jobmaster.cli.commands.job_rows import (
+    ATTEMPT_COLUMNS,
+    LIST_COLUMNS,
+    RETRY_COLUMNS,
+    changes_of,
+    job_record,
+    listed,
+    timeline,
+)
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
@@ -228,7 +237,7 @@ def show(invocation: Invocation, job: str) -> None:
 
     async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None, list[Pause]]:
         view = await _view(cluster, invocation.settings, job)
-        return view, await _cause(cluster, view), await _pauses(cluster, view)
+        return view, await _cause(cluster, view), covering(await cluster.pauses(), view)
 
     view, cause, pauses = run_async(with_cluster(invocation.settings, work))
     emit_record(job_record(view, cause, pauses), as_json=invocation.json)
@@ -238,7 +247,7 @@ def show(invocation: Invocation, job: str) -> None:
 @click.argument("job")
 @pass_invocation
 def timeline_(invocation: Invocation, job: str) -> None:
-    """Show what happened to one job, attempt by attempt.
+    """Show what happened to one job: its changes, and attempt by attempt.
 
     \b
     Example:
@@ -247,7 +256,9 @@ def timeline_(invocation: Invocation, job: str) -> None:
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         view = await _view(cluster, invocation.settings, job)
-        return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view))
+        async with reader_of(invocation.settings) as reader:
+            operations = await reader.report("operations", str(view.id), None, None, LISTED_MAX)
+        return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view), changes_of(operations))
 
     lines = run_async(with_cluster(invocation.settings, work))
     if invocation.json:
@@ -360,14 +371,6 @@ async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
         if view.state is JobState.HELD
         else None
     )
-
-
-async def _pauses(cluster: Cluster, view: JobView) -> list[Pause]:
-    """The pauses that keep a job from starting."""
-    if view.state.final or view.state in (JobState.PROCESSING, JobState.WAITING):
-        return []
-    found = await cluster.pauses()
-    return [each for each in found if each.covers(view.handler, view.lane, view.priority.label, view.tags)]
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

@@ -12,6 +12,7 @@ from jobmaster.cli.commands.job_inputs import (
     PRIORITIES,
     ActedOn,
     act_on_each,
+    covering,
     emit_each,
     moment,
     with_cluster,
@@ -132,14 +133,21 @@ def _change(invocation: Invocation, jobs: tuple[str, ...], given: dict[str, Any]
         options["at"] = moment(options["at"], "--at")
 
     async def work(cluster: Cluster) -> list[ActedOn]:
+        in_force = await cluster.pauses()
+
         async def change(job_id: bytes) -> ActedOn:
             record = _record(await cluster.change(job_id, actor=operator_name(), **options))
+            found = covering(in_force, await cluster.get(job_id)) if in_force and record["changed"] else []
+            record["paused"] = [f"{each.subject}, by {each.actor}: {each.reason}" for each in found]
             late = Conflict(f"too late for {record['id']} ({record['state']}): not changed")
             return ActedOn(record, None if record["changed"] else late)
 
         return await act_on_each(invocation.settings, jobs, change)
 
     done = run_async(with_cluster(invocation.settings, work))
+    for record in (each.record for each in done):
+        if paused := record.get("paused"):
+            invocation.note(f"{record['id']} does not start before the end of its pause: {'; '.join(paused)}")
     if not invocation.json and (note := _unserved_note([each.record for each in done])) is not None:
         click.echo(note, err=True)
     emit_each(done, _COLUMNS, as_json=invocation.json)

@@ -13,10 +13,12 @@ from jobmaster.cli.running import reader_of
 from jobmaster.cli.tables import Column, emit_rows
 from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, JobMasterError, NotFound
 from jobmaster.model.ids import text
-from jobmaster.model.job import Priority
+from jobmaster.model.job import JobState, Priority
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+    from jobmaster.model.job_view import JobView
+    from jobmaster.model.pause import Pause
     from jobmaster.settings.model import ClusterSettings
 
 ERRORS_NAMED_MAX = 3
@@ -172,3 +174,10 @@ def _row_error(error: JobMasterError | None) -> dict[str, str | None] | None:
         return None
     failure = failure_of(error)
     return {"code": failure.code, "message": failure.message, "hint": failure.hint}
+
+
+def covering(found: Sequence[Pause], view: JobView) -> list[Pause]:
+    """Those of the pauses that keep a job from starting."""
+    if view.state.final or view.state in (JobState.PROCESSING, JobState.WAITING):
+        return []
+    return [each for each in found if each.covers(view.handler, view.lane, view.priority.label, view.tags)]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from jobmaster.cli.tables import Column, iso
 from jobmaster.model.ids import created_ms, text
-from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState
+from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState, Priority
+from jobmaster.model.job_change import CHANGE_ACTIONS
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -116,11 +119,38 @@ def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequen
     }
 
 
-def timeline(view: JobView, attempts: Sequence[Attempt], cause: UnservedCause | None = None) -> list[dict[str, Any]]:
-    """Events of a job, oldest first: each assignment with an outcome, with its identity, and each refused write, also after
-    the end."""
+class Change(NamedTuple):
+    """A change of a waiting job, from the operators' log."""
+
+    at_us: int
+    actor: str
+    action: str
+    detail: Mapping[str, Any]
+    """The new values: ``due_at``, ``priority``, ``lane``."""
+
+
+def changes_of(operations: Sequence[Mapping[str, Any]]) -> list[Change]:
+    """The changes among the actions of operators on a job: those that gave it another due time, priority or lane."""
+    rows = [
+        Change(row["at_us"], row["actor"], row["action"], json.loads(row["detail"]))
+        for row in operations
+        if row["action"] in CHANGE_ACTIONS
+    ]
+    return sorted(rows)
+
+
+def timeline(
+    view: JobView, attempts: Sequence[Attempt], cause: UnservedCause | None = None, changes: Sequence[Change] = ()
+) -> list[dict[str, Any]]:
+    """Events of a job, oldest first: each change, each assignment with an outcome, with its identity, and each refused
+    write, also after the end. A priority or lane that was changed is left out of the first line: the original is not kept.
+    """
     created_us = created_ms(view.id_bytes) * 1000
-    lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
+    changed = {name for change in changes for name in change.detail}
+    submitted = {"handler": view.handler, "priority": view.priority.label, "lane": view.lane}
+    given = " ".join(f"{name}={value}" for name, value in submitted.items() if name not in changed)
+    lines = [_line(created_us, "submitted", given)]
+    lines += [_line(change.at_us, change.action.removeprefix("job "), _change_detail(change)) for change in changes]
     number = 0
     for row in attempts:
         if row.concluding:  # the view has it, and more
@@ -157,6 +187,15 @@ def timeline(view: JobView, attempts: Sequence[Attempt], cause: UnservedCause | 
         line["since_us"] = line["at_us"] - created_us
         line["at"] = iso(line.pop("at_us"))
     return lines
+
+
+def _change_detail(change: Change) -> str:
+    new = dict(change.detail)
+    if "priority" in new:
+        new["priority"] = Priority(int(new["priority"])).label
+    if "due_at" in new:
+        new["due"] = iso(round(datetime.fromisoformat(new.pop("due_at")).timestamp() * 1_000_000))
+    return ", ".join([f"by {change.actor}", *(f"{name} {value}" for name, value in new.items())])
 
 
 def _state_detail(view: JobView) -> str:

@@ -244,6 +244,24 @@ asyncio.run(main())
     assert "schedule" not in {row["kind"] for row in dev.call("pauses", "-o", "json").json}
 
 
+def test_changes_are_lines_of_the_timeline_and_a_pause_is_named(dev: Terminal) -> None:
+    job = submitted(dev, "add", "one=1", "other=2", "--after", "5h", "--tag", "kept-back")["id"]
+    assert dev.call("job", "reprioritise", job, "--priority", "low").err == ""
+    assert dev.call("job", "reschedule", job, "--at", "2031-01-31T12:00:00Z").code == 0
+    assert dev.call("pause", "tag", "kept-back", "--reason", "audit").code == 0
+    now = dev.call("job", "run-now", job, "-o", "json")
+    assert now.code == 0, now.err
+    assert now.json[0]["paused"] == [f"tag 'kept-back', by {operator_name()}: audit"]
+    assert f"{job} does not start before the end of its pause: tag 'kept-back'" in now.err
+    lines = dev.call("job", "timeline", job, "-o", "json").json
+    assert [line["event"] for line in lines] == ["submitted", "reprioritise", "reschedule", "run-now", "HELD"]
+    assert lines[0]["detail"] == "handler=add lane=default", "its first priority is not known any more"
+    assert lines[1]["detail"] == f"by {operator_name()}, priority low"
+    assert "due 2031-01-31T12:00:00" in lines[2]["detail"]
+    assert dev.call("job", "cancel", job).code == 0
+    assert dev.call("resume", "tag", "kept-back").code == 0
+
+
 def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
     for words, said in (
         (("ad", "one=1"), "did you mean 'add'"),
