@@ -416,6 +416,16 @@ async def test_an_overdue_fire_of_a_removed_schedule_is_not_made_up_for(db: Mast
     assert ((await row(db)).next_us or 0) > at + 3600 * SECOND
 
 
+async def test_an_overdue_fire_of_a_removed_schedule_is_not_made_up_for_when_agents_declare_it_again(
+    db: MasterFixture,
+) -> None:
+    at = await now_us(db) - 60 * SECOND
+    await db.master.schedules.publish(db.owner, ScheduleSource.CODE, [schedule()], lambda *_: at)
+    await db.master.schedules.remove(None, None, "me")
+    assert await declare(db, await db.agent(new_id()), schedule()) == []
+    assert ((await row(db)).next_us or 0) > await now_us(db)
+
+
 @pytest.mark.parametrize("changed", [False, True])
 async def test_a_fire_that_was_overdue_when_a_pause_began_gets_a_line(db: MasterFixture, changed: bool) -> None:
     at = await overdue(db)
