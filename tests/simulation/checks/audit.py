@@ -238,7 +238,8 @@ class Audit:
                     del self._owners[key]
         self._leaders.clear()
         self._pauses_forgotten = True
-        self._lock_fence, self.lock_revoked = after.lock_fence, True
+        # The answer that gave the last number may be on its way.
+        self._lock_fence, self.lock_revoked = after.lock_fence - 1, True
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)
