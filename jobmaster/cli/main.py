@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lock": ("jobmaster.cli.commands.lock:lock_group", "List named locks and their holders; release a lock."),
     "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pause": ("jobmaster.cli.commands.pause:pause", "Stop the starts of a handler, a lane, a priority or a tag."),
-    "pauses": ("jobmaster.cli.commands.pause:pauses", "List the pauses in force."),
+    "pauses": ("jobmaster.cli.commands.pause:pauses", "List the pauses in force, and the paused schedules."),
     "once": ("jobmaster.cli.commands.lock:once_group", "List actions that run once per version."),
     "pipeline": (
         "jobmaster.cli.commands.pipeline:pipeline_group",

@@ -154,7 +154,7 @@ class JobChanger:
         """A job that lies in its bucket alone: it gets its row before its copy leaves the bucket."""
         view = view_of(copy, handle, await self._lookup.is_claimed(copy, handle))
         if view.state is JobState.QUEUED:
-            return _unchanged(view, ChangeEffect.ALREADY_CLAIMED)
+            return self._claimed(view)
         _refuse_expired(copy.id, view.headers, new)
         changes = self._master.changes
         if not await changes.assign_copy(handle.id, handle.epoch, handle.priority, handle.lane, copy):
@@ -175,11 +175,18 @@ class JobChanger:
         job_id, store = view.id_bytes, self._stores[handle.store_handle.name]
         found = await store.recall(job_id, identity, view.due_us or 0, SCAN_JOBS_MAX)
         if found is Recall.CLAIMED:
-            return _unchanged(view, ChangeEffect.ALREADY_CLAIMED)
+            return self._claimed(view)
         if found is Recall.ABSENT:
             return None
         row = await self._master.changes.hold_recalled(job_id, identity, new, actor)
         return None if row is None else await self._changed(job_id, row)
+
+    def _claimed(self, view: JobView) -> JobChange | None:
+        """A job that an agent has in memory: it may start at any moment, unless it is due later. Then the agent is about to
+        write it to the master."""
+        if view.due_us is not None and view.due_us > self._clock.wall_us():
+            return None
+        return _unchanged(view, ChangeEffect.ALREADY_CLAIMED)
 
     async def _changed(self, job_id: bytes, row: ChangedRow) -> JobChange:
         """The answer, after an agent got a hint when the job is due."""

@@ -193,6 +193,18 @@ async def test_a_job_that_stays_between_master_and_bucket_is_a_conflict(
     assert (await row(client, receipt.id)).state is JobState.ASSIGNED
 
 
+async def test_a_claimed_job_that_is_due_later_is_on_its_way_to_the_master(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent takes it out of the bucket only to write it to the master."""
+    monkeypatch.setattr(changes_module, "TRY_SECONDS", 0.1)
+    receipt = await client.cluster.submit(resize, ARGS, after=60.0, durability="store")
+    for bucket in client.agent.buckets["default", 3]:
+        await client.agent.claim(bucket)
+    with pytest.raises(Conflict, match="was not changed"):
+        await receipt.run_now()
+
+
 # ------------------------------------------------------------ too late
 
 
