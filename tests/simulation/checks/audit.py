@@ -102,6 +102,8 @@ class Audit:
     lock_revoked: bool = False
     """An operator has taken the lock from its holder, or a failover has forgotten who holds it."""
     _lock_fence: int = 0
+    _fence_on_its_way: int = -1
+    """The last number before a failover: the answer that gave it may come after it."""
     _lock_taken_at: float = 0.0
     _pauses_forgotten: bool = False
     """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
@@ -238,8 +240,8 @@ class Audit:
                     del self._owners[key]
         self._leaders.clear()
         self._pauses_forgotten = True
-        # The answer that gave the last number may be on its way.
-        self._lock_fence, self.lock_revoked = after.lock_fence - 1, True
+        self._lock_fence, self.lock_revoked = after.lock_fence, True
+        self._fence_on_its_way = after.lock_fence
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)
@@ -248,7 +250,7 @@ class Audit:
 
     def lock_taken(self, fence: int) -> None:
         """A program holds the lock."""
-        if fence <= self._lock_fence:
+        if fence <= self._lock_fence and fence != self._fence_on_its_way:
             self.broken("lock", f"number {fence} is given after {self._lock_fence}")
         self._lock_fence, self._lock_taken_at = fence, self.loop.now
 
