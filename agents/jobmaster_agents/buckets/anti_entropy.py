@@ -10,7 +10,7 @@ however many buckets it owns.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -39,7 +39,9 @@ _SCAN_SLACK = 20_000
 class CopyMemory(Protocol):
     """The copies in the memory of this process."""
 
-    def ids_of(self, bucket_id: bytes) -> AbstractSet[bytes]: ...
+    def tokens_of(self, bucket_id: bytes) -> Mapping[bytes, int]:
+        """Job id -> newest token in memory."""
+        ...
 
     def settled_of(self, bucket_id: bytes) -> AbstractSet[tuple[bytes, int]]:
         """(id, token) of finished copies in a claimed list that may not be deleted yet: they are not copies of a row."""
@@ -127,19 +129,21 @@ class AntiEntropy:
         missing = await self._missing(owned, rows, watch, depth)
         now = self._now()
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
-        job_table = self._copies(owned)  # once more, after the store: a claim may have moved a copy meanwhile
+        # Memory once more, after the store: a claim may have moved a copy meanwhile.
         overdue = [
             row
-            for row in missing
-            if row.id not in job_table and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
+            for row in self._without_memory(owned, missing)
+            if now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
         ]
         if owned.applies:
             return  # the master stopped to answer during the comparison
         await self._give_back(owned, overdue)
 
-    def _copies(self, owned: OwnedBucket) -> AbstractSet[bytes]:
-        """Jobs in memory, and jobs whose outcome stays in the bucket because the master refuses it."""
-        return self._job_table.ids_of(owned.fence.bucket_id) | owned.unwritable_ids
+    def _without_memory(self, owned: OwnedBucket, rows: Iterable[RowRef]) -> list[RowRef]:
+        """Rows whose job is not in memory, nor has an outcome that stays in the bucket because the master refuses it. A run
+        that was given to another assignment of the same job is no copy of that one: it may go on for hours."""
+        tokens, unwritable = self._job_table.tokens_of(owned.fence.bucket_id), owned.unwritable_ids
+        return [row for row in rows if row.id not in unwritable and tokens.get(row.id, 0) < row.identity.token]
 
     @staticmethod
     def _first_missed(watch: _Watch, row: RowRef, now: float) -> float:
@@ -152,8 +156,7 @@ class AntiEntropy:
         """Rows without a copy in the store or in memory. The store has no copy of a row that is PROCESSING or has an epoch
         from before the bucket was frozen."""
         bucket_id = owned.fence.bucket_id
-        job_table = self._copies(owned)
-        absent = [row for row in rows if row.id not in job_table and row.identity.bucket_epoch <= owned.fence.epoch]
+        absent = [row for row in self._without_memory(owned, rows) if row.identity.bucket_epoch <= owned.fence.epoch]
         queued = [row for row in absent if _may_lie_in_store(row, owned)]
         missing = [row for row in absent if not _may_lie_in_store(row, owned)]
         # No more rows than copies in the store: only old suspects and a sample are looked up.

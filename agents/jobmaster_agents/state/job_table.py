@@ -337,12 +337,15 @@ class JobTable:
         """Live copies of one bucket, in no order."""
         return [job for job in self._live.values() if job.claimed_list.owned.fence.bucket_id == bucket_id]
 
-    def ids_of(self, bucket_id: bytes) -> set[bytes]:
-        """Ids in memory for one bucket, followers included: anti-entropy must not touch them."""
-        ids = {job.entry.id for job in self.of_bucket(bucket_id)}
-        for claimed_list in self._claimed_lists.get(bucket_id, {}).values():
-            ids.update(job.entry.id for job in claimed_list.jobs if job.phase is not JobPhase.GONE)
-        return ids
+    def tokens_of(self, bucket_id: bytes) -> dict[bytes, int]:
+        """Ids in memory for one bucket, followers included, each with its newest token: anti-entropy must not touch rows of
+        these tokens."""
+        tokens: dict[bytes, int] = {}
+        lists = self._claimed_lists.get(bucket_id, {}).values()
+        waiting = (job for one in lists for job in one.jobs if job.phase is not JobPhase.GONE)
+        for job in (*self.of_bucket(bucket_id), *waiting):
+            tokens[job.entry.id] = max(job.entry.token, tokens.get(job.entry.id, 0))
+        return tokens
 
     def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
         """(id, token) of copies that have ended; they are in the store for as long as their claimed lists."""

@@ -59,8 +59,8 @@ class Remembered:
     def __init__(self, ids: set[bytes]) -> None:
         self._ids = ids
 
-    def ids_of(self, bucket_id: bytes) -> set[bytes]:
-        return self._ids
+    def tokens_of(self, bucket_id: bytes) -> dict[bytes, int]:
+        return dict.fromkeys(self._ids, 1 << 30)
 
     def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
         return set()
