@@ -67,6 +67,7 @@ class DrillAgent:
                 log,
             )
             await runtime.register()
+            await runtime.pause_watch.tick()  # buckets are opened once the pauses are known
             await runtime.open_all()
             actor = cls(name, master, runtime, clock, stack.pop_all())
         await actor.is_alive_in_master()
