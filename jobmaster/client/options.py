@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self, TypedDict
 from uuid import UUID
 
 from jobmaster.codec import encode_headers
-from jobmaster.handlers import check_lane, check_name
+from jobmaster.handlers import check_lane, check_name, check_tags
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
@@ -129,7 +129,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
             hint="give a later 'expires', or an earlier 'at' or 'after'",
         )
     headers = Headers(
-        tags=_tags(get("tags"), limits),
+        tags=check_tags(get("tags"), "job", limits.tags, limits.tag_chars),
         metadata=_metadata(get("metadata")),
         timeout_seconds=_positive(get("timeout"), "timeout"),
         max_attempts=_attempts(get("max_attempts")),
@@ -331,16 +331,6 @@ def _at_most_once(value: object, max_attempts: object) -> bool:
     if max_attempts not in (None, 1):
         raise InputError(f"a job delivered at most once has one attempt, and 'max_attempts' is {max_attempts}")
     return True
-
-
-def _tags(value: object, limits: Limits) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
-        raise InputError(f"'tags' must be a list of texts, not {value!r}")
-    if len(value) > limits.tags:
-        raise InputError(f"a job may have {limits.tags} tags, {len(value)} are given")
-    return tuple(check_name(tag, f"tag {tag!r}", limits.tag_chars) for tag in value)
 
 
 def _metadata(value: object) -> dict[str, str]:

@@ -11,7 +11,7 @@ from jobmaster.handlers.current import current_job
 from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
-from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name
+from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name, check_tags
 from jobmaster.handlers.registry import Handlers
 from jobmaster.handlers.retry_rules import RetryDecision, RetryPolicy
 
@@ -32,6 +32,7 @@ __all__ = [
     "call",
     "check_lane",
     "check_name",
+    "check_tags",
     "current_job",
     "load_handlers",
 ]

@@ -328,3 +328,18 @@ def check_name(value: object, what: str, chars_max: int = NAME_CHARS_MAX) -> str
             hint="only printable characters are allowed in names",
         )
     return value
+
+
+def check_tags(value: object, whose: str, count_max: int, chars_max: int) -> tuple[str, ...]:
+    """Tags of a job or of a schedule; ``None`` is none.
+
+    Raises:
+        InputError: no list, too many, or one of them is no name.
+    """
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
+        raise InputError(f"'tags' must be a list of texts, not {value!r}")
+    if len(value) > count_max:
+        raise InputError(f"a {whose} may have {count_max} tags, {len(value)} are given")
+    return tuple(check_name(tag, f"tag {tag!r}", chars_max) for tag in value)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from jobmaster.codec import encode_args, encode_headers
 from jobmaster.handlers.handler import Handler
-from jobmaster.handlers.options import check_lane, check_name
+from jobmaster.handlers.options import check_lane, check_name, check_tags
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap, Schedule, ScheduleSource
@@ -98,7 +98,7 @@ class DeclaredSchedule(NamedTuple):
         get = options.get
         if len(self.args) > defaults.args_bytes:
             raise InputError(f"the arguments have {len(self.args)} bytes, the limit is {defaults.args_bytes}")
-        tags = _tags(get("tags"), defaults)
+        tags = check_tags(get("tags"), "schedule", defaults.tags, defaults.tag_chars)
         attempts = None if "max_attempts" not in options else _whole(get("max_attempts"), "max_attempts", 1, 1 << 31)
         headers = encode_headers(
             Headers(tags=tags, timeout_seconds=_seconds(get("timeout"), "timeout", least=1e-6), max_attempts=attempts)
@@ -204,16 +204,6 @@ def expression_of(when: object) -> str:
 
 
 # ------------------------------------------------------------ options
-
-
-def _tags(value: object, defaults: ScheduleDefaults) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
-        raise InputError(f"'tags' must be a list of texts, not {value!r}")
-    if len(value) > defaults.tags:
-        raise InputError(f"a schedule may have {defaults.tags} tags, {len(value)} are given")
-    return tuple(check_name(tag, f"tag {tag!r}", defaults.tag_chars) for tag in value)
 
 
 def _priority(value: object) -> Priority | None:

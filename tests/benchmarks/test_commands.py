@@ -163,6 +163,9 @@ def test_lateness() -> None:
     found = measured("benchmarks.lateness", "--schedules", "20")
     assert (found["schedules"], found["jobs"]) == (20, 20)
     assert 0 < found["p99_ms"] <= found["max_ms"]
+    found = measured("benchmarks.lateness", "--jobs", "50", "--over", "2")
+    assert (found["over_seconds"], found["jobs"]) == (2, 50)
+    assert found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
 
 
 @pytest.mark.slow
