@@ -266,7 +266,7 @@ class BucketWorker:
             self.cancellation,
             self.forget,
             list_prefix=self._list_prefix,
-            prefetch_limit=PrefetchLimit.of(self._agent),
+            prefetch_limit=PrefetchLimit.of(self._agent, owned),
             store_settings=self._settings.stores[owned.store],
             log=self._log,
             repeated_log=self._claim_failures,
@@ -408,7 +408,7 @@ class BucketWorker:
         self.executor.set_slots(agent)
         self.outcome_builder.defaults = settings.jobs
         for claimer in self.claimers.values():
-            claimer.prefetch_limit = PrefetchLimit.of(agent)
+            claimer.prefetch_limit = PrefetchLimit.of(agent, claimer.owned)
             claimer.wake()
 
     # ------------------------------------------------------------ signals between the parts

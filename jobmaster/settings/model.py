@@ -164,6 +164,26 @@ class BucketCounts(Section, frozen=True, kw_only=True):
         return int(getattr(self, priority.label))
 
 
+class SlotCounts(Section, frozen=True, kw_only=True):
+    """Slots of the buckets of some priorities; ``None``: as elsewhere."""
+
+    critical: PositiveCount | None = None
+    """Slots of a ``critical`` bucket; without it those of the next weaker setting."""
+    high: PositiveCount | None = None
+    """Slots of a ``high`` bucket; without it those of the next weaker setting."""
+    medium: PositiveCount | None = None
+    """Slots of a ``medium`` bucket; without it those of the next weaker setting."""
+    low: PositiveCount | None = None
+    """Slots of a ``low`` bucket; without it those of the next weaker setting."""
+    very_low: PositiveCount | None = None
+    """Slots of a ``very_low`` bucket; without it those of the next weaker setting."""
+
+    def of(self, priority: Priority) -> int | None:
+        """Slots of a bucket of one priority; ``None``: not set here."""
+        found: int | None = getattr(self, priority.label)
+        return found
+
+
 class AgentSettings(Section, frozen=True, kw_only=True):
     """One named kind of agent: ``jobmaster agent run --name <key>`` starts it."""
 
@@ -178,7 +198,11 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     buckets: BucketCounts = BucketCounts()
     """Bucket counts per priority in lane ``default``; not together with ``lanes``."""
     slots: PositiveCount = 50
-    """Jobs of one bucket that may run at once."""
+    """Jobs of one bucket that may run at once, unless one of the next two settings has another number."""
+    priority_slots: SlotCounts = SlotCounts()
+    """The same for buckets of one priority, such as ``{critical: 100, very_low: 5}``."""
+    lane_slots: dict[Name, SlotCounts] = field(default_factory=dict)
+    """The same for buckets of one priority in one lane; stronger than ``priority_slots``."""
     bucket_buffer: Count = 1000
     """Claimed jobs of one bucket that may wait in the agent's memory, beside the running ones."""
     max_running: PositiveCount = 500
@@ -202,6 +226,12 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """How long the lifespans of the handlers may take to start, in an agent and in each worker process."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """In place of ``observability.metrics_port``, for kinds of agents that share a machine."""
+
+    def slots_of(self, lane: str, priority: Priority) -> int:
+        """Jobs of one bucket of this lane and priority that may run at once."""
+        in_lane = self.lane_slots.get(lane)
+        found = in_lane.of(priority) if in_lane is not None else None
+        return found or self.priority_slots.of(priority) or self.slots
 
     def bucket_counts(self) -> dict[str, BucketCounts]:
         """Lane -> counts, with the shorthand ``buckets`` resolved."""

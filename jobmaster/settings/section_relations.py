@@ -34,6 +34,7 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
     for name, agent in settings.agents.items():
         _check_store(name, agent, settings, findings)
         _check_buckets(name, agent, findings)
+        _check_lane_slots(name, agent, findings)
     _check_served(settings, findings)
     _check_handlers(settings, findings)
     if settings.schedules or settings.zone != ClusterSettings().zone:
@@ -83,6 +84,17 @@ def _check_buckets(name: str, agent: AgentSettings, findings: Findings) -> None:
     if not owns and _owns_buckets(agent):
         message = f"mode {agent.mode} with no bucket at all: this agent never runs a job"
         findings.warnings.append(Problem(findings.place_of(f"{path}.buckets", path), path, message))
+
+
+def _check_lane_slots(name: str, agent: AgentSettings, findings: Findings) -> None:
+    lanes = {*agent.bucket_counts(), *agent.helps}
+    for lane in agent.lane_slots:
+        if lane not in lanes:
+            path = join_path(join_path("agents", name), "lane_slots")
+            message = f'this agent never has a bucket in lane "{lane}", so these slots do not count'
+            hint = suggest(lane, lanes) or f"lanes here: {', '.join(sorted(lanes))}"
+            place = findings.place_of(join_path(path, lane), path)
+            findings.warnings.append(Problem(place, join_path(path, lane), message, hint))
 
 
 def _owns_buckets(agent: AgentSettings) -> bool:

@@ -38,7 +38,7 @@ def test_the_commented_example_holds_every_key_at_its_default() -> None:
     loaded = load_settings(ROOT / "config" / "cluster.yaml")
     assert loaded.settings == ClusterSettings()
     written = {re.sub(r"(stores|agents)\.default", r"\1", path) for path in loaded.origins}
-    assert written >= set(_leaf_paths(settings_shape(), "")) - {"agents.lanes", "schedules"}
+    assert written >= set(_leaf_paths(settings_shape(), "")) - {"agents.lanes", "agents.lane_slots", "schedules"}
 
 
 def _leaf_paths(shape: Shape, path: str) -> list[str]:
@@ -49,7 +49,7 @@ def _leaf_paths(shape: Shape, path: str) -> list[str]:
                 for name, key in shape.keys.items()
                 for found in _leaf_paths(key.shape, f"{path}.{name}".removeprefix("."))
             ]
-        case Table() if path in ("agents.lanes", "schedules"):
+        case Table() if path in ("agents.lanes", "agents.lane_slots", "schedules"):
             return [path]
         case Table():
             return _leaf_paths(shape.value, path)

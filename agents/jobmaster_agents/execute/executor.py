@@ -26,6 +26,7 @@ from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
+from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.bucket_queues import (
     CANCEL_AGAIN_SECONDS,
@@ -135,8 +136,8 @@ class Executor:
 
     def open(self, owned: OwnedBucket) -> None:
         """Serve a bucket."""
-        settings = self._settings
-        self._queues[owned.fence.bucket_id] = BucketQueue(owned, settings.slots, settings.bucket_buffer // 2)
+        low_water = self._settings.bucket_buffer // 2
+        self._queues[owned.fence.bucket_id] = BucketQueue(owned, self._slots_of(owned), low_water)
 
     def enqueue(self, jobs: Iterable[ClaimedJob]) -> None:
         """Queue claimed jobs (all of open buckets) and wake a slot."""
@@ -159,10 +160,13 @@ class Executor:
         queue = self._queues.get(bucket_id)
         return len(queue.jobs) + queue.running if queue else 0
 
-    @property
-    def slots(self) -> int:
-        """Number of jobs of one bucket that may run at once."""
-        return self._settings.slots
+    def slots_of(self, bucket_id: bytes) -> int:
+        """Number of jobs of a bucket that may run at once, also while it is frozen."""
+        queue = self._queues.get(bucket_id)
+        return self._slots_of(queue.owned) if queue else 0
+
+    def _slots_of(self, owned: OwnedBucket) -> int:
+        return self._settings.slots_of(owned.lane, Priority(owned.priority))
 
     def want_room(self, bucket_id: bytes, at: int | None = None) -> None:
         """Call ``on_room`` once when the bucket's queue has at most ``at`` jobs (default: its low-water mark)."""
@@ -233,7 +237,7 @@ class Executor:
         """Apply the number of slots of the settings to every bucket; a frozen bucket gets none."""
         self._settings = settings or self._settings
         for queue in self._queues.values():
-            queue.slots = 0 if queue.owned.frozen else self._settings.slots
+            queue.slots = 0 if queue.owned.frozen else self._slots_of(queue.owned)
         self._wake_slot()
 
     def close(self, bucket_id: bytes) -> None:

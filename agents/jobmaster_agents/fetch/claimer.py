@@ -24,7 +24,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import text
-from jobmaster.model.job import Entry
+from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import Claimed, ClaimerStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
@@ -70,8 +70,8 @@ class PrefetchLimit(NamedTuple):
     """Jobs beyond the slots, while their claimed lists fit into memory."""
 
     @classmethod
-    def of(cls, agent: AgentSettings) -> PrefetchLimit:
-        return cls(agent.slots, agent.bucket_buffer)
+    def of(cls, agent: AgentSettings, owned: OwnedBucket) -> PrefetchLimit:
+        return cls(agent.slots_of(owned.lane, Priority(owned.priority)), agent.bucket_buffer)
 
     @property
     def jobs(self) -> int:

@@ -213,7 +213,7 @@ class DueFetcher:
             return None  # until it is resumed
         if due.rests_until and self._now() < due.rests_until:
             bucket_id = due.owned.fence.bucket_id
-            if self._executor.backlog(bucket_id) >= self._executor.slots:
+            if self._executor.backlog(bucket_id) >= self._executor.slots_of(bucket_id):
                 self._executor.want_room(bucket_id, 0)
                 return None
         below = due.ahead + due.coming < self._thresholds.assigned_low_water
@@ -227,13 +227,15 @@ class DueFetcher:
         if self._executor.backlog(bucket_id) + unclaimed < wanted:
             return 0.0
         # All wanted jobs may be running: then the end of every job is the moment to look again.
-        self._executor.want_room(bucket_id, max(wanted - self._executor.slots - 1, 0))
+        self._executor.want_room(bucket_id, max(wanted - self._executor.slots_of(bucket_id) - 1, 0))
         return None
 
     def _turn(self, due: _Due) -> int:
         """The most that the bucket takes at once."""
         batch = self._thresholds.transfer_batch
-        return batch if self.alone else min(TURN_SLOTS * self._executor.slots + int(due.per_second), batch)
+        if self.alone:
+            return batch
+        return min(TURN_SLOTS * self._executor.slots_of(due.owned.fence.bucket_id) + int(due.per_second), batch)
 
     # ------------------------------------------------------------ fetching
 

@@ -18,7 +18,7 @@ from jobmaster.settings.model import ClusterSettings
 
 REREAD_SECONDS = 30.0
 """Time limit for reading the configuration."""
-_LIVE_AGENT = ("buckets", "lanes", "slots", "bucket_buffer", "max_running")
+_LIVE_AGENT = ("buckets", "lanes", "slots", "priority_slots", "lane_slots", "bucket_buffer", "max_running")
 _LIVE = (
     ("leases", "grace_seconds"),
     ("jobs", "timeout_seconds"),

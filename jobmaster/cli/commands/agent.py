@@ -163,7 +163,7 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
     lines = [
         f"jobmaster {__version__} agent {key} of cluster {settings.cluster}, mode {agent.mode}, processes {agent.processes}",
         f"buckets  {owned}",
-        f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
+        f"slots    {agent.slots} a bucket{_other_slots(agent)}, {agent.max_running} a process; store {agent.store}",
         f"handlers {', '.join(settings.handlers) or '(none: every job is released to the master)'}",
     ]
     from jobmaster_agents.http_server import port_of, url_of
@@ -173,6 +173,22 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         place = url_of(settings.observability.metrics_host, port)
         lines.append(f"metrics  {place}{last}: /metrics, /live, /startup, /ready, /drain")
     return lines
+
+
+def _other_slots(agent: AgentSettings) -> str:
+    """Slots of buckets that have others than ``slots``."""
+    from jobmaster.model.job import Priority
+
+    parts = [
+        f"{prefix}{priority.label} {slots}"
+        for prefix, counts in (
+            ("", agent.priority_slots),
+            *((f"{lane}/", each) for lane, each in agent.lane_slots.items()),
+        )
+        for priority in reversed(Priority)
+        if (slots := counts.of(priority)) is not None
+    ]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 # ---------------------------------------------------------------- list and show

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster.model.job import Durability, OnFull
+from jobmaster.model.job import Durability, OnFull, Priority
 from jobmaster.settings.loader import LoadedSettings, load_settings
 from jobmaster.settings.model import AgentMode, BucketCounts, ClusterSettings
 from jobmaster.settings.problems import InvalidSettings, OriginKind
@@ -317,6 +317,31 @@ def test_buckets_beside_lanes_are_refused_because_they_would_not_count(complain:
 def test_a_probable_mistake_is_a_warning(load: Load, text: str, warning: str) -> None:
     (found,) = load(text).warnings
     assert found.as_warning().startswith(f"cluster.yaml:{warning}")
+
+
+def test_slots_of_a_lane_without_buckets_are_a_warning(load: Load) -> None:
+    (warning,) = load("agents: {a: {lane_slots: {defautl: {low: 2}}}}").warnings
+    assert 'agents.a.lane_slots.defautl: this agent never has a bucket in lane "defautl"' in str(warning)
+    assert "default" in str(warning.hint)
+    assert load("agents: {a: {lane_slots: {default: {low: 2}, x: {low: 1}}, helps: [x]}}").warnings == ()
+
+
+def test_slots_of_a_lane_are_stronger_than_those_of_a_priority(load: Load) -> None:
+    text = (
+        "agents: {a: {slots: 9, priority_slots: {low: 2, high: 20}, lane_slots: {reports: {low: 3}}, helps: [reports]}}"
+    )
+    agent = load(text).settings.agents["a"]
+    slots = {(lane, level): agent.slots_of(lane, level) for lane in ("default", "reports") for level in Priority}
+    assert slots == {
+        ("default", 1): 9, ("default", 2): 2, ("default", 3): 9, ("default", 4): 20, ("default", 5): 9,
+        ("reports", 1): 9, ("reports", 2): 3, ("reports", 3): 9, ("reports", 4): 20, ("reports", 5): 9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("slots", ["0", "-1", "1.5", "many"])
+def test_a_bucket_without_slots_is_refused(load: Load, slots: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"agents\.a\.priority_slots\.low"):
+        load(f"agents: {{a: {{priority_slots: {{low: {slots}}}}}}}")
 
 
 def test_an_agent_without_buckets_is_a_warning(load: Load) -> None:

@@ -12,7 +12,7 @@ from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Headers, JobState
 from jobmaster.ports import Claimed, ReplyStatus
-from jobmaster.settings.model import AgentSettings
+from jobmaster.settings.model import AgentSettings, SlotCounts
 from jobmaster_agents import call_retry
 from jobmaster_agents.fetch import claimer
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
@@ -175,6 +175,27 @@ async def test_no_more_is_claimed_than_slots_and_buffer_hold() -> None:
         await turns()
         assert len(harness.bucket_worker.job_table) == 7, "three run, four wait in memory"
         assert len(harness.store.buckets[bucket.fence.bucket_id].pending) == 23
+        go.set()
+        await harness.settled()
+        assert len(ran) == 30
+
+
+async def test_a_priority_has_slots_of_its_own() -> None:
+    settings = AgentSettings(slots=3, priority_slots=SlotCounts(low=1, critical=5), bucket_buffer=1)
+    async with WorkerHarness(handlers, settings) as harness:
+        buckets = {priority: harness.bucket(priority) for priority in (2, 3, 5)}
+        await until(lambda: len(names(harness)) >= 3)
+        for bucket in buckets.values():
+            harness.submit(bucket, [job("wait") for _ in range(10)])
+        await until(lambda: len(ran) == 9, "1, 3 and 5 jobs to run")
+        await turns()
+        left = {level: len(harness.store.buckets[each.fence.bucket_id].pending) for level, each in buckets.items()}
+        assert left == {2: 8, 3: 6, 5: 4}, "so many run, and one waits in memory"
+        changed = AgentSettings(slots=3, priority_slots=SlotCounts(low=2), bucket_buffer=1)
+        harness.bucket_worker.retune(harness.bucket_worker._settings, changed)
+        await until(lambda: len(ran) == 10, "another slot for low jobs")
+        await turns()
+        assert len(ran) == 10
         go.set()
         await harness.settled()
         assert len(ran) == 30

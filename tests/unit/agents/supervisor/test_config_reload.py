@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases
+from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases, SlotCounts
 from jobmaster_agents.supervisor.config_reload import apply_reload
 
 OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
@@ -33,6 +33,13 @@ def test_lanes_are_taken_whole() -> None:
     assert found.settings.agents["default"].lanes == new.agents["default"].lanes
     back = apply_reload(new, OLD, "default")
     assert (back.settings, back.changed) == (OLD, ["agents.default.lanes"])
+
+
+def test_slots_of_priorities_and_lanes_take_effect() -> None:
+    new = changed(priority_slots=SlotCounts(low=1), lane_slots={"default": SlotCounts(high=9)})
+    found = apply_reload(OLD, new, "default")
+    assert found.settings == new
+    assert found.changed == ["agents.default.lane_slots", "agents.default.priority_slots"]
 
 
 def test_what_needs_a_restart_keeps_its_old_value_and_is_named_as_the_file_writes_it() -> None:
