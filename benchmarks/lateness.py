@@ -91,7 +91,7 @@ async def spread(measured: MeasuredCluster, jobs: int, over: float) -> dict[str,
         progress(f"{jobs:,} jobs are held; they become due over {over:g} s")
         await asyncio.sleep(first_us / 1e6 + over - time.time())
         for _ in range(int(_PATIENCE_SECONDS)):
-            ended, late = await connection.fetchrow(_LATE, _HANDLER, timeout=600) or (0, None)
+            [(ended, late)] = await connection.fetch(_LATE, _HANDLER, timeout=600)
             if ended == jobs:
                 p50, p99, most = (round(us / 1000, 3) for us in late)
                 return {"p50_ms": p50, "p99_ms": p99, "max_ms": most, "jobs": jobs}
