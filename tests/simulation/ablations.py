@@ -40,6 +40,8 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.store_reachability import StoreReachability
 from jobmaster_agents.state.time_limits import complete_seconds
+from tests.simulation.faults import scenarios
+from tests.simulation.faults.scenarios import Scenario
 from tests.simulation.history import History, Result
 from tests.simulation.runtime.patches import Patch
 from tests.simulation.store.intake_functions import IntakeFunctions
@@ -55,10 +57,12 @@ class Ablation:
     about: str
     without: frozenset[str] = frozenset()
     patches: Callable[[], list[Patch]] = field(default=list)
+    scenario: Scenario | None = None
+    """Faults that need the guard, where drawn ones seldom do."""
 
     def run(self, seed: int) -> Result:
         """One history without the guard."""
-        return History(seed, without=self.without).run(self.patches())
+        return History(seed, without=self.without, scenario=self.scenario).run(self.patches())
 
 
 def _confused() -> list[Patch]:
@@ -296,7 +300,9 @@ ABLATIONS = {
         "claimed lists are deleted before the outcomes are committed", patches=_deleted_first
     ),
     "re-reading of lists": Ablation(
-        "lists in the store that memory does not know are not looked for", patches=_never_read_again
+        "lists in the store that memory does not know are not looked for",
+        patches=_never_read_again,
+        scenario=scenarios.claims_without_answers,
     ),
     "self-fence": Ablation("an agent trusts its lease for ever", patches=_trusting),
     "rescuer's recheck": Ablation(

@@ -23,6 +23,7 @@ from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.trace import Trace
 from tests.simulation.faults.injector import FaultInjector
 from tests.simulation.faults.nemesis import Nemesis
+from tests.simulation.faults.scenarios import Scenario
 from tests.simulation.master.cluster_statements import ClusterStatements
 from tests.simulation.master.sim_master import MasterServer, SimMaster
 from tests.simulation.master.tables import FINAL
@@ -81,10 +82,12 @@ class History:
 
     Args:
         without: guards that the simulated statements leave out.
+        scenario: faults beside those that are drawn.
     """
 
-    def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+    def __init__(self, seed: int, *, without: frozenset[str] = frozenset(), scenario: Scenario | None = None) -> None:
         self.seed = seed
+        self._scenario = scenario
         self.faultless = seed % FAULTLESS_EVERY == 0
         streams = {
             name: Random(f"{name} {seed}") for name in ("schedule", "faults", "workload", "ids", "product", "locks")
@@ -165,6 +168,8 @@ class History:
         Lockers(self, self._streams["locks"], ACTIVE_SECONDS).start()
         self.nemesis.quiet = False
         injector = FaultInjector(self, self._streams["faults"])
+        if self._scenario is not None:
+            self.loop.spawn(Process("scenario", self), self._scenario(self))
         await injector.inject(ACTIVE_SECONDS)
         self.nemesis.heal()
         injector.heal()

@@ -35,6 +35,20 @@ def test_another_seed_is_another_history() -> None:
     assert len({History(seed).run().digest for seed in (1, 2, 3)}) == 3
 
 
+SCENARIOS = [name for name, ablation in ABLATIONS.items() if ablation.scenario is not None]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_with_every_guard_keeps_every_promise(name: str) -> None:
+    results = play(range(1, 13), lambda seed: History(seed, scenario=ABLATIONS[name].scenario).run()).results
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_notices_its_guard_left_out_within_a_few_histories(name: str) -> None:
+    assert catch(name, 24).seeds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_a_guard_left_out_is_noticed(name: str) -> None:

@@ -128,9 +128,9 @@ class Nemesis:
 
     # ------------------------------------------------------------ cuts
 
-    def cut(self, process: Process, servers: list[Server]) -> None:
-        """Requests of the process do not arrive at these servers, or their replies do not return."""
-        how = self.chance.choice((CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY))
+    def cut(self, process: Process, servers: list[Server], how: CallFault | None = None) -> None:
+        """Requests of the process do not arrive at these servers, or their replies do not return; ``None``: this is drawn."""
+        how = how or self.chance.choice((CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY))
         for server in servers:
             self._cuts[process.name, server.name] = how
             self._trace.note(self._loop.now, process.name, "cut", server.name, how.value)
