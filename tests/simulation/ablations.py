@@ -369,8 +369,12 @@ ABLATIONS = {
 
 KNOWN_SEEDS = {
     "bucket lock of binding writes": 23,
+    "fires are compared and set": 875,
+    "identity of what was recalled": 707,
+    "number of a lock's renewal": 135,
     "one rescuer for each store": 35,
     "pause of what waits in memory": 110,
+    "recall before the row": 74,
     "salvage": 75,
     "self-fence": 181,
 }
