@@ -359,6 +359,11 @@ ABLATIONS = {
     "lines of missed fires": Ablation(
         "fires that the misfire rule gives up leave no line", frozenset({"misfire lines"})
     ),
+    "superseded definitions": Ablation(
+        "the definition of a schedule that an agent declares replaces that of every agent that started earlier",
+        frozenset({"superseded definitions"}),
+        scenario=scenarios.deploy_taken_back,
+    ),
     "number of a lock's renewal": Ablation(
         "the holder of a lock renews it by its name alone", frozenset({"lock fence"})
     ),

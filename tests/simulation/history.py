@@ -35,7 +35,7 @@ from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.lockers import Lockers
-from tests.simulation.workload.recurring import Recurring, gaps, undecided
+from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
 
 FAULTLESS_EVERY = 4
 ACTIVE_SECONDS = 2.6
@@ -168,8 +168,7 @@ class History:
         Lockers(self, self._streams["locks"], ACTIVE_SECONDS).start()
         self.nemesis.quiet = False
         injector = FaultInjector(self, self._streams["faults"])
-        if self._scenario is not None:
-            self.loop.spawn(Process("scenario", self), self._scenario(self))
+        scenario = [] if self._scenario is None else [self.loop.spawn(Process("scenario", self), self._scenario(self))]
         await injector.inject(ACTIVE_SECONDS)
         self.nemesis.heal()
         injector.heal()
@@ -181,7 +180,9 @@ class History:
             self.audit.broken("invalid job", wrong)
         for wrong in gaps(self, self.recurring.untouched if self.recurring is not None else []):
             self.audit.broken("I10", wrong)
-        for task in (*hosts, clients):
+        for wrong in left_behind(self):
+            self.audit.broken("definition", wrong)
+        for task in (*hosts, clients, *scenario):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
 
@@ -205,7 +206,7 @@ class History:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
             return False
-        if undecided(self):
+        if undecided(self) or left_behind(self):
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
 from tests.simulation.checks.trace import Trace
-from tests.simulation.master.tables import FINAL, Event, JobRow, Tables
+from tests.simulation.master.tables import ALIVE, FINAL, Event, JobRow, ScheduleRow, Tables
 from tests.simulation.runtime.event_loop import Process, SimLoop
 
 EARLY_US = 2_000
@@ -95,6 +95,8 @@ class Audit:
     _emptied: set[bytes | None] = field(default_factory=set)
     """Buckets that a rescuer has begun to empty. Until then the store may stand for an owner that is certified dead."""
     _ended: dict[bytes, str] = field(default_factory=dict)
+    _replaced: dict[str, set[str]] = field(default_factory=dict)
+    """Definitions of each schedule that a later one of an agent has replaced."""
     _fires: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """Newest job of each fire of a schedule."""
     _authorised: set[Identity] = field(default_factory=set)
@@ -151,6 +153,25 @@ class Audit:
                 self.broken("I10", f"two jobs of schedule {schedule} for {nominal_us}")
         self._fires[schedule, nominal_us] = job_id
         self.jobs[job_id] = Job(job_id, "fire", level="master")
+
+    def defined(self, tables: Tables, before: ScheduleRow | None, after: ScheduleRow) -> None:
+        """A definition is put. One that was replaced may not come back while a living agent declares the present one."""
+        replaced = self._replaced.setdefault(after.name, set())
+        if before is None or before.retired or "api" in (before.source, after.source):
+            replaced.clear()
+        elif before.digest != after.digest:
+            agents = tables.agents
+            declared = any(
+                before.digest in digests and agent_id in agents and agents[agent_id].state in ALIVE
+                for agent_id, digests in tables.digests.items()
+            )
+            if not declared:
+                replaced.clear()
+                self.hits["definition of the agents that are left"] += 1
+            elif after.digest in replaced:
+                self.broken("definition", f"that of {after.name} goes back and forth while agents declare both")
+            else:
+                replaced.add(before.digest)
 
     def called_off(self, job_id: bytes) -> None:
         """The master requests the cancellation of the job of a fire."""
@@ -239,6 +260,7 @@ class Audit:
                 for key in [key for key in self._owners if key[0] == bucket_id and key[1] >= self._epochs[bucket_id]]:
                     del self._owners[key]
         self._leaders.clear()
+        self._replaced.clear()
         self._pauses_forgotten = True
         self._lock_fence, self.lock_revoked = after.lock_fence, True
         self._fence_on_its_way = after.lock_fence

@@ -6,7 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from jobmaster.settings.model import ClusterSettings, ScheduleSettings
 from tests.simulation.faults.injector import operate
+from tests.simulation.runtime.hosts import Host
 from tests.simulation.runtime.network import CallFault, Server
 
 if TYPE_CHECKING:
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
 
 Scenario = Callable[["History"], Coroutine[None, None, None]]
 _ROUNDS = 4
+_RESTART_LOOKS = 20
 _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
 
 
@@ -35,3 +40,32 @@ async def claims_without_answers(history: History) -> None:
             nemesis.mend(process)
         await asyncio.sleep(_FROZEN_SECONDS)
         await operate(history, "unfreeze", frozen)
+
+
+async def deploy_taken_back(history: History) -> None:
+    """An agent starts with a newer definition of a schedule, one with the older definition restarts while that one lives, and
+    then the newer program is taken back."""
+    older, newer = (_declaring(history.settings, every) for every in ("1h", "2h"))
+    one, two, _ = history.hosts
+    for settings, host in ((older, one), (newer, two), (older, one), (older, two)):
+        history.settings = settings
+        await _restarted(host)
+        await asyncio.sleep(0.1)
+
+
+def _declaring(settings: ClusterSettings, every: str) -> ClusterSettings:
+    """The schedule does not fire as long as any history lasts."""
+    schedule = ScheduleSettings(handler="plain", every=every, start="2040-01-01T00:00:00Z")
+    return replace(settings, schedules={"declared": schedule})
+
+
+async def _restarted(host: Host) -> None:
+    """The agent leaves in order, if it serves, and the next one of its machine is up; or the time for that is over."""
+    starts = host.starts
+    if host.lifecycle is not None:
+        host.lifecycle.reason = "the scenario asks"
+        host.lifecycle.leave.set()
+    for _ in range(_RESTART_LOOKS):
+        if host.starts > starts and host.serving:
+            return
+        await asyncio.sleep(0.05)

@@ -209,7 +209,10 @@ class ScheduleStatements(RescueStatements):
             if there is not None:
                 ours = there.source == source or there.retired or "api" not in (there.source, source)
                 later = there.declared_us < declared and (
-                    there.retired or source == "api" or digest not in there.superseded
+                    there.retired
+                    or source == "api"
+                    or digest not in there.superseded
+                    or "superseded definitions" in self.without
                 )
                 left = not there.retired and there.digest not in {digest, *self._living_digests()}
                 if not ours or not (later or (left and "api" not in (there.source, source))):
@@ -238,6 +241,7 @@ class ScheduleStatements(RescueStatements):
                 () if there is None else there.last_jobs, paused, False, None, None if there is None else there.paused_us,
                 None, superseded,
             )  # fmt: skip
+            self.audit.defined(self.tables, there, self.tables.schedules[name])
             answer.append(Record(name=name, changed=True, jitter=None if there is None else _jitter_of(there)))
         return answer
 

@@ -21,7 +21,15 @@ from jobmaster.handlers.decisions import asked_seconds
 from jobmaster.master import schedules
 from jobmaster.master.driver import resent_writes
 from jobmaster.rules import fire_decision
-from jobmaster_agents import agent, bucket_worker, call_retry, periodic_task, run_agent, store_connector
+from jobmaster_agents import (
+    agent,
+    bucket_worker,
+    call_retry,
+    periodic_task,
+    run_agent,
+    schedule_publisher,
+    store_connector,
+)
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
@@ -63,6 +71,7 @@ PERIODS: list[Patch] = [
     (claimer, "CLAIMED_BYTES", 3000),
     (writer, "OUTCOME_BYTES", 3000),
     (kept, "BATCH_BYTES", 1500),
+    (schedule_publisher, "CHECK_SECONDS", 0.5),
     (schedules, "LEAD_SECONDS", LEAD_SECONDS),
     (schedule_firing, "LEAD_SECONDS", LEAD_SECONDS),
     (fire_decision, "_MISFIRE_US", MISFIRE_US),

@@ -91,9 +91,21 @@ class Recurring:
 
 
 def undecided(history: History) -> bool:
-    """Some schedule still fires."""
+    """Some schedule of a client still fires. (Those that agents declare never end.)"""
     rows = history.master.statements.tables.schedules.values()
-    return any(row.decide_us is not None for row in rows)
+    return any(row.decide_us is not None for row in rows if row.source == "api")
+
+
+def left_behind(history: History) -> list[str]:
+    """Definitions of agents that no living agent declares, although one declares another definition of the schedule."""
+    tables = history.master.statements.tables
+    living = [each.process.agent_id for each in history.hosts if each.process is not None and each.process.alive]
+    digests = set().union(*(tables.digests.get(each, set()) for each in living))
+    names = {name for each in living for name in tables.declared.get(each, ())}
+    return [
+        f"the definition of {row.name} is that of agents that have ended" for row in tables.schedules.values()
+        if row.source != "api" and row.name in names and row.digest not in digests
+    ]  # fmt: skip
 
 
 def gaps(history: History, untouched: list[Schedule]) -> list[str]:
