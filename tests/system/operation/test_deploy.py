@@ -1,4 +1,4 @@
-"""A deploy that is taken back while agents of both versions live: the definition of a schedule changes once, and once back."""
+"""A deploy that is taken back while agents of both versions live: a schedule changes once, and once back."""
 
 from __future__ import annotations
 
