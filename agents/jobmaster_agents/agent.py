@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 from functools import partial
+from operator import attrgetter
 
 import msgspec
 
@@ -89,11 +90,13 @@ class AgentRuntime:
         self._store_connector = store_connector
         stores = store_connector.usable
         self._store = stores[agent.store]
-        self._handlers = handlers
+        self._handlers = served = handlers.served_by(agent.provides)
         self._clock = clock
         self._log = log
         self.telemetry = telemetry
-        self.handler_names = handlers.names()
+        self.handler_names = served.names()
+        without = sorted((each for each in handlers if each.name not in served), key=attrgetter("name"))
+        self.left_out = [f"{each.name} needs {', '.join(each.options.needs)}" for each in without]
         self._schedules = declared_schedules(settings, handlers) if agent.mode in WORKING_MODES else []
         self.schedule_publisher = SchedulePublisher(config.agent_id, master.schedules, self._schedules, log)
         self.stop_requested = asyncio.Event()
@@ -123,7 +126,7 @@ class AgentRuntime:
             master,
             self._store,
             self.ownership,
-            handlers,
+            served,
             clock,
             telemetry,
             log,

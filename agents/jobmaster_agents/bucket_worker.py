@@ -138,6 +138,7 @@ class BucketWorker:
                 lifespan_seconds=agent.lifespan_timeout_seconds if needs_lifespans(handlers) else 0.0,
             ),
             log_level=_log_level(settings),
+            provides=agent.provides,
             on_output=self._printed,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )

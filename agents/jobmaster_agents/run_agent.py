@@ -91,7 +91,8 @@ async def run_agent(config: ChildConfig) -> int:
         stack.push_async_callback(due_notices.stop)
         if not await run_once_actions(handlers, agent, master.locks, lifecycle, log):
             return 0
-        lifespans = OpenLifespans(handlers if agent.mode in WORKING_MODES else (), agent.lifespan_timeout_seconds)
+        served = handlers.served_by(agent.provides) if agent.mode in WORKING_MODES else ()
+        lifespans = OpenLifespans(served, agent.lifespan_timeout_seconds)
         if not await open_lifespans(lifespans, config, lifecycle, log):
             return 0
         code = None
@@ -214,7 +215,11 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
                 runtime.set_serving()
                 log.info(
                     Event.AGENT_STARTED,
-                    {"handlers": len(runtime.handler_names), "buckets": len(runtime.ownership.buckets)},
+                    {
+                        "handlers": len(runtime.handler_names),
+                        "buckets": len(runtime.ownership.buckets),
+                        **({"left_out": "; ".join(runtime.left_out)} if runtime.left_out else {}),
+                    },
                 )
             code = await _wait_and_shut_down(config, runtime, lifecycle, log)
             opening.cancel()

@@ -24,6 +24,8 @@ LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 """As in the configuration: 1 to 48 lower-case letters, digits, _ and -, the first a letter or digit."""
 DELAYS_MAX = 1000
 """Delays that a handler may list."""
+NEEDS_MAX = 16
+"""Names that a handler may have in ``needs``."""
 _BACKOFF = ("backoff", "backoff_factor", "backoff_max", "backoff_jitter")
 _RETRIES = (*_BACKOFF, "delays", "retry", "retry_on", "give_up_on")
 """Options that only mean something when there is a second attempt."""
@@ -75,6 +77,8 @@ class JobOptions(TypedDict, total=False):
     """What ends the job: the handler's return (default), or ``await ctx.confirm(result)``."""
     confirm_within: float | timedelta
     """With ``confirm="explicit"``: seconds after the return in which ``cluster.confirm_run`` may end the job."""
+    needs: str | Sequence[str]
+    """What an agent must provide (``agents.<name>.provides``) to run it, such as ``"gpu"``. Others do not have the handler."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
@@ -103,6 +107,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     transactional: bool = False
     confirm: Confirm = Confirm.RETURN
     confirm_within_seconds: float | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def records_itself(self) -> bool:
@@ -152,6 +157,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             transactional=_transactional(options.get("transactional", False), is_async),
             confirm=_one_of(Confirm, options.get("confirm", Confirm.RETURN), "confirm"),
             confirm_within_seconds=_seconds(options.get("confirm_within"), "confirm_within", above=0.0),
+            needs=_needs(options.get("needs")),
         )
         checked = _confirmable(checked, options, is_async)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
@@ -164,6 +170,20 @@ def _one_of(words: type[_Word], value: object, what: str) -> _Word:
     if not isinstance(value, str) or value not in valid:
         raise ValueError(f"{what} must be one of {', '.join(map(repr, valid))}, not {value!r}")
     return words(value)
+
+
+def _needs(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Sequence | set | frozenset):
+        raise InputError(f"needs must be a name or a list of names, not {value!r}")
+    if len(names) > NEEDS_MAX:
+        raise InputError(f"needs has {len(names)} names, the limit is {NEEDS_MAX}")
+    for name in names:
+        if not isinstance(name, str) or not LANE.fullmatch(name):
+            raise InputError(f"needs: {name!r} is no name (1 to 48 lower-case letters, digits, _ and -)")
+    return tuple(sorted(set(names)))
 
 
 def _fitting(mode: RunMode, is_async: bool) -> RunMode:

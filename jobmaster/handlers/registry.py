@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
@@ -223,6 +223,16 @@ class Handlers:
             self._add_once(action)
         for declared in other.schedules:
             self._take_schedule(declared)
+
+    def served_by(self, provided: Collection[str]) -> Handlers:
+        """The handlers that an agent can run that provides this, each with its lifespan. Start-up actions and schedules
+        are not among them: every agent declares those."""
+        served = Handlers(lifespan=None)
+        for handler in self:
+            if set(handler.options.needs) <= set(provided):
+                served._by_name[handler.name] = handler
+                served._by_function[handler.function] = handler
+        return served
 
     # ------------------------------------------------------------ looking up
 

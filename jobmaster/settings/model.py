@@ -193,6 +193,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Name of the agent store (under ``stores``) that holds this agent's buckets."""
     processes: PositiveCount = 1
     """Processes that one ``agent run`` starts; each is an agent with its own buckets."""
+    provides: list[Name] = field(default_factory=list)
+    """What it has that handlers may need (``@handlers.job(needs="gpu")``); it runs the handlers that need nothing else."""
     lanes: dict[Name, BucketCounts] = field(default_factory=dict)
     """Bucket counts per lane; empty means ``buckets`` in lane ``default``."""
     buckets: BucketCounts = BucketCounts()

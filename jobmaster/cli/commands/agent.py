@@ -140,7 +140,16 @@ def _check_before_start(settings: ClusterSettings, key: str) -> None:
     from jobmaster.wiring import addresses, direct_dsn
     from jobmaster_agents.http_server import check_ports
 
-    declared_schedules(settings, load_handlers(settings.handlers))
+    handlers = load_handlers(settings.handlers)
+    declared_schedules(settings, handlers)
+    provided = {name for agent in settings.agents.values() for name in agent.provides}
+    for handler in handlers:
+        if lacking := sorted(set(handler.options.needs) - provided):
+            click.echo(
+                f"warning: handler {handler.name} needs {', '.join(lacking)}, which no agent of this configuration has in "
+                "agents.<name>.provides",
+                err=True,
+            )
     addresses(settings)
     direct_dsn(settings)
     check_ports(settings, key, settings.agents[key].processes)

@@ -67,7 +67,9 @@ class AgentTask:
         settings, clock = self._settings, SystemClock()
         modules = _modules_of(self._handlers, settings.handlers)
         settings = msgspec.structs.replace(settings, handlers=modules)
-        agent = settings.agents[self._kind]
+        # The agent of a test provides all that its handlers need.
+        needed = sorted({name for handler in self._handlers for name in handler.options.needs})
+        agent = msgspec.structs.replace(settings.agents[self._kind], provides=needed)
         config = ChildConfig(settings, self._kind, "testing", new_id())
         async with AsyncExitStack() as stack:
             master = await open_master(settings, application_name=text(config.agent_id))

@@ -162,3 +162,30 @@ async def test_a_job_finds_the_agent_that_can_run_it(deployment: Deployment) -> 
     assert {view.token for view in views[:20]} == {1}, "none had to be given back"
     tokens = await deployment.fetch("SELECT DISTINCT token FROM job WHERE id = ANY ($1::uuid[])", list(many.ids))
     assert [row["token"] for row in tokens] == [1]
+
+
+async def test_a_job_runs_where_its_handler_finds_what_it_needs(deployment: Deployment) -> None:
+    """Agents that do not provide it have neither the handler nor what it lives in."""
+    from jobmaster.wiring import open_cluster
+    from tests.system.card_jobs import OPENED, encode, handlers, plain, render, work
+
+    handlers.merge(plain)
+    default = copy.deepcopy(deployment.document["agents"]["default"])
+    deployment.document["agents"]["cards"] = {**default, "provides": ["card"]}
+    words = ("--handlers", "tests.system.card_jobs")
+    ordinary = await deployment.start_agent("--name", "default", *words)
+    async with await open_cluster(deployment.settings, handlers) as cluster:
+        assert await (await cluster.submit(work, {})).result(timeout=PATIENCE_SECONDS) == "done"
+        early = await cluster.submit(render, {}, durability="master", allow_unregistered=True)
+        cards = await deployment.start_agent("--name", "cards", *words)
+        receipts = [early]
+        for handler in (render, encode):
+            receipts += [await cluster.submit(handler, {}) for _ in range(10)]
+            receipts += [await cluster.submit(handler, {}, durability="master") for _ in range(10)]
+        ran_in = {await receipt.result(timeout=PATIENCE_SECONDS) for receipt in receipts}
+        assert ran_in <= set(cards.children())
+        assert {(await receipt.get()).attempt for receipt in receipts} == {1}
+    left_out = (await ordinary.wait_event("agent_started"))["left_out"]
+    assert left_out == "cards.encode needs card; cards.render needs card"
+    assert OPENED in cards.log.read_text()
+    assert OPENED not in ordinary.log.read_text(), "neither the agent nor its worker process opens it"

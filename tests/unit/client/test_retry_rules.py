@@ -204,6 +204,10 @@ class AsyncPolicy:
         ({"delivery": "at_most_once", "retry_on": OSError, "retry": lambda c, e: None}, "that retry, retry_on could"),
         ({"delivery": "at_most_once", "give_up_on": OSError}, "no second attempt that give_up_on could be for"),
         ({"retry_onn": OSError}, "unknown option retry_onn"),
+        ({"needs": "GPU"}, "needs: 'GPU' is no name"),
+        ({"needs": 5}, "needs must be a name or a list of names, not 5"),
+        ({"needs": [""]}, "needs: '' is no name"),
+        ({"needs": [f"t{n}" for n in range(17)]}, "needs has 17 names, the limit is 16"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_declaration(options: dict[str, Any], words: str) -> None:

@@ -52,6 +52,7 @@ class ProcessPool:
         on_output: called with each line that a worker prints.
         access: how workers open transactions on the master (``Setup.access``).
         log_level: of the workers' root logger (``Setup.log_level``).
+        provides: what the agent provides (``Setup.provides``).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class ProcessPool:
         on_output: OnOutput = lambda line, pid, job: None,
         access: bytes = b"",
         log_level: str | None = None,
+        provides: Sequence[str] = (),
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
@@ -85,6 +87,7 @@ class ProcessPool:
             access=access,
             lifespan_seconds=self._limits.lifespan_seconds,
             log_level=log_level,
+            provides=tuple(provides),
         )
         self._loop = asyncio.get_running_loop()
         self._processes: set[WorkerProcess] = set()

@@ -60,6 +60,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     """How long the lifespans of the handlers may take to start."""
     log_level: str | None = None
     """Least severe line of the root logger; ``None``: logging is left to the handlers' modules."""
+    provides: tuple[str, ...] = ()
+    """What the agent provides: no lifespan is opened of handlers that need others."""
 
 
 class RunJob(msgspec.Struct, frozen=True, tag="run", array_like=True):

@@ -122,7 +122,7 @@ class Worker:
         if setup.log_level is not None:
             configure_root_logger(setup.log_level)
         try:
-            self._handlers = load_handlers(setup.handler_paths)
+            self._handlers = load_handlers(setup.handler_paths).served_by(setup.provides)
             self._open_lifespans(setup.lifespan_seconds)
         except BaseException as error:  # an import may raise any exception, SystemExit too
             self._send(Ready(error_of(error, reason="crashed", limit_bytes=setup.error_bytes)))
