@@ -78,7 +78,7 @@ class JobOptions(TypedDict, total=False):
     confirm_within: float | timedelta
     """With ``confirm="explicit"``: seconds after the return in which ``cluster.confirm_run`` may end the job."""
     needs: str | Sequence[str]
-    """What an agent must provide (``agents.<name>.provides``) to run it, such as ``"gpu"``. Others do not have the handler."""
+    """What an agent must provide (``agents.<name>.provides``) to run it, such as ``"gpu"``. Others do not have it."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
