@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from jobmaster.clock import SystemClock
-from jobmaster.handlers import load_handlers
+from jobmaster.handlers import Handlers, load_handlers
 from jobmaster.handlers.current import LoopExecutor, task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
@@ -91,8 +91,7 @@ async def run_agent(config: ChildConfig) -> int:
         stack.push_async_callback(due_notices.stop)
         if not await run_once_actions(handlers, agent, master.locks, lifecycle, log):
             return 0
-        served = handlers.served_by(agent.provides) if agent.mode in WORKING_MODES else ()
-        lifespans = OpenLifespans(served, agent.lifespan_timeout_seconds)
+        lifespans = _lifespans(handlers, agent)
         if not await open_lifespans(lifespans, config, lifecycle, log):
             return 0
         code = None
@@ -118,6 +117,11 @@ async def run_agent(config: ChildConfig) -> int:
                 lifespans, config, lifecycle, log, exit_code=code if code in (0, RECYCLED_EXIT_CODE) else None
             )
         return code
+
+
+def _lifespans(handlers: Handlers, agent: AgentSettings) -> OpenLifespans:
+    served = handlers.served_by(agent.provides) if agent.mode in WORKING_MODES else ()
+    return OpenLifespans(served, agent.lifespan_timeout_seconds)
 
 
 async def _open_servers(
