@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from jobmaster.client.receipts import JobReceipt
     from jobmaster.client.schedules.schedules import Schedules
     from jobmaster.client.schedules.sync import SyncSchedules
+    from jobmaster.client.signals.signals import Signals
+    from jobmaster.client.signals.sync import SyncSignals
+    from jobmaster.client.signals.wait import WaitFor, signal
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
     from jobmaster.clock import new_job_id
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
         call,
         current_job,
     )
+    from jobmaster.handlers.received_signal import ReceivedSignal
     from jobmaster.handlers.schedules import ScheduleOptions
     from jobmaster.model.errors import (
         AccessRefused,
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
+    from jobmaster.model.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -112,6 +117,7 @@ __all__ = [
     "JobReceipt",
     "JobState",
     "JobView",
+    "KeptSignal",
     "Lock",
     "LockHeld",
     "LockLost",
@@ -119,6 +125,7 @@ __all__ = [
     "Misfire",
     "NotFound",
     "OnFull",
+    "OnTimeout",
     "OnceView",
     "Opening",
     "OutcomeUnknown",
@@ -127,6 +134,8 @@ __all__ = [
     "PauseChange",
     "PauseKind",
     "Priority",
+    "ReceivedSignal",
+    "Recipients",
     "Refused",
     "Retry",
     "ScheduleOptions",
@@ -134,6 +143,8 @@ __all__ = [
     "ScheduleView",
     "Schedules",
     "SchemaMismatch",
+    "SignalSent",
+    "Signals",
     "Snooze",
     "StoreRefused",
     "SubmitOptions",
@@ -141,18 +152,22 @@ __all__ = [
     "SyncLock",
     "SyncReceipt",
     "SyncSchedules",
+    "SyncSignals",
     "Unavailable",
     "UnknownHandler",
     "UnknownLane",
     "Unserved",
     "ValueRefused",
+    "WaitFor",
     "WaitTimeout",
+    "WaitingJobs",
     "__version__",
     "call",
     "connect",
     "connect_sync",
     "current_job",
     "new_job_id",
+    "signal",
 ]
 
 _MODULE_OF = {
@@ -193,6 +208,7 @@ _MODULE_OF = {
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job_view",
+    "KeptSignal": "jobmaster.model.signal",
     "Lock": "jobmaster.client.locks.lock",
     "LockHeld": "jobmaster.model.errors",
     "LockLost": "jobmaster.model.errors",
@@ -200,6 +216,7 @@ _MODULE_OF = {
     "Misfire": "jobmaster.model.schedule",
     "NotFound": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
+    "OnTimeout": "jobmaster.model.signal",
     "OnceView": "jobmaster.model.lock",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
@@ -208,6 +225,8 @@ _MODULE_OF = {
     "PauseChange": "jobmaster.model.pause",
     "PauseKind": "jobmaster.model.pause",
     "Priority": "jobmaster.model.job",
+    "ReceivedSignal": "jobmaster.handlers.received_signal",
+    "Recipients": "jobmaster.model.signal",
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
     "ScheduleOptions": "jobmaster.handlers.schedules",
@@ -215,6 +234,8 @@ _MODULE_OF = {
     "ScheduleView": "jobmaster.model.schedule_view",
     "Schedules": "jobmaster.client.schedules.schedules",
     "SchemaMismatch": "jobmaster.model.errors",
+    "SignalSent": "jobmaster.model.signal",
+    "Signals": "jobmaster.client.signals.signals",
     "Snooze": "jobmaster.handlers",
     "StoreRefused": "jobmaster.model.errors",
     "SubmitOptions": "jobmaster.client.options",
@@ -222,17 +243,21 @@ _MODULE_OF = {
     "SyncLock": "jobmaster.client.locks.sync_lock",
     "SyncReceipt": "jobmaster.client.sync",
     "SyncSchedules": "jobmaster.client.schedules.sync",
+    "SyncSignals": "jobmaster.client.signals.sync",
     "Unavailable": "jobmaster.model.errors",
     "UnknownHandler": "jobmaster.model.errors",
     "UnknownLane": "jobmaster.model.errors",
     "Unserved": "jobmaster.model.errors",
     "ValueRefused": "jobmaster.model.errors",
+    "WaitFor": "jobmaster.client.signals.wait",
     "WaitTimeout": "jobmaster.model.errors",
+    "WaitingJobs": "jobmaster.model.signal",
     "call": "jobmaster.handlers",
     "connect": "jobmaster.wiring",
     "connect_sync": "jobmaster.wiring",
     "current_job": "jobmaster.handlers",
     "new_job_id": "jobmaster.clock",
+    "signal": "jobmaster.client.signals.wait",
 }
 
 

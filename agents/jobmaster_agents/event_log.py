@@ -85,6 +85,7 @@ class Event(StrEnum):
     JOBS_EXPIRED = "jobs_expired"
     LEFTOVERS_FORGOTTEN = "leftovers_forgotten"
     JOBS_UNCONFIRMED = "jobs_unconfirmed"
+    SIGNALS_MISSED = "signals_missed"
     JOBS_REASSIGNED = "jobs_reassigned"
     JOBS_TOO_SLOW = "jobs_too_slow"
     JOBS_NOT_ACCEPTED = "jobs_not_accepted"

@@ -135,6 +135,8 @@ class BulkSubmit:
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
         if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
+        if "wait_for" in options:
+            raise InputError("wait_for belongs to one job", hint="use submit for each job that waits for a signal")
         self._route = self._router.route_of(self._checked.due_us, self._durability)
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._route is Route.BUCKET else settings.thresholds.transfer_batch
@@ -327,7 +329,7 @@ class BulkSubmit:
             part = chunk.entries[start : start + size]
             try:
                 written = await insert_held(
-                    self._router.master.intake, [new_job(entry, lane, priority) for entry in part]
+                    self._router.master.intake.insert_held, [new_job(entry, lane, priority) for entry in part]
                 )
             except Exception:
                 # What went before is acknowledged; only the rest of the chunk is in question.

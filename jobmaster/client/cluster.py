@@ -38,6 +38,7 @@ from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.schedules.schedules import Schedules
+from jobmaster.client.signals.signals import Signals
 from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
@@ -106,6 +107,8 @@ class Cluster:
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
+        self.signals = Signals(master.signals, settings.limits, self._refuse_closed)
+        """Signals: ``await cluster.signals.send("order:17", {"paid": True})``; see ``Signals``."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None

@@ -8,7 +8,7 @@ from functools import partial
 
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Refused
 from jobmaster.model.job import NewJob
-from jobmaster.ports import Intake, Written
+from jobmaster.ports import Written
 
 
 class BatchTrial:
@@ -47,11 +47,11 @@ class BatchTrial:
             raise OutcomeUnknown(message, id_bytes=job_ids or first.id_bytes) from error
 
 
-async def insert_held(intake: Intake, jobs: list[NewJob]) -> Written:
-    """HELD rows; sent a second time when the first answer was lost."""
+async def insert_held(insert: Callable[[Sequence[NewJob]], Awaitable[Written]], jobs: list[NewJob]) -> Written:
+    """First rows by ``insert``; sent a second time when the first answer was lost."""
     state = BatchTrial()
     with state.certain([job.id for job in jobs]):
-        return await write_once_more(partial(intake.insert_held, jobs), state)
+        return await write_once_more(partial(insert, jobs), state)
 
 
 async def write_once_more(write: Callable[[], Awaitable[Written]], state: BatchTrial) -> Written:

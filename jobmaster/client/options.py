@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self, TypedDict
 from uuid import UUID
 
+import msgspec
+
+from jobmaster.client.signals.wait import WaitFor, wait_header
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import check_lane, check_name, check_tags
 from jobmaster.model import ids
@@ -75,6 +78,9 @@ class SubmitOptions(BulkOptions, total=False):
     idempotency_key: str
     """Per handler: the same key and payload again gives the same job, another payload ``Conflict``. A keyed submit is
     always a committed row (level ``master``), so that the key and the job cannot part."""
+    wait_for: WaitFor | None
+    """``signal("order:17", timeout=3600)``: the job waits for this signal before its first run, as a committed row (level
+    ``master``), and is not due before ``at`` or ``after``. The handler finds the signal in ``ctx.signal``."""
     job_id: bytes | str | UUID
     """A UUIDv7 made now by the caller, to be able to send the same job again."""
     connection: Any
@@ -101,6 +107,8 @@ class CheckedOptions(NamedTuple):
     refuses_unserved: bool
     connection: Any
     notify: bool | None
+    waits: bool
+    """The job waits for a signal."""
 
 
 def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> CheckedOptions:
@@ -139,12 +147,23 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         at_most_once=_at_most_once(get("delivery"), get("max_attempts")),
         expires_us=expires_us,
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
+        signal=wait_header(wait_for := get("wait_for")),
+        received=None if wait_for is None else wait_for.received,
     )
     _check_limits(headers)
-    data = encode_headers(headers)
-    if len(data) > limits.headers_bytes:
+    if wait_for is not None and get("durability") not in (None, Durability.MASTER):
         raise InputError(
-            f"tags, metadata and options have {len(data)} bytes together, the limit is {limits.headers_bytes}",
+            f"'durability' is {get('durability')!r}, and a job that waits for a signal waits in the master",
+            hint="leave it out: the level is 'master' then",
+        )
+    data = encode_headers(headers)
+    if headers.received is not None:  # the payload had a limit of its own when it was sent
+        size = len(encode_headers(msgspec.structs.replace(headers, received=None)))
+    else:
+        size = len(data)
+    if size > limits.headers_bytes:
+        raise InputError(
+            f"tags, metadata and options have {size} bytes together, the limit is {limits.headers_bytes}",
             hint="put large data into the arguments or a store of its own",
         )
     return CheckedOptions(
@@ -161,6 +180,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         refuses_unserved=_refuses_unserved(get("on_unserved")),
         connection=get("connection"),
         notify=_flag(get("notify"), "notify"),
+        waits=headers.signal is not None and headers.received is None,
     )
 
 

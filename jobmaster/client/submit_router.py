@@ -43,6 +43,8 @@ from jobmaster.telemetry import Telemetry
 STORE_CALLS_MAX = 2
 """Calls of one (lane, priority) under way at once: while two are, later jobs gather."""
 MASTER_CALLS_MAX = 2
+WAITING_ROWS_MAX = 100
+"""Jobs of one insert that wait for signals. Each of their keys is a lock in the master until the commit."""
 _PAUSE_SECONDS = 0.02
 _RECEIPT_SECONDS = 1.0
 """How long a receipt may wait for the bucket directory; without one it does not report that no bucket serves the job."""
@@ -61,6 +63,8 @@ class SubmitRequest(NamedTuple):
     """The caller chose the id, so it may exist already."""
     refuses_unserved: bool = False
     """Nothing is stored when no bucket serves the job's lane and priority."""
+    waits: bool = False
+    """It waits for a signal, in the master."""
 
 
 class SubmitBatcher(NamedTuple):
@@ -108,12 +112,19 @@ class SubmitRouter:
             master.intake, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
         )
         self._held_rows: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
+        self._waiting_rows: Coalescer[NewJob, Receipt] = Coalescer(
+            self._insert_waiting, chunk=WAITING_ROWS_MAX, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
+        )
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
         self._served = served_lanes(settings)
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | Deduplicator | IdempotencyKeys] = [self._held_rows, self._rows]
+        every: list[Coalescer[Any, Any] | Deduplicator | IdempotencyKeys] = [
+            self._held_rows,
+            self._waiting_rows,
+            self._rows,
+        ]
         every += [self._deduplicator, self.keys]
         every += [batcher.coalescer for batcher in self._batchers.values()]
         every += self._assigning.values()
@@ -290,7 +301,9 @@ class SubmitRouter:
 
     async def _place_row(self, request: SubmitRequest, where: Route) -> Receipt:
         job = request.job
-        if where is Route.HELD:
+        if request.waits:
+            receipt = await self._waiting_rows.put(job, len(job.args))
+        elif where is Route.HELD:
             receipt = await self._held_rows.put(job, len(job.args))
         else:
             receipt = await self._assign_batcher(job.lane, job.priority).put(job, len(job.args))
@@ -328,7 +341,12 @@ class SubmitRouter:
         return _answers(jobs, written, bucket_id)
 
     async def _insert_held(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
-        written = await insert_held(self.master.intake, jobs)
+        written = await insert_held(self.master.intake.insert_held, jobs)
+        self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
+        return _answers(jobs, written, None)
+
+    async def _insert_waiting(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
+        written = await insert_held(self.master.signals.hold_waiting, jobs)
         self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, None)
 

@@ -228,12 +228,13 @@ class Submitter(SubmitChecks):
         )
         request = SubmitRequest(
             job=job,
-            durability=checked.durability or self._durability,
+            durability=Durability.MASTER if checked.waits else checked.durability or self._durability,
             on_full=checked.on_full or self._on_full,
             allow_volatile=checked.allow_volatile,
             key=checked.key,
             own_id=checked.job_id is not None and type(options["job_id"]) is not FreshId,
             refuses_unserved=checked.refuses_unserved,
+            waits=checked.waits,
         )
         return request, checked.connection
 
@@ -289,7 +290,9 @@ class Submitter(SubmitChecks):
         job, known = request.job, False
         if request.key is not None:
             job, known = await self.router.keys.resolve(request.job, request.key)
-        written = await self.router.master.intake.insert_held_in(connection, [job])
+        master = self.router.master
+        insert = master.signals.hold_waiting_in if request.waits else master.intake.insert_held_in
+        written = await insert(connection, [job])
         if job.id in written.refused and request.own_id:
             await self.router.compare(job)
         duplicate = known or job.id not in written.accepted

@@ -41,6 +41,7 @@ from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.client.schedules.sync import SyncSchedules
+from jobmaster.client.signals.sync import SyncSignals
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
@@ -149,6 +150,8 @@ class SyncCluster:
         self.job = self.handlers.job
         self.schedules = SyncSchedules(self)
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
+        self.signals = SyncSignals(self)
+        """Signals: ``cluster.signals.send("order:17", {"paid": True})``; see ``SyncSignals``."""
         self._pid: int | None = None
         """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ import msgspec
 
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers.decisions import Cancel
+from jobmaster.handlers.received_signal import ReceivedSignal
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_view import moment
@@ -123,6 +124,15 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     def nominal_at(self) -> datetime | None:
         """Nominal time of that fire (aware, UTC), the same in every attempt: what a report is about, however late it runs."""
         return moment(self.headers.nominal_us)
+
+    @property
+    def signal(self) -> ReceivedSignal | None:
+        """The signal that the job has waited for (``wait_for=`` of the submit), the same in every attempt; ``None``: it
+        waited for none, or runs because none came in time."""
+        received = self.headers.received
+        if received is None or self.headers.signal is None:
+            return None
+        return ReceivedSignal(key=self.headers.signal.key, payload_json=received.payload, sent_us=received.sent_us)
 
     @property
     def last_attempt(self) -> bool:

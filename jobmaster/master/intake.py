@@ -46,29 +46,7 @@ class Intake:
             InputError: the connection is of another driver, or not in a transaction.
             JobMasterError: as the master refused it; the caller's transaction is aborted then, as after any SQL error.
         """
-        if not callable(getattr(connection, "is_in_transaction", None)) or not callable(
-            getattr(connection, "fetchrow", None)
-        ):
-            raise InputError(
-                f"connection= takes an open asyncpg connection, not {type(connection).__name__}",
-                hint="open it with asyncpg.connect() or take it from an asyncpg pool",
-            )
-        if not connection.is_in_transaction():
-            raise InputError(
-                "the connection given with connection= is not in a transaction",
-                hint="use `async with connection.transaction():` around the submit",
-            )
-        if not jobs:
-            return Written(True, NOTHING)
-        ids, *others = columns(jobs)
-        text = statement(_INSERT_HELD).qualified(self._schema)
-        try:
-            row = await connection.fetchrow(text, [UUID(id_) for id_ in ids], *others)
-        except errors.DRIVER_ERRORS as error:
-            # Sent inside a transaction that is not ours: it has not happened unless the caller commits.
-            raise errors.calling(error, _INSERT_HELD, writes=False) from error
-        accepted = frozenset(id_.bytes for id_ in row["accepted"])
-        return Written(True, accepted, refused=frozenset(ids) - accepted)
+        return await insert_in(connection, _INSERT_HELD, self._schema, jobs)
 
     @property
     def submit_sql(self) -> str:
@@ -109,3 +87,30 @@ class Intake:
         else:
             raise OutcomeUnknown("idempotency keys were forgotten as fast as they were reserved", id_bytes=ids)
         return [holders[name] for name in names]
+
+
+async def insert_in(connection: Any, name: str, schema: str, jobs: Sequence[NewJob]) -> Written:
+    """First rows by the named statement, inside the caller's own transaction; see ``Intake.insert_held_in``."""
+    if not callable(getattr(connection, "is_in_transaction", None)) or not callable(
+        getattr(connection, "fetchrow", None)
+    ):
+        raise InputError(
+            f"connection= takes an open asyncpg connection, not {type(connection).__name__}",
+            hint="open it with asyncpg.connect() or take it from an asyncpg pool",
+        )
+    if not connection.is_in_transaction():
+        raise InputError(
+            "the connection given with connection= is not in a transaction",
+            hint="use `async with connection.transaction():` around the submit",
+        )
+    if not jobs:
+        return Written(True, NOTHING)
+    ids, *others = columns(jobs)
+    text = statement(name).qualified(schema)
+    try:
+        row = await connection.fetchrow(text, [UUID(id_) for id_ in ids], *others)
+    except errors.DRIVER_ERRORS as error:
+        # Sent inside a transaction that is not ours: it has not happened unless the caller commits.
+        raise errors.calling(error, name, writes=False) from error
+    accepted = frozenset(id_.bytes for id_ in row["accepted"])
+    return Written(True, accepted, refused=frozenset(ids) - accepted)

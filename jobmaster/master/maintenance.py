@@ -16,6 +16,7 @@ _FORGET = {
     RecordKind.PUT_OFF: "maintenance/forget_put_off",
     RecordKind.LOCKS: "maintenance/forget_locks",
     RecordKind.SCHEDULE_FIRES: "maintenance/forget_schedule_fires",
+    RecordKind.SIGNALS: "maintenance/forget_signals",
 }
 
 

@@ -19,6 +19,7 @@ from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
 from jobmaster.master.schedules import Schedules
 from jobmaster.master.schema.migrate import check_schema
+from jobmaster.master.signals import Signals
 from jobmaster.master.stores import Stores
 from jobmaster.master.unserved_jobs import UnservedJobs
 from jobmaster.model.cluster import ClusterRow
@@ -63,6 +64,7 @@ class Master:
         self.maintenance = Maintenance(data, control)
         self.stores = Stores(control)
         self.locks = Locks(control)
+        self.signals = Signals(data, schema)
 
     @classmethod
     async def connect(

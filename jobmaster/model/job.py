@@ -129,6 +129,26 @@ class Confirm(StrEnum):
     """A call of ``ctx.confirm()``, or a confirmation from outside."""
 
 
+class SignalWait(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a job waits for. The fields stay in this order: the master searches the JSON for these bytes (``signal_key``)."""
+
+    key: str
+    """Printable, without quotes and backslashes."""
+    seconds: float | None = None
+    """Time-out, counted by the master from the submit; ``None``: without one."""
+    run: bool = False
+    """Run without the signal after the time-out; otherwise the job is EXPIRED then."""
+
+
+class SignalReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """A signal in the headers of a job that has received it; the master writes it there."""
+
+    id: str
+    payload: str
+    """JSON, as a text: no search of headers finds a field in it."""
+    sent_us: int
+
+
 class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Options of a job beside its arguments. Encoded as JSON; empty headers are zero bytes.
 
@@ -155,6 +175,10 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Name of the schedule that it is a fire of."""
     nominal_us: int | None = None
     """Nominal time of that fire, microseconds since 1970; the due time has the jitter in it."""
+    signal: SignalWait | None = None
+    """The signal that it waits for before its first run, or has waited for."""
+    received: SignalReceived | None = None
+    """The signal that it has received."""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is

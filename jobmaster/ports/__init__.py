@@ -109,6 +109,7 @@ from jobmaster.ports.master_answers import (
     WrittenPause,
 )
 from jobmaster.ports.schedules import ClientSchedules, FiringSchedules, NextUs, PublishedSchedules, Schedules
+from jobmaster.ports.signals import ClientSignals, EndedWaits, MaintenanceSignals
 from jobmaster.ports.store import (
     AcknowledgerStore,
     AntiEntropyStore,
@@ -169,6 +170,7 @@ __all__ = [
     "ClaimerStore",
     "ClientMaster",
     "ClientSchedules",
+    "ClientSignals",
     "ClientStore",
     "ConnectorMaster",
     "CopyOutcomes",
@@ -177,6 +179,7 @@ __all__ = [
     "DueNotices",
     "DueSchedule",
     "EndedRow",
+    "EndedWaits",
     "EvacuationMaster",
     "EvacuationRescue",
     "EvacuationStore",
@@ -210,6 +213,7 @@ __all__ = [
     "Maintenance",
     "MaintenanceBuckets",
     "MaintenanceMaster",
+    "MaintenanceSignals",
     "MaintenanceStore",
     "Members",
     "MoveBuckets",

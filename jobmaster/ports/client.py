@@ -18,6 +18,7 @@ from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.schedules import ClientSchedules
+from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -244,6 +245,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def locks(self) -> Locks: ...
+
+    @property
+    def signals(self) -> ClientSignals: ...
 
 
 # ------------------------------------------------------------ agent stores

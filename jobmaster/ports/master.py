@@ -35,6 +35,7 @@ from jobmaster.ports.master_answers import (
     UnstorableEntry,
     Written,
 )
+from jobmaster.ports.signals import MaintenanceSignals
 from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ outcomes
@@ -579,6 +580,9 @@ class MaintenanceMaster(Protocol):
 
     @property
     def queries(self) -> ListBuckets: ...
+
+    @property
+    def signals(self) -> MaintenanceSignals: ...
 
 
 class ConnectorMaster(Protocol):

@@ -263,6 +263,7 @@ class RecordKind(StrEnum):
     PUT_OFF = "put_off"
     LOCKS = "locks"
     SCHEDULE_FIRES = "schedule_fires"
+    SIGNALS = "signals"
 
 
 class UnservedHandler(NamedTuple):

@@ -18,6 +18,10 @@ class JobEvent(StrEnum):
 
     HOLD = "hold"
     """Producer, flush, spill: first row, not in a bucket."""
+    AWAIT_SIGNAL = "await_signal"
+    """Producer: first row, waiting for a signal before its first run."""
+    SIGNAL = "signal"
+    """The signal came, or its time-out is over and the job runs without it."""
     ASSIGN_NEW = "assign_new"
     """Producer at level master, due now: first row, already in a bucket."""
     ONBOARD = "onboard"
@@ -52,6 +56,8 @@ _OWNED = (None, S.ASSIGNED, S.PROCESSING)
 
 TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     (None, JobEvent.HOLD): S.HELD,
+    (None, JobEvent.AWAIT_SIGNAL): S.WAITING,
+    (S.WAITING, JobEvent.SIGNAL): S.HELD,
     (None, JobEvent.ASSIGN_NEW): S.ASSIGNED,
     (S.HELD, JobEvent.ONBOARD): S.ASSIGNED,
     (None, JobEvent.CANCEL): S.CANCELLED,

@@ -7,13 +7,17 @@ from typing import Self
 PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
-    "schedules",
+    *("schedules", "signals"),
 )
 """Attributes of the master whose methods are calls of the master."""
 
 
 class MasterParts:
     """Answers each part of the master itself: ``fake.outcomes is fake``."""
+
+    @property
+    def signals(self) -> Self:
+        return self
 
     @property
     def intake(self) -> Self:

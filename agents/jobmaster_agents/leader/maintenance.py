@@ -17,6 +17,10 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 _ROUNDS_MAX = 20
 _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
+_SENT_SIGNALS_DAYS = 1
+"""How long a signal that is sent again under its id delivers nothing new."""
+_SENDER_GONE_SECONDS = 10.0
+"""Age from which the leader delivers the rest of a signal: its sender has not come back for the next portion."""
 _FREE_LOCKS_DAYS = 7
 """Retention of the rows of locks that no program holds."""
 
@@ -55,6 +59,7 @@ class ClusterMaintenance:
             MaintenanceTask("tombstones", 30.0, self.forget_buckets),
             MaintenanceTask("expiry", 30.0, self.expire_jobs),
             MaintenanceTask(LATE_JOBS, 60.0, self.reassign_late),
+            MaintenanceTask("signals", 5.0, self.end_waits),
             MaintenanceTask("resurrected", 60.0, self.resurrected.adopt),
             MaintenanceTask("retention", 3600.0, self.forget_leftovers),
         ]
@@ -93,6 +98,24 @@ class ClusterMaintenance:
         if total := await self._rounds(self._master.maintenance.expire_unconfirmed):
             self._telemetry.jobs_unconfirmed += total
             self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
+
+    async def end_waits(self) -> None:
+        """End or start jobs whose signal has not come in time; finish signals whose senders have died; end what was kept."""
+        signals, limit = self._master.signals, self._settings.thresholds.transfer_batch
+        expired = started = 0
+        for _ in range(_ROUNDS_MAX):
+            ended = await signals.expire_waits(limit)
+            expired += ended.expired
+            started += ended.started
+            if ended.expired + ended.started < limit:
+                break
+        if expired or started:
+            self._telemetry.jobs_expired += expired
+            self._log.info(Event.SIGNALS_MISSED, {"expired": expired, "started": started})
+        for _ in range(_ROUNDS_MAX):
+            if not await signals.finish_sent(_SENDER_GONE_SECONDS):
+                break
+        await self._rounds(signals.end_kept)
 
     async def reassign_late(self) -> None:
         """Give jobs that run longer than their ``complete_time`` to another agent. (The leader's tick finds them.)"""
@@ -137,6 +160,7 @@ class ClusterMaintenance:
             RecordKind.SCHEDULE_FIRES: keep.schedule_fires_days,
             RecordKind.PUT_OFF: _VOID_LINES_DAYS,
             RecordKind.LOCKS: _FREE_LOCKS_DAYS,
+            RecordKind.SIGNALS: _SENT_SIGNALS_DAYS,
         }
         forgotten: dict[str, int] = {}
         more = False

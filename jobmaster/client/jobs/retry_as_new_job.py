@@ -11,6 +11,7 @@ from typing import Any
 
 from jobmaster.client.options import SubmitOptions
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.signals.wait import wait_of
 from jobmaster.client.submitter import StoredArguments
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import JobState
@@ -83,6 +84,8 @@ def _options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
         options["max_attempts"] = headers.max_attempts
     if headers.at_most_once:
         options["delivery"] = "at_most_once"
+    if (wait_for := wait_of(headers)) is not None:
+        options["wait_for"] = wait_for
     options["metadata"] = headers.metadata
     options.update(given)
     if isinstance(metadata := options["metadata"], Mapping):  # anything else is refused by the submit

@@ -28,3 +28,6 @@ TOO_SLOW = encode_error(
     )
 )
 EXPIRED = encode_error(ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired"))
+NO_SIGNAL = encode_error(
+    ErrorInfo(type="NoSignal", message="the signal that the job waited for has not come in time", reason="no_signal")
+)

@@ -15,7 +15,9 @@ from jobmaster.client.jobs.job_refs import JobRef
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.signals.wait import waits
 from jobmaster.client.transactions import ClusterTransaction
+from jobmaster.codec import decode_headers
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import JobMasterError, WaitTimeout
@@ -25,6 +27,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.agent import GivenByTest, MemoryAgent, Run, current_run
 from jobmaster.testing.memory.master import MemoryMaster
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
+from jobmaster.testing.memory.signals import MemorySignals
 from jobmaster.testing.memory.store import MemoryStore
 
 ATTEMPTS_MAX = 10_000
@@ -214,8 +217,9 @@ class _MemoryTransaction(ClusterTransaction):
                 del rows.uncommitted[self._key][self._before :]
             if self._outermost:
                 new = rows.uncommitted.pop(self._key)
+                signals = MemorySignals(rows)
                 for job in new:
-                    rows.insert(job)
+                    (signals.insert if waits(decode_headers(job.headers)) else rows.insert)(job)
         await self._jobs.run_submitted([job.id for job in new])
 
 

@@ -21,6 +21,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.schedules import MemorySchedules
+from jobmaster.testing.memory.signals import MemorySignals
 
 
 class MemoryMaster:
@@ -34,6 +35,7 @@ class MemoryMaster:
         self._rows = rows
         self._handlers = handlers
         self.schedules = MemorySchedules(rows, handlers)
+        self.signals = MemorySignals(rows)
 
     @property
     def intake(self) -> MemoryMaster:

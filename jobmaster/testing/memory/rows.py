@@ -10,14 +10,15 @@ from typing import NamedTuple
 import msgspec
 
 from jobmaster.clock import SystemClock, new_id
-from jobmaster.codec import decode_error, decode_headers
+from jobmaster.codec import decode_error, decode_headers, encode_error
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, JobState, NewJob, Priority
+from jobmaster.model.job import AttemptOutcome, Entry, ErrorInfo, FinalRow, HoldRow, JobState, NewJob, Priority
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.model.schedule import Fire, ScheduleRow
+from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.locks import MemoryLocks
 
@@ -25,6 +26,9 @@ EPOCH = 1
 """Epoch of every bucket: no bucket changes its owner."""
 _OUTCOME_OF = {"timeout": AttemptOutcome.TIMED_OUT, "snoozed": AttemptOutcome.SNOOZED}
 """Reason of an error -> outcome of its attempt."""
+_NO_SIGNAL = encode_error(
+    ErrorInfo(type="NoSignal", message="the signal that the job waited for has not come in time", reason="no_signal")
+)
 _WAITS = frozenset({JobState.SAVE_PENDING, JobState.HELD, JobState.ASSIGNED})
 
 
@@ -93,6 +97,8 @@ class MemoryJob:
         """What its handler raised last."""
         self.unconfirmed: Unconfirmed | None = None
         """WAITING: what follows when no confirmation comes."""
+        self._signal_until_us: int | None = None
+        """WAITING for a signal: the end of the wait."""
 
     @property
     def state(self) -> JobState:
@@ -156,8 +162,40 @@ class MemoryJob:
             self.cancel_requested = True
         return self.state
 
+    def await_signal(self) -> None:
+        """It waits for the signal of its headers before its first run."""
+        headers = decode_headers(self.entry.headers)
+        assert headers.signal is not None, "a job that waits for a signal names it"
+        ends = [headers.expires_us] if headers.expires_us is not None else []
+        if headers.signal.seconds is not None:
+            ends.append(self._clock.wall_us() + int(headers.signal.seconds * 1e6))
+        self._signal_until_us = min(ends, default=None)
+        self.state = JobState.WAITING
+
+    @property
+    def signal_key(self) -> str | None:
+        """The key of the signal that it waits for; ``None``: it waits for none."""
+        if self.state is not JobState.WAITING or self.unconfirmed is not None:
+            return None
+        signal = decode_headers(self.entry.headers).signal
+        return None if signal is None else signal.key
+
+    def _lapse_signal(self, until_us: int) -> None:
+        """The signal has not come in time: it ends, or runs without it."""
+        ends_us = self._signal_until_us
+        if ends_us is None or ends_us > until_us or self.signal_key is None:
+            return
+        headers, self._signal_until_us = decode_headers(self.entry.headers), None
+        if headers.signal is not None and headers.signal.run and headers.expires_us != ends_us:
+            self.entry = msgspec.structs.replace(self.entry, due_us=max(self.entry.due_us, ends_us))
+            self.state = JobState.HELD
+        else:
+            self.error = _NO_SIGNAL
+            self.state = JobState.EXPIRED
+
     def lapse(self, until_us: int) -> None:
-        """A run that was not confirmed in time has failed."""
+        """A run that was not confirmed in time has failed; a wait for a signal is over."""
+        self._lapse_signal(until_us)
         lapsed = self.unconfirmed
         if self.state is not JobState.WAITING or lapsed is None or lapsed.until_us > until_us:
             return
@@ -225,6 +263,10 @@ class MemoryRows:
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
         self.locks = MemoryLocks(self.clock)
+        self.signals: dict[bytes, tuple[OutgoingSignal, SignalStep]] = {}
+        """By id: those that reached a job or were kept, and their answers."""
+        self.kept_signals: dict[bytes, KeptSignal] = {}
+        """By id, the oldest first."""
         self.schedules: dict[str, ScheduleRow] = {}
         """By name: those of the API, and those of the code that were changed."""
         self.fires: dict[str, list[Fire]] = {}

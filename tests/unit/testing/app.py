@@ -77,3 +77,11 @@ async def sign_up(address: str, *, reminder: timedelta | None = None) -> None:
 
 
 undeclared = Handlers()
+
+
+@handlers.job(max_attempts=2)
+async def ship(ctx: JobContext, order: int) -> object:
+    """Waits for its payment before it runs."""
+    if ctx.signal is not None and ctx.signal.payload == "again" and ctx.attempt == 1:
+        raise Retry(after=1)
+    return [order, None if ctx.signal is None else ctx.signal.payload]

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
-from jobmaster.ports import Reassigned, RecordKind, ReplyStatus, Swept
+from jobmaster.ports import EndedWaits, Reassigned, RecordKind, ReplyStatus, Swept
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -42,6 +42,7 @@ class Master(MasterParts):
         self.orphans = 0
         self.expired = 0
         self.late = 0
+        self.waits = self.unfinished = self.kept = 0
         self.calls = 0
         self.age = 130.0
         """Of every tombstone, in seconds."""
@@ -53,6 +54,21 @@ class Master(MasterParts):
         )  # fmt: skip
         self.ledger[bucket.id] = bucket
         return bucket
+
+    async def expire_waits(self, limit: int) -> EndedWaits:
+        self.calls += 1
+        ended = min(limit, self.waits)
+        self.waits -= ended
+        return EndedWaits(ended, 0)
+
+    async def finish_sent(self, age_seconds: float) -> bool:
+        self.unfinished -= 1
+        return self.unfinished >= 0
+
+    async def end_kept(self, limit: int) -> int:
+        ended = min(limit, self.kept)
+        self.kept -= ended
+        return ended
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         assert max_rescues == 3

@@ -1,0 +1,1 @@
+"""Signals: what a job waits for, and what sends it."""

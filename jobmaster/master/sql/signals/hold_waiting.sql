@@ -1,0 +1,15 @@
+-- hold_waiting: first rows of jobs that wait for a signal, token 1, in no bucket; HELD when a kept signal was there
+-- in: $1 uuid[] ids
+-- in: $2 smallint[] priorities
+-- in: $3 text[] lanes
+-- in: $4 text[] handlers
+-- in: $5 bytea[] args (JSON objects)
+-- in: $6 bytea[] headers (JSON objects with the key of the signal)
+-- in: $7 bigint[] due times in microseconds since 1970, 0 = at once
+-- out: accepted uuid[]
+-- move: none -> WAITING|HELD
+-- fence: the primary key: an id that has a row is left alone and not in accepted. The lock of the key, shared until the commit: a
+--        sender waits for it and then sees the row, or this statement sees the signal that the sender has kept. A kept signal for one job is
+--        taken by a compare-and-set.
+-- index: job_pkey, as the arbiter; signal_kept
+SELECT @schema.hold_waiting($1::uuid[], $2::smallint[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bigint[]) AS accepted

@@ -1,0 +1,16 @@
+-- send: a signal, or the next portion of one, to the jobs that wait for its key
+-- in: $1 uuid the signal
+-- in: $2 text key
+-- in: $3 bytea payload (JSON)
+-- in: $4 text recipients, all or one
+-- in: $5 double precision seconds to keep it, 0 = not
+-- in: $6 integer most signals that are kept
+-- in: $7 text the actor
+-- in: $8 integer most jobs of one portion
+-- out: status text, delivered bigint, finished boolean (false: send the same again), kept_until timestamptz
+-- move: WAITING -> HELD
+-- fence: the lock of the key, held alone until the commit, so the signals of a key have an order, and each job gets one. Jobs are read
+--        after the lock by a statement of its own, in id order, FOR UPDATE: a cancel or a time-out that came first has made the
+--        row another one. The token stays: a waiting row is the assignment of no bucket. The signal's row answers a repeat.
+-- index: job_signal for the jobs, job_pkey with bounds for the update; signal_pkey
+SELECT * FROM send_signal($1::uuid, $2::text, $3::bytea, $4::text, $5::double precision, $6::integer, $7::text, $8::integer)
