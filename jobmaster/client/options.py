@@ -151,21 +151,8 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         received=None if wait_for is None else wait_for.received,
     )
     _check_limits(headers)
-    if wait_for is not None and get("durability") not in (None, Durability.MASTER):
-        raise InputError(
-            f"'durability' is {get('durability')!r}, and a job that waits for a signal waits in the master",
-            hint="leave it out: the level is 'master' then",
-        )
-    data = encode_headers(headers)
-    if headers.received is not None:  # the payload had a limit of its own when it was sent
-        size = len(encode_headers(msgspec.structs.replace(headers, received=None)))
-    else:
-        size = len(data)
-    if size > limits.headers_bytes:
-        raise InputError(
-            f"tags, metadata and options have {size} bytes together, the limit is {limits.headers_bytes}",
-            hint="put large data into the arguments or a store of its own",
-        )
+    _check_wait(headers, get("durability"))
+    data = _encoded(headers, limits)
     return CheckedOptions(
         due_us=due_us,
         headers=data,
@@ -182,6 +169,26 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         notify=_flag(get("notify"), "notify"),
         waits=headers.signal is not None and headers.received is None,
     )
+
+
+def _check_wait(headers: Headers, durability: object) -> None:
+    if headers.signal is not None and durability not in (None, Durability.MASTER):
+        raise InputError(
+            f"'durability' is {durability!r}, and a job that waits for a signal waits in the master",
+            hint="leave it out: the level is 'master' then",
+        )
+
+
+def _encoded(headers: Headers, limits: Limits) -> bytes:
+    """The headers, checked for size. The payload of a signal had a limit of its own when it was sent."""
+    data = encode_headers(headers)
+    own = data if headers.received is None else encode_headers(msgspec.structs.replace(headers, received=None))
+    if len(own) > limits.headers_bytes:
+        raise InputError(
+            f"tags, metadata and options have {len(own)} bytes together, the limit is {limits.headers_bytes}",
+            hint="put large data into the arguments or a store of its own",
+        )
+    return data
 
 
 def check_slow_run(

@@ -80,6 +80,10 @@ class Signals:
             0.0 if keep_for is None else positive_seconds(keep_for, "'keep_for'"),
         )
         actor = check_name(actor, "'actor'", ACTOR_CHARS_MAX)
+        return await self._send(outgoing, actor)
+
+    async def _send(self, outgoing: OutgoingSignal, actor: str) -> SignalSent:
+        """All portions of a signal."""
         try:
             step = await _once_more(lambda: self._master.send(outgoing, actor))
             repeated = step.status is SignalStatus.REPEATED

@@ -14,7 +14,11 @@ LATER = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
 async def test_a_job_waits_in_the_master_and_is_started_by_its_signal(client: ClientFixture) -> None:
     cluster = client.cluster
     receipt = await cluster.submit(resize, ARGS, wait_for=signal("order:17", timeout=timedelta(hours=1)))
-    assert (receipt.level, receipt.bucket_id, await receipt.state()) == (Durability.MASTER, None, JobState.WAITING)
+    assert (receipt.level, receipt.bucket_id, await cluster.state(receipt)) == (
+        Durability.MASTER,
+        None,
+        JobState.WAITING,
+    )
     assert await client.agent.work_off() == 0
     sent = await cluster.signals.send("order:17", {"paid": True})
     assert (sent.delivered, sent.key) == (1, "order:17")
@@ -42,7 +46,7 @@ async def test_a_wait_joins_the_transaction_of_its_caller(client: ClientFixture)
     async with cluster.transaction(connection) as tx:
         receipt = await tx.submit(resize, ARGS, wait_for=signal("k"))
         assert await cluster.signals.waiting() == []
-    assert await receipt.state() is JobState.WAITING
+    assert await cluster.state(receipt) is JobState.WAITING
     transaction = connection.transaction()
     await transaction.start()
     gone = await cluster.submit(resize, ARGS, wait_for=signal("k"), connection=connection)
