@@ -43,6 +43,11 @@ async def hurried(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "hurried")
 
 
+@handlers.job(name="hurried_work", accept_time=0.5, timeout=60)
+async def hurried_work() -> None:
+    await asyncio.sleep(0.2)
+
+
 @handlers.job(name="stoppable", timeout=300, complete_time=1.5, cancel_slow=True)
 async def stoppable(ctx: JobContext, path: str) -> str:
     if ctx.token > 2:
