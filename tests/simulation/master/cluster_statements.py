@@ -9,6 +9,7 @@ from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
+from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
@@ -18,7 +19,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, ScheduleStatements):
+class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, ScheduleStatements, SignalStatements):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members

@@ -325,7 +325,7 @@ class JobStatements(StatementsBase):
         row = self.tables.jobs.get(job_id)
         if row is None or row.state in FINAL:
             return []
-        if row.state == "HELD":
+        if row.state in ("HELD", "WAITING"):
             row = row._replace(state="CANCELLED", changed_us=self.now_us())
         self._put(row._replace(cancel_requested=True, expires_us=None))
         return [Record(state=row.state)]

@@ -38,7 +38,14 @@ class MasterServer(Server):
     def snapshot(self) -> Snapshot:
         """What a statement that begins now sees without locks."""
         tables = self.statements.tables
-        return Snapshot(dict(tables.buckets), dict(tables.agents), dict(tables.schedules), dict(tables.fires))
+        return Snapshot(
+            dict(tables.buckets),
+            dict(tables.agents),
+            dict(tables.schedules),
+            dict(tables.fires),
+            dict(tables.signals),
+            dict(tables.waiting),
+        )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:
         """One statement, all at once."""

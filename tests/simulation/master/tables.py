@@ -96,6 +96,20 @@ class LockRow(NamedTuple):
     expires_us: int
 
 
+class SignalRow(NamedTuple):
+    """One row of ``signal``."""
+
+    id: bytes
+    key: str
+    recipients: str
+    payload: bytes
+    actor: str
+    sent_us: int
+    delivered: int
+    finished: bool
+    kept_until_us: int | None
+
+
 class ScheduleRow(NamedTuple):
     """One row of ``schedule``."""
 
@@ -170,6 +184,9 @@ class Tables:
         """The sequence."""
         self.once: dict[tuple[str, str], tuple[int, str]] = {}
         """Done actions: number and label of the holder."""
+        self.signals: dict[bytes, SignalRow] = {}
+        self.waiting: dict[bytes, str] = {}
+        """Jobs that wait for a signal, as the index holds them, and the key; a cancel leaves its entry behind."""
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.stores: dict[str, bytes] = {}
@@ -199,6 +216,8 @@ class Snapshot(NamedTuple):
     agents: dict[bytes, AgentRow]
     schedules: Mapping[str, ScheduleRow] = MappingProxyType({})
     fires: Mapping[tuple[str, int], FireRow] = MappingProxyType({})
+    signals: Mapping[bytes, SignalRow] = MappingProxyType({})
+    waiting: Mapping[bytes, str] = MappingProxyType({})
 
 
 class Record(dict[str, Any]):
