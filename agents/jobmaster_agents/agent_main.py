@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -23,6 +24,9 @@ from jobmaster_agents.launch.shared_deadline import Deadline, disarm_kernel_time
 RunAgent = Callable[[ChildConfig], Coroutine[object, object, int]]
 STACKS_SIGNAL = signal.SIGUSR2
 """Writes the stacks of all threads to standard error, also while the event loop is blocked."""
+_GC_THRESHOLDS = (100_000, 20, 20)
+"""Of the start. It makes objects that live as long as the process, and each collection would look at all of them again: a
+quarter of the processor time of a start. ``run_agent`` sets the thresholds for jobs."""
 
 
 def run_child(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
@@ -35,6 +39,7 @@ def run_child(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
     control_fd, deadline_fd = (int(argument) for argument in arguments)
     for fd in (control_fd, deadline_fd):
         os.set_inheritable(fd, False)  # a worker process that held the pipe would hide the supervisor's death
+    gc.set_threshold(*_GC_THRESHOLDS)
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
     order = read_order(control_fd)
     sys.path[:0] = [path for path in order.sys_path if path not in sys.path]

@@ -7,18 +7,20 @@ code 0: the agent is certified, or needs no certificate.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from jobmaster.model.errors import JobMasterError
-from jobmaster.wiring import open_master
-from jobmaster_agents.launch.launch_order import CertificateRequest
+if TYPE_CHECKING:
+    from jobmaster_agents.launch.launch_order import CertificateRequest
 
 
 async def certify(order: CertificateRequest, report: Callable[[str], object]) -> int:
     """Write the certificate. Returns 0 when it is written or not needed, and the exit code of the error otherwise."""
+    from jobmaster.model.errors import JobMasterError
+    from jobmaster.wiring import open_master
+
     try:
         master = await open_master(order.settings, application_name="jobmaster-certificate")
         try:
@@ -31,7 +33,18 @@ async def certify(order: CertificateRequest, report: Callable[[str], object]) ->
     return 0
 
 
+def main() -> int:
+    """Entry of the program."""
+    gc.disable()  # the process lives for a moment; most of its objects are imported modules
+    import msgspec
+
+    from jobmaster_agents.launch.launch_order import CertificateRequest
+
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateRequest)
+    code = asyncio.run(certify(order, sys.stderr.write))
+    gc.freeze()  # nor is anything collected at the end of the interpreter
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(
-        asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateRequest), sys.stderr.write))
-    )
+    sys.exit(main())
