@@ -51,8 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 _GC_THRESHOLDS = (100_000, 20, 20)
-"""Imports make 70,000 objects that live as long as the process. At the default thresholds the collector looks at them again and
-again, for a quarter of the processor time of a short command."""
+"""Imports make 70,000 objects that live as long as the process. At the default thresholds the collector looks at them again
+and again, for a quarter of the processor time of a short command."""
 
 
 class LazyGroup(click.Group):
