@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from jobmaster.client.signals.wait import WaitFor, signal
     from jobmaster.client.sync import SyncCluster, SyncReceipt
     from jobmaster.client.transactions import ClusterTransaction
+    from jobmaster.client.workflows.definition import (
+        Flow,
+        Step,
+        StepOptions,
+        branch,
+        chain,
+        group,
+        previous,
+        result_of,
+        step,
+    )
+    from jobmaster.client.workflows.sync import SyncWorkflows
+    from jobmaster.client.workflows.workflows import Workflows
     from jobmaster.clock import new_job_id
     from jobmaster.handlers import (
         Call,
@@ -73,6 +86,7 @@ if TYPE_CHECKING:
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
     from jobmaster.model.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
+    from jobmaster.model.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -103,6 +117,7 @@ __all__ = [
     "Fail",
     "FireOutcome",
     "FireView",
+    "Flow",
     "Handlers",
     "InputError",
     "InvalidArguments",
@@ -138,6 +153,7 @@ __all__ = [
     "Recipients",
     "Refused",
     "Retry",
+    "RunsOn",
     "ScheduleOptions",
     "ScheduleState",
     "ScheduleView",
@@ -146,6 +162,10 @@ __all__ = [
     "SignalSent",
     "Signals",
     "Snooze",
+    "Step",
+    "StepOptions",
+    "StepState",
+    "StepView",
     "StoreRefused",
     "SubmitOptions",
     "SyncCluster",
@@ -153,6 +173,7 @@ __all__ = [
     "SyncReceipt",
     "SyncSchedules",
     "SyncSignals",
+    "SyncWorkflows",
     "Unavailable",
     "UnknownHandler",
     "UnknownLane",
@@ -161,13 +182,22 @@ __all__ = [
     "WaitFor",
     "WaitTimeout",
     "WaitingJobs",
+    "WorkflowState",
+    "WorkflowView",
+    "Workflows",
     "__version__",
+    "branch",
     "call",
+    "chain",
     "connect",
     "connect_sync",
     "current_job",
+    "group",
     "new_job_id",
+    "previous",
+    "result_of",
     "signal",
+    "step",
 ]
 
 _MODULE_OF = {
@@ -194,6 +224,7 @@ _MODULE_OF = {
     "Fail": "jobmaster.handlers",
     "FireOutcome": "jobmaster.model.schedule",
     "FireView": "jobmaster.model.schedule_view",
+    "Flow": "jobmaster.client.workflows.definition",
     "Handlers": "jobmaster.handlers",
     "InputError": "jobmaster.model.errors",
     "InvalidArguments": "jobmaster.model.errors",
@@ -229,6 +260,7 @@ _MODULE_OF = {
     "Recipients": "jobmaster.model.signal",
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
+    "RunsOn": "jobmaster.model.workflow",
     "ScheduleOptions": "jobmaster.handlers.schedules",
     "ScheduleState": "jobmaster.model.schedule_view",
     "ScheduleView": "jobmaster.model.schedule_view",
@@ -237,6 +269,10 @@ _MODULE_OF = {
     "SignalSent": "jobmaster.model.signal",
     "Signals": "jobmaster.client.signals.signals",
     "Snooze": "jobmaster.handlers",
+    "Step": "jobmaster.client.workflows.definition",
+    "StepOptions": "jobmaster.client.workflows.definition",
+    "StepState": "jobmaster.model.workflow",
+    "StepView": "jobmaster.model.workflow",
     "StoreRefused": "jobmaster.model.errors",
     "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",
@@ -244,6 +280,7 @@ _MODULE_OF = {
     "SyncReceipt": "jobmaster.client.sync",
     "SyncSchedules": "jobmaster.client.schedules.sync",
     "SyncSignals": "jobmaster.client.signals.sync",
+    "SyncWorkflows": "jobmaster.client.workflows.sync",
     "Unavailable": "jobmaster.model.errors",
     "UnknownHandler": "jobmaster.model.errors",
     "UnknownLane": "jobmaster.model.errors",
@@ -252,12 +289,21 @@ _MODULE_OF = {
     "WaitFor": "jobmaster.client.signals.wait",
     "WaitTimeout": "jobmaster.model.errors",
     "WaitingJobs": "jobmaster.model.signal",
+    "WorkflowState": "jobmaster.model.workflow",
+    "WorkflowView": "jobmaster.model.workflow",
+    "Workflows": "jobmaster.client.workflows.workflows",
+    "branch": "jobmaster.client.workflows.definition",
     "call": "jobmaster.handlers",
+    "chain": "jobmaster.client.workflows.definition",
     "connect": "jobmaster.wiring",
     "connect_sync": "jobmaster.wiring",
     "current_job": "jobmaster.handlers",
+    "group": "jobmaster.client.workflows.definition",
     "new_job_id": "jobmaster.clock",
+    "previous": "jobmaster.client.workflows.definition",
+    "result_of": "jobmaster.client.workflows.definition",
     "signal": "jobmaster.client.signals.wait",
+    "step": "jobmaster.client.workflows.definition",
 }
 
 

@@ -44,6 +44,7 @@ from jobmaster.client.store_handle import StoreHandle
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
 from jobmaster.client.transactions import ClusterTransaction
+from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Call, Handlers, check_name
 from jobmaster.handlers.call import parts
@@ -109,6 +110,8 @@ class Cluster:
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
         self.signals = Signals(master.signals, settings.limits, self._refuse_closed)
         """Signals: ``await cluster.signals.send("order:17", {"paid": True})``; see ``Signals``."""
+        self.workflows = Workflows(self, master.workflows, self._submit_checks, self._clock, settings.limits.args_bytes)
+        """Steps that run after one another: ``await cluster.workflows.start("order", chain(...))``; see ``Workflows``."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None

@@ -92,6 +92,19 @@ class SubmitChecks:
                     )
         return data
 
+    def encode_template(self, resolved: ResolvedHandler, args: Mapping[str, object], later: frozenset[str]) -> bytes:
+        """Encoded arguments of which ``later`` get their values when the job is made; their names are checked now."""
+        handler = resolved.handler
+        if handler is not None:
+            handler.check_names(args)
+            if handler.models:
+                plain = handler.plain({name: value for name, value in args.items() if name not in later})
+                args = {name: value if name in later else plain[name] for name, value in args.items()}
+        data = encode_args(args)
+        if len(data) > self._args_max:
+            raise self._too_large(resolved, data)
+        return data
+
     def _checked_again(self, resolved: ResolvedHandler, args: StoredArguments) -> bytes:
         """Encoded arguments of an earlier job, checked against what holds now."""
         data = bytes(args)

@@ -42,6 +42,7 @@ from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.client.schedules.sync import SyncSchedules
 from jobmaster.client.signals.sync import SyncSignals
+from jobmaster.client.workflows.sync import SyncWorkflows
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
@@ -152,6 +153,8 @@ class SyncCluster:
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self.signals = SyncSignals(self)
         """Signals: ``cluster.signals.send("order:17", {"paid": True})``; see ``SyncSignals``."""
+        self.workflows = SyncWorkflows(self)
+        """Steps that run after one another: ``cluster.workflows.start("order", chain(...))``; see ``SyncWorkflows``."""
         self._pid: int | None = None
         """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()

@@ -218,6 +218,12 @@ class Handler:
         except _BAD_INPUT as error:
             raise self._misfit(args, error) from None
 
+    def check_names(self, args: Mapping[str, object]) -> None:
+        """The names of arguments alone, whose values are not all known yet; ``InvalidArguments`` as ``check``."""
+        known = self._signature.parameters
+        if any(name not in known for name in args) or any(name not in args for name in self._signature.required):
+            raise self._misfit(msgspec.json.encode(dict.fromkeys(args)), ValueError("the names do not fit"))
+
     def _misfit(self, args: bytes, error: Exception) -> InvalidArguments:
         """Every missing and unknown name at once; otherwise the first value that does not fit."""
         known = self._signature.parameters

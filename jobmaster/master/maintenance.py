@@ -17,6 +17,7 @@ _FORGET = {
     RecordKind.LOCKS: "maintenance/forget_locks",
     RecordKind.SCHEDULE_FIRES: "maintenance/forget_schedule_fires",
     RecordKind.SIGNALS: "maintenance/forget_signals",
+    RecordKind.WORKFLOWS: "maintenance/forget_workflows",
 }
 
 

@@ -22,6 +22,7 @@ from jobmaster.master.schema.migrate import check_schema
 from jobmaster.master.signals import Signals
 from jobmaster.master.stores import Stores
 from jobmaster.master.unserved_jobs import UnservedJobs
+from jobmaster.master.workflows import Workflows
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
@@ -65,6 +66,7 @@ class Master:
         self.stores = Stores(control)
         self.locks = Locks(control)
         self.signals = Signals(data, schema)
+        self.workflows = Workflows(data)
 
     @classmethod
     async def connect(

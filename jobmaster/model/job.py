@@ -179,6 +179,9 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The signal that it waits for before its first run, or has waited for."""
     received: SignalReceived | None = None
     """The signal that it has received."""
+    workflow: tuple[str, int] | None = None
+    """Id of the workflow and number of the step that it is the job of. (Triggers of the master search the JSON for these
+    bytes.)"""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is

@@ -21,6 +21,7 @@ from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports.workflows import WorkflowsPort
 from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ the master
@@ -248,6 +249,7 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def signals(self) -> ClientSignals: ...
+    def workflows(self) -> WorkflowsPort: ...
 
 
 # ------------------------------------------------------------ agent stores

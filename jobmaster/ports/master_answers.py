@@ -264,6 +264,7 @@ class RecordKind(StrEnum):
     LOCKS = "locks"
     SCHEDULE_FIRES = "schedule_fires"
     SIGNALS = "signals"
+    WORKFLOWS = "workflows"
 
 
 class UnservedHandler(NamedTuple):

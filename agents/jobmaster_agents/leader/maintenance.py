@@ -23,6 +23,8 @@ _SENDER_GONE_SECONDS = 10.0
 """Age from which the leader delivers the rest of a signal: its sender has not come back for the next portion."""
 _FREE_LOCKS_DAYS = 7
 """Retention of the rows of locks that no program holds."""
+_ENDED_WORKFLOWS_DAYS = 30
+"""Retention of workflows that have ended. Their jobs have that of jobs."""
 
 
 class ClusterMaintenance:
@@ -161,6 +163,7 @@ class ClusterMaintenance:
             RecordKind.PUT_OFF: _VOID_LINES_DAYS,
             RecordKind.LOCKS: _FREE_LOCKS_DAYS,
             RecordKind.SIGNALS: _SENT_SIGNALS_DAYS,
+            RecordKind.WORKFLOWS: _ENDED_WORKFLOWS_DAYS,
         }
         forgotten: dict[str, int] = {}
         more = False

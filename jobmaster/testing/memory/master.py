@@ -22,6 +22,7 @@ from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.schedules import MemorySchedules
 from jobmaster.testing.memory.signals import MemorySignals
+from jobmaster.testing.memory.workflows import MemoryWorkflows
 
 
 class MemoryMaster:
@@ -36,6 +37,7 @@ class MemoryMaster:
         self._handlers = handlers
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
+        self.workflows = MemoryWorkflows()
 
     @property
     def intake(self) -> MemoryMaster:

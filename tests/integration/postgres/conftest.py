@@ -23,6 +23,7 @@ _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
     "store_loss", "idempotency", "put_off", "bucket_request", "pause",
     "named_lock", "once_action", "schedule", "schedule_fire", "signal",
+    "workflow",
 )  # fmt: skip
 
 

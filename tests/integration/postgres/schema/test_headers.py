@@ -20,6 +20,7 @@ _REPORTS = "reports/"
 _OF_JOBS = (
     "changes/", "intake/", "jobs/", "leadership/", "maintenance/", "onboarding/", "outcomes/", "requests/", "rescue/",
     "schedules/", "signals/", "unserved/",
+    "workflows/",
 )  # fmt: skip
 """Folders of statements that move jobs, if they move anything."""
 _TYPES = {

@@ -1,0 +1,1 @@
+"""Workflows: their definition, their start, and what a person does with them."""

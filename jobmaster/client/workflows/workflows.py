@@ -1,0 +1,193 @@
+"""``cluster.workflows``: start workflows, follow them, and what a person does to them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+
+from jobmaster.client.submitter import SubmitChecks
+from jobmaster.client.workflows.compiled import Compiler
+from jobmaster.client.workflows.definition import Flow, as_flow
+from jobmaster.clock import Clock, new_id
+from jobmaster.handlers import Call, check_name
+from jobmaster.model import ids
+from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
+from jobmaster.model.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
+from jobmaster.ports.workflows import WorkflowsPort
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+
+LISTED_MAX = 1000
+_INDEX_BYTES = 4
+"""Last bytes of an id, which number the jobs of a workflow."""
+_LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.005, 1.0
+_LOOK_SHARE = 0.1
+"""Of the time that a wait has taken: how soon it looks again."""
+
+WorkflowRef = UUID | str | bytes | WorkflowView
+"""A workflow by its id, or as it was read."""
+
+
+class Workflows:
+    """The workflows of a cluster. Made by ``Cluster``.
+
+    ::
+
+        flow = chain(step(call(charge, 7), undo=call(refund, 7)), call(ship, 7)).on_failure(call(alert, 7))
+        started = await cluster.workflows.start("order", flow)
+        ended = await cluster.workflows.wait(started, timeout=60)
+    """
+
+    def __init__(
+        self, cluster: Cluster, port: WorkflowsPort, checks: SubmitChecks, clock: Clock, args_bytes: int
+    ) -> None:
+        self._cluster = cluster
+        self._port = port
+        self._checks = checks
+        self._clock = clock
+        self._args_bytes = args_bytes
+
+    async def start(self, name: str, flow: Flow | Call[Any], *, workflow_id: UUID | None = None) -> UUID:
+        """Check a workflow, store it, and start the steps that wait for no other one: a committed write of the master.
+
+        A step becomes a job when the steps before it have ended, in the transaction that records the last of these ends.
+
+        Args:
+            name: for lists; 1 to 200 printable characters.
+            flow: what runs; see ``step``, ``chain``, ``group`` and ``branch``.
+            workflow_id: an id that ``new_id`` made, to be able to start the same workflow again after ``OutcomeUnknown``.
+
+        Returns:
+            The id of the workflow.
+
+        Raises:
+            InputError: it could never work (a cycle, a missing step, an unknown handler, arguments, options, sizes);
+                nothing was stored.
+            OutcomeUnknown: call it again with the same ``workflow_id``.
+            Unavailable: the master cannot be reached; nothing was stored.
+        """
+        of = (self.new_id() if workflow_id is None else _checked_id(workflow_id)).bytes
+        compiled = await Compiler(as_flow(flow), of, self._checks, self._args_bytes).compile(name)
+        for lane in sorted({step.lane for step in compiled.steps}):
+            await self._cluster._router().check_served(lane)
+        await self._port.start(compiled)
+        return UUID(bytes=of)
+
+    @staticmethod
+    def new_id() -> UUID:
+        """A fresh id for ``start``."""
+        return UUID(bytes=new_id()[:-_INDEX_BYTES] + bytes(_INDEX_BYTES))
+
+    async def get(self, workflow: WorkflowRef) -> WorkflowView:
+        """A workflow with its steps; ``NotFound`` when there is none of this id, or its retention is over."""
+        of = _id_of(workflow)
+        found = await self._port.list(1, ids=[of])
+        if not found:
+            raise NotFound(f"there is no workflow {ids.text(of)}", hint="jobmaster workflow list")
+        return _with_steps(found[0], await self._port.steps(of))
+
+    async def list(
+        self,
+        *,
+        state: WorkflowState | str | Collection[WorkflowState | str] | None = None,
+        name: str | None = None,
+        before: WorkflowRef | None = None,
+        limit: int = 100,
+    ) -> builtins.list[WorkflowView]:
+        """Workflows without their steps, the newest first.
+
+        Args:
+            state, name: only those.
+            before: only those that are older; for the next page.
+            limit: at most 1000.
+        """
+        if not 1 <= limit <= LISTED_MAX:
+            raise InputError(f"'limit' must be 1 to {LISTED_MAX}, not {limit!r}")
+        older = None if before is None else _id_of(before)
+        return await self._port.list(limit, states=_states(state), name=name, before=older)
+
+    async def wait(self, workflow: WorkflowRef, *, timeout: float | None = None) -> WorkflowView:
+        """Wait until the workflow has ended, compensations included; ``WaitTimeout`` after ``timeout`` seconds."""
+        began = self._clock.boottime()
+        while True:
+            view = await self.get(workflow)
+            if view.state.final:
+                return view
+            waited = self._clock.boottime() - began
+            pause = min(max(waited * _LOOK_SHARE, _LOOK_SECONDS), _LOOK_SECONDS_MAX)
+            if timeout is not None:
+                if waited >= timeout:
+                    raise WaitTimeout(f"workflow {view.id} is {view.state.value} after {timeout:g} s; it goes on")
+                pause = min(pause, timeout - waited)
+            await asyncio.sleep(pause)
+
+    async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
+        """Begin no further step, request the cancellation of steps that run, and then undo what was done.
+
+        Raises:
+            Conflict: it has ended, or undoes its steps already.
+            NotFound: there is none of this id.
+        """
+        of = _id_of(workflow)
+        cancelled = await self._port.cancel(of, check_name(actor, "'actor'"))
+        view = await self.get(workflow)
+        if not cancelled and view.state is not WorkflowState.CANCELLING:
+            raise Conflict(f"workflow {view.id} is {view.state.value}", hint="only one that runs can be cancelled")
+        for step in view.steps:
+            if step.state is StepState.STARTED and step.runs_on is not RunsOn.UNDO and step.job is not None:
+                await self._cluster.cancel(step.job, actor=actor)
+        return await self.get(workflow)
+
+    async def retry(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
+        """Resume a workflow that has failed or was cancelled: its failed steps get new jobs, and what has succeeded stays.
+        One whose compensation has failed goes on with that compensation.
+
+        Raises:
+            Conflict: it has not failed, or all of it was undone.
+            NotFound: there is none of this id.
+        """
+        resumed = await self._port.retry(_id_of(workflow), check_name(actor, "'actor'"))
+        view = await self.get(workflow)
+        if not resumed:
+            undone = view.state.final and view.state is not WorkflowState.SUCCEEDED
+            raise Conflict(
+                f"workflow {view.id} is {view.state.value}" + (", and its steps were undone" if undone else ""),
+                hint="start a new one" if undone else "only one that has failed or was cancelled can be retried",
+            )
+        return view
+
+
+def _with_steps(view: WorkflowView, steps: tuple[StepView, ...]) -> WorkflowView:
+    return msgspec.structs.replace(view, steps=steps)
+
+
+def _checked_id(workflow_id: UUID) -> UUID:
+    given = workflow_id.bytes
+    if given[6] >> 4 != 7 or given[-_INDEX_BYTES:] != bytes(_INDEX_BYTES):
+        raise InputError(f"{workflow_id!r} is no id of a workflow", hint="use cluster.workflows.new_id()")
+    return workflow_id
+
+
+def _id_of(workflow: WorkflowRef) -> bytes:
+    if isinstance(workflow, WorkflowView):
+        return workflow.id.bytes
+    try:
+        return bytes(ids.parse(workflow))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"workflow {workflow!r} is not an id: {error}") from None
+
+
+def _states(state: WorkflowState | str | Collection[WorkflowState | str] | None) -> builtins.list[WorkflowState] | None:
+    if state is None:
+        return None
+    try:
+        return [WorkflowState(str(one).upper()) for one in ([state] if isinstance(state, str) else state)]
+    except ValueError as error:
+        valid = ", ".join(one.value for one in WorkflowState)
+        raise InputError(str(error), hint=f"valid are {valid}") from None

@@ -1,0 +1,368 @@
+"""Workflows in the master: the next step exists if and only if the outcome of the step before it stands."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
+from jobmaster.model.ids import Fence, text
+from jobmaster.model.job import FinalRow, Headers
+from jobmaster.model.workflow import NewStep, NewWorkflow, StepState, WorkflowState, WorkflowView
+from jobmaster.ports import RecordKind
+from tests.integration.postgres.fixture import ERROR, LANE, PRIORITY, MasterFixture
+
+
+def workflow_id() -> bytes:
+    return new_id()[:12] + bytes(4)
+
+
+def step(
+    of: bytes, number: int, *parents: int, on: str = "success", args: bytes = b"{}", refs: str = "[]",
+    choice: str | None = None, delay_us: int = 0, kept: bool = True,
+) -> NewStep:  # fmt: skip
+    headers = encode_headers(Headers(workflow=(text(of), number)))
+    return NewStep(
+        number, f"s{number}", on, parents, choice, "handler", PRIORITY, LANE, args, refs, headers, delay_us, kept
+    )
+
+
+async def start(db: MasterFixture, of: bytes, *steps: NewStep, args_bytes: int = 1000) -> None:
+    assert await db.master.workflows.start(NewWorkflow(of, "order", args_bytes, steps))
+
+
+async def read(db: MasterFixture, of: bytes) -> WorkflowView:
+    (found,) = await db.master.workflows.list(1, ids=[of])
+    return found
+
+
+async def states(db: MasterFixture, of: bytes) -> list[StepState]:
+    return [each.state for each in await db.master.workflows.steps(of)]
+
+
+async def job_of(db: MasterFixture, of: bytes, number: int) -> bytes:
+    job = (await db.master.workflows.steps(of))[number - 1].job
+    assert job is not None
+    return job.bytes
+
+
+async def fetched(db: MasterFixture, count: int = 10) -> dict[bytes, Any]:
+    answer = await db.master.onboarding.onboard(db.fence, LANE, PRIORITY, 60.0, count)
+    return {entry.id: entry for entry in answer.entries}
+
+
+def final(fence: Fence, entry: Any, *, result: bytes | None = b"1", state: str = "SUCCEEDED") -> FinalRow:
+    won = state == "SUCCEEDED"
+    return FinalRow(
+        entry.id, state, PRIORITY, LANE, entry.handler, entry.token, fence.bucket_id, fence.epoch, 0, 0, 0, 5, 7,
+        entry.args, entry.headers, result if won else None, None if won else ERROR,
+    )  # fmt: skip
+
+
+async def end(
+    db: MasterFixture, of: bytes, number: int, *, result: bytes | None = b"1", state: str = "SUCCEEDED"
+) -> None:
+    """Onboard the step's job and record its outcome, as an agent does."""
+    job = await job_of(db, of, number)
+    entry = (await fetched(db))[job]
+    written = await db.master.outcomes.record_final([final(db.fence, entry, result=result, state=state)])
+    assert written.accepted == {job}
+
+
+S, F, B, P, R, K = (
+    StepState.SUCCEEDED, StepState.FAILED, StepState.BLOCKED, StepState.PENDING, StepState.STARTED, StepState.SKIPPED
+)  # fmt: skip
+
+
+async def test_the_next_step_is_made_by_the_outcome_and_gets_its_result(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1, args=b'{"a":,"b":2}', refs='[[5,1,["x","0"]]]'))
+    assert await states(db, of) == [R, P]
+    await end(db, of, 1, result=b'{"x":[7,8]}')
+    assert await states(db, of) == [S, R]
+    made = await db.view(await job_of(db, of, 2))
+    assert made.arguments == {"a": 7, "b": 2}
+    await end(db, of, 2)
+    found = await read(db, of)
+    assert (found.state, found.steps_total, found.steps_ended, found.steps_failed) == (WorkflowState.SUCCEEDED, 2, 2, 0)
+    assert found.ended_us is not None
+
+
+async def test_an_outcome_that_is_sent_again_makes_nothing_more(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    entry = (await fetched(db))[await job_of(db, of, 1)]
+    row = final(db.fence, entry)
+    for _ in range(3):
+        await db.master.outcomes.record_final([row])
+    assert await db.sql.fetchval("SELECT count(*) FROM job") == 2
+    assert (await db.master.workflows.steps(of))[1].tries == 1
+
+
+async def test_a_refused_outcome_makes_no_step(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    entry = (await fetched(db))[await job_of(db, of, 1)]
+    written = await db.master.outcomes.record_final([final(db.fence._replace(epoch=9), entry)])
+    assert not written.accepted
+    assert await states(db, of) == [R, P]
+
+
+async def test_an_outcome_that_is_rolled_back_makes_no_step(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    transaction = db.sql.transaction()
+    await transaction.start()
+    await db.sql.execute("UPDATE job SET state = 'SUCCEEDED'")
+    assert await states(db, of) == [R, P], "another session sees nothing before the commit"
+    assert await db.sql.fetchval("SELECT count(*) FROM job") == 2
+    await transaction.rollback()
+    assert await states(db, of) == [R, P]
+    assert await db.sql.fetchval("SELECT count(*) FROM job") == 1
+
+
+async def test_a_copied_outcome_makes_the_next_step(db: MasterFixture) -> None:
+    """A failover may forget the row of a step that runs: its outcome comes by COPY."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    entry = (await fetched(db))[await job_of(db, of, 1)]
+    await db.sql.execute("DELETE FROM job")
+    assert await db.master.outcomes.copy_final([final(db.fence, entry)])
+    assert await states(db, of) == [S, R]
+
+
+async def test_of_parents_that_end_at_once_the_last_one_makes_the_join(db: MasterFixture) -> None:
+    """The lock comes before the look at the other parents: without it, each would miss the end of the other one."""
+    for _ in range(20):
+        of = workflow_id()
+        await start(db, of, step(of, 1), step(of, 2), step(of, 3), step(of, 4, 1, 2, 3))
+        entries = await fetched(db)
+        await asyncio.gather(*(db.master.outcomes.record_final([final(db.fence, entry)]) for entry in entries.values()))
+        assert await states(db, of) == [S, S, S, R]
+        await end(db, of, 4)
+
+
+async def test_a_parent_waits_for_the_lock_of_the_other_one(db: MasterFixture) -> None:
+    """One transaction has ended its step and not committed: the other one waits for it, and then sees its end."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2), step(of, 3, 1, 2))
+    first, second = UUID(bytes=await job_of(db, of, 1)), UUID(bytes=await job_of(db, of, 2))
+    one, two = await db.connect(), await db.connect()
+    update = "UPDATE job SET state = 'EXPIRED' WHERE id = $1 /* end */"
+    transaction = one.transaction()
+    await transaction.start()
+    await one.execute(update, first)
+    await db.after_lock("/* end */", two.execute(update, second), transaction.commit)
+    assert await states(db, of) == [StepState.EXPIRED, StepState.EXPIRED, B]
+    assert (await read(db, of)).state is WorkflowState.FAILED
+    await one.close()
+    await two.close()
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED", "EXPIRED"])
+async def test_a_failed_step_blocks_what_needs_it_and_runs_what_waits_for_a_failure(
+    db: MasterFixture, state: str
+) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 1, 2, 3, on="failure"),
+                step(of, 5, 1, 2, 3, on="end"))  # fmt: skip
+    await end(db, of, 1, state=state)
+    assert await states(db, of) == [StepState(state), B, B, R, R]
+    assert (await read(db, of)).state is WorkflowState.RUNNING
+    entries = await fetched(db)
+    await db.master.outcomes.record_final([final(db.fence, entry) for entry in entries.values()])
+    assert (await read(db, of)).state is WorkflowState.FAILED
+
+
+async def test_a_failure_that_did_not_happen_is_skipped(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1, on="failure"), step(of, 3, 2))
+    await end(db, of, 1)
+    assert await states(db, of) == [S, K, K]
+    assert (await read(db, of)).state is WorkflowState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("result", "taken"), [(b"true", [R, K, K]), (b"false", [K, R, K]), (b'"true"', [K, K, R]), (None, [K, K, R])]
+)
+async def test_a_branch_is_chosen_by_the_result(
+    db: MasterFixture, result: bytes | None, taken: list[StepState]
+) -> None:
+    of = workflow_id()
+
+    def case(values: str, otherwise: str = "false") -> str:
+        return f'{{"step":1,"path":[],"in":[{values}],"else":{otherwise}}}'
+
+    await start(db, of, step(of, 1), step(of, 2, 1, choice=case('"true"')), step(of, 3, 1, choice=case('"false"')),
+                step(of, 4, 1, choice=case('"true","false"', "true")), step(of, 5, 2, 3, 4))  # fmt: skip
+    await end(db, of, 1, result=result)
+    assert await states(db, of) == [S, *taken, P]
+    await end(db, of, 2 + taken.index(R))
+    assert (await states(db, of))[4] is R, "branches that were not taken do not stop what follows them"
+
+
+async def test_compensations_run_in_reverse_order_of_the_ends(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 3), step(of, 5, 1, on="undo"),
+                step(of, 6, 2, on="undo"), step(of, 7, 3, on="undo"))  # fmt: skip
+    await end(db, of, 1)
+    await end(db, of, 2)
+    await end(db, of, 3, state="FAILED")
+    assert await states(db, of) == [S, S, F, B, P, R, P]
+    assert (await read(db, of)).state is WorkflowState.COMPENSATING
+    await end(db, of, 6)
+    assert await states(db, of) == [S, S, F, B, R, S, P]
+    await end(db, of, 5)
+    assert await states(db, of) == [S, S, F, B, S, S, K]
+    assert (await read(db, of)).state is WorkflowState.FAILED
+    assert not await db.master.workflows.retry(of, "me"), "all of it is undone"
+
+
+async def test_after_a_failure_nothing_is_begun_that_would_be_undone(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2), step(of, 3, 2), step(of, 4, 2, on="undo"))
+    entries = await fetched(db)
+    one, two = entries[await job_of(db, of, 1)], entries[await job_of(db, of, 2)]
+    await db.master.outcomes.record_final([final(db.fence, one, state="FAILED")])
+    assert (await read(db, of)).state is WorkflowState.FAILING
+    await db.master.outcomes.record_final([final(db.fence, two)])
+    assert await states(db, of) == [F, S, B, R]
+
+
+async def test_a_failed_compensation_stops_and_is_retried(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(
+        db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 1, on="undo"), step(of, 5, 2, on="undo")
+    )
+    await end(db, of, 1)
+    await end(db, of, 2)
+    await end(db, of, 3, state="FAILED")
+    await end(db, of, 5, state="FAILED")
+    assert await states(db, of) == [S, S, F, B, F]
+    assert (await read(db, of)).state is WorkflowState.FAILED
+    assert await db.master.workflows.retry(of, "me")
+    assert await states(db, of) == [S, S, F, P, R]
+    await end(db, of, 5)
+    await end(db, of, 4)
+    assert await states(db, of) == [S, S, F, S, S]
+    assert (await read(db, of)).state is WorkflowState.FAILED
+
+
+async def test_a_retried_workflow_goes_on_from_the_step_that_failed(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2))
+    await end(db, of, 1)
+    await end(db, of, 2, state="FAILED")
+    failed = await job_of(db, of, 2)
+    assert not (await db.master.workflows.cancel(of, "me"))
+    assert await db.master.workflows.retry(of, "me")
+    assert not await db.master.workflows.retry(of, "me")
+    assert await states(db, of) == [S, R, P]
+    assert await job_of(db, of, 2) > failed
+    await end(db, of, 2)
+    await end(db, of, 3)
+    assert (await read(db, of)).state is WorkflowState.SUCCEEDED
+
+
+async def test_a_cancelled_workflow_begins_nothing_more_and_undoes_what_was_done(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 1, on="undo"))
+    await end(db, of, 1)
+    assert await db.master.workflows.cancel(of, "me")
+    assert not await db.master.workflows.cancel(of, "me")
+    assert await states(db, of) == [S, R, StepState.CANCELLED, P]
+    assert (await read(db, of)).state is WorkflowState.CANCELLING
+    await db.master.requests.cancel(await job_of(db, of, 2), tombstone=None, actor="me")
+    assert await states(db, of) == [S, StepState.CANCELLED, StepState.CANCELLED, R]
+    await end(db, of, 4)
+    assert (await read(db, of)).state is WorkflowState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("result", "error"), [(b'{"y":1}', "has no x"), (b'{"x":"' + b"a" * 995 + b'"}', "the limit is 1000"),
+                          (b'{"x":"\\u0000"}', "cannot be passed on")],
+)  # fmt: skip
+async def test_a_result_that_cannot_be_passed_on_fails_the_step(db: MasterFixture, result: bytes, error: str) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1, args=b'{"a":}', refs='[[5,1,["x"]]]'), step(of, 3, 2))
+    await end(db, of, 1, result=result)
+    assert await states(db, of) == [S, F, B]
+    assert error in (await db.master.workflows.steps(of))[1].error
+    assert (await read(db, of)).state is WorkflowState.FAILED
+
+
+async def test_a_whole_result_is_passed_byte_for_byte(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1, args=b'{"a":,"b":}', refs="[[10,1,[]],[5,1,[]]]"))
+    await end(db, of, 1, result='{"x":"\\u0000ä"}'.encode())
+    assert (await db.view(await job_of(db, of, 2))).arguments == {"a": {"x": "\0ä"}, "b": {"x": "\0ä"}}
+
+
+async def test_a_step_with_a_delay_is_due_later(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1, delay_us=3_600_000_000))
+    await end(db, of, 1)
+    assert await fetched(db) == {}
+
+
+async def test_a_workflow_that_is_started_again_starts_nothing(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1))
+    assert not await db.master.workflows.start(NewWorkflow(of, "order", 1000, (step(of, 1),)))
+    assert await db.sql.fetchval("SELECT count(*) FROM job") == 1
+
+
+async def test_a_step_of_an_old_workflow_has_an_id_of_the_present(db: MasterFixture) -> None:
+    """The range of the workflow may have retired: its id would be below the floor."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    await db.sql.execute("UPDATE workflow SET started_at = clock_timestamp() - interval '40 days'")
+    await end(db, of, 1)
+    first, second = await job_of(db, of, 1), await job_of(db, of, 2)
+    assert second[:6] > first[:6]
+    assert second[6:12] == first[6:12]
+    await end(db, of, 2)
+    assert (await read(db, of)).state is WorkflowState.SUCCEEDED
+
+
+async def test_a_step_whose_start_a_failover_has_forgotten_counts_with_its_outcome(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2))
+    first = (await fetched(db))[await job_of(db, of, 1)]
+    await db.master.outcomes.record_final([final(db.fence, first)])
+    second = (await fetched(db))[await job_of(db, of, 2)]
+    await db.sql.execute("DELETE FROM job")
+    await db.sql.execute("UPDATE workflow_step SET state = 'STARTED', result = NULL WHERE step = 1")
+    await db.sql.execute("UPDATE workflow_step SET state = 'PENDING', job_id = NULL, tries = 0 WHERE step = 2")
+    await db.master.outcomes.copy_final([final(db.fence, second)])
+    assert await states(db, of) == [R, P, P]
+    await db.master.outcomes.copy_final([final(db.fence, first)])
+    assert await states(db, of) == [S, S, R]
+
+
+async def test_words_in_metadata_are_no_workflow(db: MasterFixture) -> None:
+    headers = encode_headers(Headers(metadata={"workflow": '["x",1]', "a": '"workflow":["'}))
+    await db.sql.execute(
+        "INSERT INTO job (id, state, priority, lane, handler, token, due_at, args, headers) "
+        "VALUES ($1, 'HELD', 3, 'default', 'handler', 1, now(), '{}', $2)",
+        UUID(bytes=new_id()),
+        headers,
+    )
+    assert await db.sql.fetchval("SELECT position('\"workflow\":['::bytea IN headers) FROM job") == 0
+    assert await db.sql.fetchval("SELECT workflow_of(headers) FROM job") is None
+
+
+async def test_ended_workflows_are_forgotten_after_their_retention(db: MasterFixture) -> None:
+    old, running = workflow_id(), workflow_id()
+    await start(db, old, step(old, 1))
+    await end(db, old, 1)
+    await start(db, running, step(running, 1))
+    await db.sql.execute("UPDATE workflow SET ended_at = ended_at - interval '3 days'")
+    assert await db.master.maintenance.forget(RecordKind.WORKFLOWS, 4.0, 100) == 0
+    assert await db.master.maintenance.forget(RecordKind.WORKFLOWS, 2.0, 100) == 1
+    assert await db.sql.fetchval("SELECT count(*) FROM workflow_step") == 1
+    assert [found.id.bytes for found in await db.master.workflows.list(10)] == [running]
