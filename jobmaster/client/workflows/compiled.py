@@ -119,21 +119,19 @@ class Compiler:
 
     async def _row(self, step: Step[Any], name: str) -> NewStep:
         runs_on = self._flow.runs_on.get(step, RunsOn.SUCCESS)
-        parents = tuple(self._number[parent] for parent in self._parents[step])
         delay = _delay_seconds(step.delay, name)
         return await self._made(
-            self._number[step], name, runs_on, parents, step.call, step.options, self._parents[step], delay,
+            self._number[step], name, runs_on, step.call, step.options, self._parents[step], delay,
             self._flow.choices.get(step),
         )  # fmt: skip
 
     async def _undo(self, step: Step[Any], number: int, name: str) -> NewStep:
         assert step.undo is not None
-        parents = (self._number[step],)
-        return await self._made(number, name, RunsOn.UNDO, parents, step.undo, step.options, (step,), 0.0, None)
+        return await self._made(number, name, RunsOn.UNDO, step.undo, step.options, (step,), 0.0, None)
 
     async def _made(
-        self, number: int, name: str, runs_on: RunsOn, parents: tuple[int, ...], call: Call[Any], options: StepOptions,
-        before: Sequence[Step[Any]], delay: float, choice: Choice | None,
+        self, number: int, name: str, runs_on: RunsOn, call: Call[Any], options: StepOptions, before: Sequence[Step[Any]],
+        delay: float, choice: Choice | None,
     ) -> NewStep:  # fmt: skip
         unregistered = bool(options.get("allow_unregistered"))
         try:
@@ -148,7 +146,7 @@ class Compiler:
             number=number,
             name=name,
             runs_on=runs_on.value,
-            parents=parents,
+            parents=tuple(self._number[parent] for parent in before),
             choice=None if choice is None else self._choice(choice),
             handler=resolved.name,
             priority=int(checked.priority or resolved.priority),

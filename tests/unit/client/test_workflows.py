@@ -195,7 +195,7 @@ def _missing_of_undo() -> Flow:
         (_missing_of_undo, InputError, "step 'undo ship': it needs the result of step 'charge', which is not"),
         (lambda: chain(call("nothing.such", a=1)), UnknownHandler, "step 'nothing.such'"),
         (lambda: chain(call(charge, cast(Any, "x"))), InvalidArguments, "step 'charge': handler"),
-        (lambda: chain(call(charge, 1), cast(Any, call)(ship, previous, count=2, more=1)), InvalidArguments, "unknown argument 'more'"),
+        (lambda: chain(call(charge, 1), cast(Any, call)(ship, previous, more=1)), InvalidArguments, "argument 'more'"),
         (lambda: chain(call(refund, previous)), InputError, "step 'refund': previous is the result of the step before"),
         (lambda: chain(group(call(charge, 1), call(ship, "a")), call(refund, previous.number)), InputError, "is a list"),
         (lambda: chain(step(call(charge, 1), name="a"), step(call(charge, 1), name="a")), InputError, "the name 'a'"),
