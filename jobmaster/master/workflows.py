@@ -1,4 +1,4 @@
-"""Workflows: their start, and what people do with them. Triggers of ``job`` do the rest (migration 0028)."""
+"""Workflows: their start, and what people do with them. Triggers of ``job`` do the rest (migration 0030)."""
 
 from __future__ import annotations
 

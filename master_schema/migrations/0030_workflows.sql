@@ -1,4 +1,4 @@
--- 0028 workflows: steps that run after one another, and what undoes them.
+-- 0030 workflows: steps that run after one another, and what undoes them.
 
 -- A step becomes a job when its parents have ended; until then it has no job. What follows the end of a step is decided by a
 -- trigger of job, in the statement that ends it: the next step exists if and only if the outcome stands, whichever
