@@ -249,6 +249,8 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def signals(self) -> ClientSignals: ...
+
+    @property
     def workflows(self) -> WorkflowsPort: ...
 
 
