@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jobmaster.client.batches.batch import Batch
+    from jobmaster.client.batches.batches import Batches
+    from jobmaster.client.batches.options import BatchOptions
     from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.jobs.changes import ChangeOptions
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     )
     from jobmaster.handlers.received_signal import ReceivedSignal
     from jobmaster.handlers.schedules import ScheduleOptions
+    from jobmaster.model.batch import BatchState, BatchView
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -96,6 +100,11 @@ __version__ = "0.2.0"
 __all__ = [
     "AccessRefused",
     "Attempt",
+    "Batch",
+    "BatchOptions",
+    "BatchState",
+    "BatchView",
+    "Batches",
     "BucketsFull",
     "BulkFailed",
     "BulkOptions",
@@ -207,6 +216,11 @@ _MODULE_OF = {
     "BulkFailed": "jobmaster.client.bulk",
     "BulkOptions": "jobmaster.client.options",
     "BulkSummary": "jobmaster.client.bulk",
+    "Batch": "jobmaster.client.batches.batch",
+    "BatchOptions": "jobmaster.client.batches.options",
+    "BatchState": "jobmaster.model.batch",
+    "BatchView": "jobmaster.model.batch",
+    "Batches": "jobmaster.client.batches.batches",
     "Call": "jobmaster.handlers",
     "Cancel": "jobmaster.handlers",
     "ChangeEffect": "jobmaster.model.job_change",

@@ -198,6 +198,12 @@ METRICS: dict[str, Metric] = {
     "leading": Metric("jobmaster_leading", _G, "1 while this process holds the leader's lease."),
     "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became leader."),
     "hints": Metric("jobmaster_hints", _C, "Owners notified that HELD jobs are due."),
+    "batches_ended": Metric("jobmaster_batches_ended", _C, "Batches that this process ended, by their state.", "state"),
+    "batches_found": Metric(
+        "jobmaster_batches_found",
+        _C,
+        "Of these: found by the leader, because no agent had noted the last end of a job.",
+    ),
     "fires": Metric(
         "jobmaster_schedule_fires",
         _C,
@@ -334,6 +340,7 @@ class Telemetry:
         self.batches_fenced = 0
         self.transactions: Tally = Tally(int)
         self.fires: Tally = Tally(int)
+        self.batches_ended: Tally = Tally(int)
         self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = 0
         self.threads_stuck = self.handlers_stuck = 0
@@ -362,8 +369,7 @@ class Telemetry:
         self.rows_without_memory = 0
         self.buckets_resurrected = 0
         self.leading = self.elections_won = self.hints = 0
-        self.groups_unserved = self.stores_silent = 0
-        self.handlers_unserved = 0
+        self.groups_unserved = self.stores_silent = self.handlers_unserved = self.batches_found = 0
         self.orphans_returned = self.rows_forgotten = 0
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0

@@ -39,6 +39,7 @@ from jobmaster_agents.event_log import Event, EventLog, set_level
 from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
+from jobmaster_agents.leader.batch_watch import BatchWatch
 from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
@@ -49,6 +50,7 @@ from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
+from jobmaster_agents.outcomes.batch_tally import BatchTally
 from jobmaster_agents.periodic_task import PeriodicTask
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
@@ -234,11 +236,14 @@ class AgentRuntime:
         self.schedule_firing = ScheduleFiring(
             master.schedules, self.due_notifier, self._leader_epoch, clock, telemetry, log
         )
+        self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
+        self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
+        batch_watch = BatchWatch(master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,
             master.leadership,
             self.due_notifier,
-            [*maintenance.tasks(), *unserved.tasks(), *self.schedule_firing.tasks()],
+            [*maintenance.tasks(), *unserved.tasks(), *self.schedule_firing.tasks(), *batch_watch.tasks()],
             settings.leases,
             clock,
             self.failure_detector.kick,
@@ -266,6 +271,7 @@ class AgentRuntime:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
                 self.accept_time,
+                self.batch_tally,
                 self.anti_entropy,
                 self.lost_buckets,
                 self.ownership_check,

@@ -17,6 +17,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
+from jobmaster.model.batch import RANGE_BYTES
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -394,6 +395,10 @@ class BucketWorker:
         """The pauses have changed: what they cover does not start any more, and what was resumed goes on."""
         for claimer in self.claimers.values():
             claimer.owned.paused = self.pauses.cover_bucket(claimer.owned)
+        if cancelled := self.pauses.cancelled_ranges:
+            self.cancellation.requested(
+                [job.entry.id for job in self.job_table if job.entry.id[:RANGE_BYTES] in cancelled]
+            )
         self.executor.give_back_paused()
         self.due_fetcher.apply_pauses(self.pauses)
         for claimer in self.claimers.values():

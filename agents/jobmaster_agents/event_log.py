@@ -76,6 +76,7 @@ class Event(StrEnum):
     HELP_ASKED = "help_asked"
     HELP_ENDED = "help_ended"
     HELP_IDLE = "help_idle"
+    BATCH_ENDED = "batch_ended"
     FIRES_MISSED = "fires_missed"
     FIRES_SKIPPED = "fires_skipped"
     SCHEDULE_UNREADABLE = "schedule_unreadable"

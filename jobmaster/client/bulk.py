@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 from uuid import UUID
+
+import msgspec
 
 from jobmaster.client.bucket_choice import BucketGroup
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
@@ -15,7 +17,7 @@ from jobmaster.client.options import BulkOptions, CheckedOptions, check_slow_run
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
-from jobmaster.codec import ID_AT, encode_entry
+from jobmaster.codec import ID_AT, decode_headers, encode_entry, encode_headers
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.ids import ID_BYTES
@@ -123,14 +125,37 @@ class _Chunk:
         self.size = 0
 
 
+class BatchJobIds(Protocol):
+    """Ids for the jobs of a batch."""
+
+    def next(self) -> bytes | None:
+        """The next id; ``None``: call ``renew`` first."""
+        ...
+
+    async def renew(self) -> None:
+        """Get more ids, if need be."""
+        ...
+
+
 class BulkSubmit:
     """One run of ``submit_many``."""
 
-    def __init__(self, submitter: Submitter, settings: ClusterSettings, options: BulkOptions) -> None:
+    def __init__(
+        self,
+        submitter: Submitter,
+        settings: ClusterSettings,
+        options: BulkOptions,
+        batch_ids: BatchJobIds | None = None,
+    ) -> None:
         self._submitter = submitter
         self._router: SubmitRouter = submitter.router
         self._options = options
         self._checked: CheckedOptions = submitter.checked(options)
+        self._batch_ids = batch_ids
+        self._new_id: Callable[[], bytes | None] = new_id
+        if batch_ids is not None:
+            self._new_id = batch_ids.next
+            self._checked = self._checked._replace(headers=_marked(self._checked.headers))
         self._durability: Durability = self._checked.durability or settings.jobs.durability
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
         if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
@@ -194,7 +219,7 @@ class BulkSubmit:
 
     def _add(self, item: Any, resolved: ResolvedHandler | None, index: int) -> _Chunk | None:
         """Encode one item into its open chunk. Returns the chunk when it is full, ``_SLOW`` when the handler, or a bucket
-        for it, must be looked up first."""
+        for it, must be looked up first, or the batch needs another range of ids."""
         if resolved is None:
             handler, args = _split(item, index)
             resolved = self._submitter.handler_lookup.local(handler)
@@ -207,6 +232,8 @@ class BulkSubmit:
         return self._append(resolved, self._encode(resolved, args, index))
 
     async def _take_slow(self, item: Any, resolved: ResolvedHandler | None, index: int) -> None:
+        if self._batch_ids is not None:
+            await self._batch_ids.renew()
         if resolved is None:
             handler, args = _split(item, index)
             try:
@@ -255,7 +282,10 @@ class BulkSubmit:
             if self._checked.refuses_unserved:
                 return _SLOW
             group = self._group_of[resolved.name] = self._new_group(resolved)
-        entry = encode_entry(Entry(new_id(), 1, resolved.name, data, self._checked.due_us, self._checked.headers))
+        job_id = self._new_id()
+        if job_id is None:
+            return _SLOW
+        entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, self._checked.headers))
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
@@ -353,6 +383,11 @@ class BulkSubmit:
 
 
 _SLOW = _Chunk(("", 0, ""))
+
+
+def _marked(headers: bytes) -> bytes:
+    """The headers of a job, with the mark of a batch."""
+    return encode_headers(msgspec.structs.replace(decode_headers(headers), batch=True))
 
 
 def _split(item: Any, index: int) -> tuple[Any, Any]:

@@ -10,6 +10,9 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from jobmaster.client.batches.batch import Batch
+from jobmaster.client.batches.batches import Batches
+from jobmaster.client.batches.options import BatchOptions, check_batch_options
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.handler_lookup import HandlerLookup
@@ -112,6 +115,8 @@ class Cluster:
         """Signals: ``await cluster.signals.send("order:17", {"paid": True})``; see ``Signals``."""
         self.workflows = Workflows(self, master.workflows, self._submit_checks, self._clock, settings.limits.args_bytes)
         """Steps that run after one another: ``await cluster.workflows.start("order", chain(...))``; see ``Workflows``."""
+        self.batches = Batches(self)
+        """Batches that there are: ``await cluster.batches.cancel(batch)``; see ``Batches``. ``batch`` opens one."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
@@ -196,8 +201,20 @@ class Cluster:
         Raises:
             BulkFailed: it stopped; names the jobs that were acknowledged or are unknown, and how many were not stored.
         """
-        submitter = self._submitter or self._open_submitter()
-        return await BulkSubmit(submitter, self.settings, options).run(items, handler)
+        return await BulkSubmit(self._submitting(), self.settings, options).run(items, handler)
+
+    def batch(self, name: str, /, **options: Unpack[BatchOptions]) -> Batch:
+        """A batch of jobs, for ``async with``: they are counted as one, and callbacks follow when all of them have ended.
+
+        Args:
+            name: 1 to 200 printable characters; several batches may have it.
+            options: see ``BatchOptions``.
+
+        Raises:
+            InputError: an option that cannot be meant; nothing was stored. For the errors of ``async with`` see ``Batch``.
+        """
+        self._refuse_closed()
+        return Batch(self, self.batches, check_batch_options(name, options))
 
     def transaction(self, connection: Any) -> ClusterTransaction:
         """A transaction on the caller's own asyncpg connection to the master's database, for ``tx.submit``."""
@@ -679,7 +696,10 @@ class Cluster:
             await self._on_close()
 
     def _router(self) -> SubmitRouter:
-        return (self._submitter or self._open_submitter()).router
+        return self._submitting().router
+
+    def _submitting(self) -> Submitter:
+        return self._submitter or self._open_submitter()
 
     def _open_submitter(self) -> Submitter:
         """Made at the first use, for it belongs to the running loop."""

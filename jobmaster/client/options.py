@@ -33,6 +33,10 @@ class FreshId(bytes):
         return super().__new__(cls, job_id)
 
 
+class BatchJobId(FreshId):
+    """The id of a job of a batch."""
+
+
 class BulkOptions(TypedDict, total=False):
     """Options that one ``submit`` and a ``submit_many`` share. What is left out comes from the handler, then from the
     cluster's job defaults."""
@@ -149,6 +153,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
         signal=wait_header(wait_for := get("wait_for")),
         received=None if wait_for is None else wait_for.received,
+        batch=type(get("job_id")) is BatchJobId,
     )
     _check_limits(headers)
     _check_wait(headers, get("durability"))

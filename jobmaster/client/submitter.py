@@ -217,6 +217,12 @@ class Submitter(SubmitChecks):
         request, _ = await self._request(handler, args, options)
         return await self._within(connection, request), request
 
+    async def job_of(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> NewJob:
+        """The job that a submit would store, with every check; nothing is stored."""
+        request, _ = await self._request(handler, args, options)
+        await self.router.check_served(request.job.lane)
+        return request.job
+
     async def _request(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions, *, calls_function: bool = False
     ) -> tuple[SubmitRequest, Any]:
@@ -245,7 +251,7 @@ class Submitter(SubmitChecks):
             on_full=checked.on_full or self._on_full,
             allow_volatile=checked.allow_volatile,
             key=checked.key,
-            own_id=checked.job_id is not None and type(options["job_id"]) is not FreshId,
+            own_id=checked.job_id is not None and not isinstance(options["job_id"], FreshId),
             refuses_unserved=checked.refuses_unserved,
             waits=checked.waits,
         )

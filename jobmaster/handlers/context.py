@@ -12,6 +12,7 @@ import msgspec
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers.decisions import Cancel
 from jobmaster.handlers.received_signal import ReceivedSignal
+from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_view import moment
@@ -133,6 +134,12 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
         if received is None or self.headers.signal is None:
             return None
         return ReceivedSignal(key=self.headers.signal.key, payload_json=received.payload, sent_us=received.sent_us)
+
+    @property
+    def batch(self) -> UUID | None:
+        """The batch that this job is in, for ``parent=`` of a batch inside it and for ``cluster.batches``; ``None``: in
+        none. It is the batch's id, or another one that stands for it."""
+        return UUID(bytes=range_of(self.job_id_bytes)) if self.headers.batch else None
 
     @property
     def last_attempt(self) -> bool:

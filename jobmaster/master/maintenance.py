@@ -18,6 +18,7 @@ _FORGET = {
     RecordKind.SCHEDULE_FIRES: "maintenance/forget_schedule_fires",
     RecordKind.SIGNALS: "maintenance/forget_signals",
     RecordKind.WORKFLOWS: "maintenance/forget_workflows",
+    RecordKind.BATCHES: "maintenance/forget_batches",
 }
 
 

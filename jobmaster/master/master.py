@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobmaster.master.batches import Batches
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.changes import Changes
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
@@ -67,6 +68,7 @@ class Master:
         self.locks = Locks(control)
         self.signals = Signals(data, schema)
         self.workflows = Workflows(data)
+        self.batches = Batches(data, control)
 
     @classmethod
     async def connect(

@@ -61,4 +61,5 @@ def in_force_of(rows: Sequence[Any]) -> PausesInForce:
         for row in rows
         if row["kind"] is not None
     )
-    return PausesInForce(rows[0]["version"], pauses)
+    ranges = frozenset(map(bytes.fromhex, rows[0]["cancelled_ranges"]))
+    return PausesInForce(rows[0]["version"], pauses, ranges)

@@ -75,6 +75,8 @@ class PausesInForce(NamedTuple):
     version: int
     """Grows with every pause and every resume."""
     pauses: tuple[Pause, ...]
+    cancelled_ranges: frozenset[bytes] = frozenset()
+    """First 12 bytes of the ids of jobs whose batch was cancelled, of each range of such a batch that has not ended."""
 
 
 class PauseFollower(NamedTuple):

@@ -12,6 +12,7 @@ Ids are 16 bytes, times are microseconds since 1970 by the answering server's cl
 
 from __future__ import annotations
 
+from jobmaster.ports.batches import AgentBatches, Batches, CancelBatches, ClientBatches, LeaderBatches
 from jobmaster.ports.client import (
     ChangeMaster,
     Changes,
@@ -151,15 +152,18 @@ __all__ = [
     "EVERY_OWNER",
     "FIND_IDS_MAX",
     "AcknowledgerStore",
+    "AgentBatches",
     "AntiEntropyOnboarding",
     "AntiEntropyStore",
     "AssignedOutcomes",
     "AssignedStore",
     "AttemptOutcomes",
     "AuditStore",
+    "Batches",
     "BeatStore",
     "BucketQueries",
     "Buckets",
+    "CancelBatches",
     "CancellationOutcomes",
     "CancellationStore",
     "CancelledRow",
@@ -168,6 +172,7 @@ __all__ = [
     "Changes",
     "Claimed",
     "ClaimerStore",
+    "ClientBatches",
     "ClientMaster",
     "ClientSchedules",
     "ClientSignals",
@@ -200,6 +205,7 @@ __all__ = [
     "KeptPage",
     "KeptStore",
     "KnownBucketsStore",
+    "LeaderBatches",
     "LeaderTick",
     "LeaderUnserved",
     "Leadership",

@@ -15,6 +15,7 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
+from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.schedules import ClientSchedules
@@ -252,6 +253,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def workflows(self) -> WorkflowsPort: ...
+
+    @property
+    def batches(self) -> ClientBatches: ...
 
 
 # ------------------------------------------------------------ agent stores

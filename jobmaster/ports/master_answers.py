@@ -265,6 +265,7 @@ class RecordKind(StrEnum):
     SCHEDULE_FIRES = "schedule_fires"
     SIGNALS = "signals"
     WORKFLOWS = "workflows"
+    BATCHES = "batches"
 
 
 class UnservedHandler(NamedTuple):

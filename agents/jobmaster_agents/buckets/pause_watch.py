@@ -61,7 +61,7 @@ class PauseWatch:
         if self._wanted != pauses.version or not self.read_once.is_set():
             answer = await self._reader.in_force()
             self._wanted = answer.version
-            changed = pauses.in_force or answer.pauses
+            changed = pauses.in_force or answer.pauses or answer.cancelled_ranges
             pauses.take(answer, self._now())
             if changed:
                 self._apply()

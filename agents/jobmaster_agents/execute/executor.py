@@ -26,6 +26,7 @@ from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
+from jobmaster.model.batch import RANGE_BYTES
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.bucket_queues import (
@@ -206,7 +207,10 @@ class Executor:
     def _unpaused(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedJob]:
         """Those that no pause covers; the others are given back. A cancelled job ends here."""
         admitted = []
+        cancelled = self._pauses.cancelled_ranges
         for job in jobs:
+            if cancelled and job.entry.id[:RANGE_BYTES] in cancelled:
+                job.cancelled = True
             if not job.cancelled and self._is_paused(job):
                 self._outcome_builder.release(job)
             else:

@@ -25,6 +25,8 @@ _FREE_LOCKS_DAYS = 7
 """Retention of the rows of locks that no program holds."""
 _ENDED_WORKFLOWS_DAYS = 30
 """Retention of workflows that have ended. Their jobs have that of jobs."""
+_ENDED_BATCHES_DAYS = 90
+"""Retention of the rows of batches that have ended. Their jobs have the retention of jobs."""
 
 
 class ClusterMaintenance:
@@ -164,6 +166,7 @@ class ClusterMaintenance:
             RecordKind.LOCKS: _FREE_LOCKS_DAYS,
             RecordKind.SIGNALS: _SENT_SIGNALS_DAYS,
             RecordKind.WORKFLOWS: _ENDED_WORKFLOWS_DAYS,
+            RecordKind.BATCHES: _ENDED_BATCHES_DAYS,
         }
         forgotten: dict[str, int] = {}
         more = False

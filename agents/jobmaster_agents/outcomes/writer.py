@@ -104,6 +104,8 @@ class OutcomeWriter:
         self._writing = 0
         self._idle = asyncio.Event()
         self._when_relieved: list[Callable[[], None]] = []
+        self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
+        """Called with outcomes that the master has accepted."""
         self._on_promoted = on_promoted
         self.copied = 0
         self.upserted = 0
@@ -293,6 +295,7 @@ class OutcomeWriter:
             self.size.succeeded()
             self.copied += len(rows)
             self._metrics.ended(rows)
+            self.on_ended(rows)
             self.settle_accepted(jobs)
         else:
             await self._write_upsert(jobs)
@@ -301,6 +304,7 @@ class OutcomeWriter:
         written = await self.send("record_final", jobs, lambda some: self._outcomes.record_final(_finals(some)))
         self.upserted += len(written.accepted)
         self._metrics.accepted(_finals(jobs), written)
+        self.on_ended([row for row in _finals(jobs) if row.id in written.accepted])
         self._settle(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here
@@ -383,6 +387,7 @@ class OutcomeWriter:
     def recorded(self, row: FinalRow) -> None:
         """An attempt has recorded its outcome itself, in its own transaction."""
         self._metrics.ended([row])
+        self.on_ended([row])
 
     def settle_refused(self, job: ClaimedJob) -> None:
         """The row belongs to another assignment, or is final: the copy is settled, nothing is recorded."""

@@ -22,11 +22,13 @@ class Pauses:
     def __init__(self) -> None:
         self.version = NEVER_READ
         self.in_force = False
-        """Something is paused."""
+        """Something is paused, or a batch is cancelled."""
         self.handlers: frozenset[str] = frozenset()
         self.lanes: frozenset[str] = frozenset()
         self.priorities: frozenset[int] = frozenset()
         self.tags: frozenset[str] = frozenset()
+        self.cancelled_ranges: frozenset[bytes] = frozenset()
+        """First bytes of the ids of jobs of cancelled batches: a copy that is claimed ends without a start."""
         self._read: Sequence[tuple[Pause, float]] = ()
         """With the time of their end (CLOCK_BOOTTIME seconds)."""
 
@@ -37,6 +39,7 @@ class Pauses:
             now: CLOCK_BOOTTIME seconds.
         """
         self.version = answer.version
+        self.cancelled_ranges = answer.cancelled_ranges
         endless = float("inf")
         self._read = [
             (pause, endless if pause.left_seconds is None else now + pause.left_seconds) for pause in answer.pauses
@@ -69,7 +72,7 @@ class Pauses:
 
         self.handlers, self.lanes, self.tags = map(values, (PauseKind.HANDLER, PauseKind.LANE, PauseKind.TAG))
         self.priorities = frozenset(int(Priority.parse(label)) for label in values(PauseKind.PRIORITY))
-        self.in_force = bool(self._read)
+        self.in_force = bool(self._read or self.cancelled_ranges)
 
     def cover_bucket(self, owned: OwnedBucket) -> bool:
         """True when no job of the bucket starts."""

@@ -58,7 +58,7 @@ async def _retry_once(
         )
     try:
         arguments = StoredArguments(view.arguments_json) if args is None else args
-        return await submit(view.handler, arguments, **_options(view, options))
+        return await submit(view.handler, arguments, **_keyed(view, options))
     except Conflict as error:
         raise Conflict(
             f"job {view.id} has been retried with other arguments: {error.message}",
@@ -66,7 +66,11 @@ async def _retry_once(
         ) from error
 
 
-def _options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
+def _keyed(view: JobView, given: SubmitOptions) -> dict[str, Any]:
+    return {**stored_options(view, given), "idempotency_key": f"retry of {view.id}"}
+
+
+def stored_options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
     """Those of the old job, then those that are given. Its due time and its expiry are over."""
     headers = view.headers
     options: dict[str, Any] = {"priority": view.priority, "lane": view.lane}
@@ -90,5 +94,4 @@ def _options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
     options.update(given)
     if isinstance(metadata := options["metadata"], Mapping):  # anything else is refused by the submit
         options["metadata"] = {**metadata, RETRY_OF: str(view.id)}
-    options["idempotency_key"] = f"retry of {view.id}"
     return options

@@ -117,8 +117,12 @@ class MemoryJobs:
                 return False
             return job.entry.handler in self.handlers and rows.bucket_of(job.lane, job.priority) is not None
 
+        def next_job() -> MemoryJob | None:
+            rows.batches.end_full()  # before the clock is read: callbacks are due at once
+            return rows.take(rows.clock.wall_us() if until_us is None else until_us, runnable)
+
         try:
-            while (job := rows.take(rows.clock.wall_us() if until_us is None else until_us, runnable)) is not None:
+            while (job := next_job()) is not None:
                 ran += 1
                 if ran > ATTEMPTS_MAX:
                     job.state = JobState.HELD

@@ -18,6 +18,7 @@ from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
 from jobmaster.rules.unserved_cause import UnservedCause
+from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.schedules import MemorySchedules
@@ -66,6 +67,10 @@ class MemoryMaster:
     @property
     def locks(self) -> MemoryLocks:
         return self._rows.locks
+
+    @property
+    def batches(self) -> MemoryBatches:
+        return self._rows.batches
 
     # ------------------------------------------------------------ first rows
 

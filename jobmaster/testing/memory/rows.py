@@ -20,6 +20,7 @@ from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.locks import MemoryLocks
 
 EPOCH = 1
@@ -267,6 +268,7 @@ class MemoryRows:
         """By id: those that reached a job or were kept, and their answers."""
         self.kept_signals: dict[bytes, KeptSignal] = {}
         """By id, the oldest first."""
+        self.batches = MemoryBatches(self)
         self.schedules: dict[str, ScheduleRow] = {}
         """By name: those of the API, and those of the code that were changed."""
         self.fires: dict[str, list[Fire]] = {}

@@ -24,6 +24,7 @@ _TABLES = (
     "store_loss", "idempotency", "put_off", "bucket_request", "pause",
     "named_lock", "once_action", "schedule", "schedule_fire", "signal",
     "workflow",
+    "batch", "batch_range", "batch_tally", "batch_callback",
 )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ async def test_a_pause_and_its_end_are_lines_with_versions_and_in_the_operators_
     resumed = await db.master.pauses.resume(HANDLER, "a", "ann@host", "fixed")
     assert resumed is not None
     assert resumed > version
-    assert await db.master.pauses.in_force() == (resumed, ())
+    assert (await db.master.pauses.in_force())[:2] == (resumed, ())
     lines = await db.sql.fetch("SELECT actor, action, subject, detail ->> 'reason' FROM operator_log ORDER BY seq")
     assert [tuple(line) for line in lines] == [
         ("ann@host", "pause", "handler a", "charges twice"),
@@ -53,14 +53,14 @@ async def test_nothing_to_resume_changes_nothing(db: MasterFixture) -> None:
     version = await _pause(db, "a")
     assert await db.master.pauses.resume(HANDLER, "b", "ann", "") is None
     assert await db.master.pauses.resume(TAG, "a", "ann", "") is None
-    assert await db.master.pauses.in_force() == (version, (await db.master.pauses.in_force()).pauses)
+    assert (await db.master.pauses.in_force())[:2] == (version, (await db.master.pauses.in_force()).pauses)
     assert await db.sql.fetchval("SELECT count(*) FROM operator_log") == 1
 
 
 async def test_an_end_in_the_past_is_refused_by_the_masters_clock(db: MasterFixture) -> None:
     now_us = time.time_ns() // 1000
     assert await db.master.pauses.pause(HANDLER, "a", now_us - 1_000_000, None, "ann", "") is None
-    assert await db.master.pauses.in_force() == (0, ())
+    assert (await db.master.pauses.in_force())[:2] == (0, ())
     assert await db.sql.fetchval("SELECT count(*) FROM operator_log") == 0
     written = await db.master.pauses.pause(HANDLER, "a", now_us + 60_000_000, None, "ann", "")
     assert written is not None
@@ -104,7 +104,7 @@ async def test_changes_wait_for_each_other_so_a_version_has_all_lines_up_to_it(
     async with db.open_transaction("pauses/pause", *values) as commit:
         change = db.master.pauses.resume(HANDLER, "b", "bob", "") if resumes else _pause(db, "c")
         version = await db.after_lock("pauses/resume" if resumes else "pauses/pause", change, commit)
-    assert await db.master.pauses.in_force() == (version, (await db.master.pauses.in_force()).pauses)
+    assert (await db.master.pauses.in_force())[:2] == (version, (await db.master.pauses.in_force()).pauses)
     assert await _paused(db) == (["a"] if resumes else ["a", "b", "c"])
 
 

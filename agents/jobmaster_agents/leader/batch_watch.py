@@ -1,0 +1,105 @@
+"""The leader's look at batches that agents have not ended: cancelled ones, late ones, and those whose last note was lost.
+
+A batch is looked at ten seconds after its last change, and then ever less often. One whose jobs still end is not counted.
+Looked at by two agents, or twice, a batch ends once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from jobmaster.clock import Clock
+from jobmaster.model.batch import DueBatch, EndReason
+from jobmaster.ports import LeaderBatches
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.maintenance_schedule import MORE, MaintenanceTask
+from jobmaster_agents.outcomes.batch_tally import note_end
+
+LOOK_SECONDS = 5.0
+QUIET_SECONDS = 10.0
+"""A batch none of whose jobs has ended for so long is counted."""
+LOST_SECONDS = 3600.0
+"""Without the end of a job for so long, a batch whose jobs a store may have lost is given up."""
+AGAIN_SECONDS_MAX = 600.0
+_REST = 20.0
+"""Times the duration of a count until the next one of the same batch."""
+_RESTS_MAX = 10_000
+BATCHES = 50
+PAGE_JOBS = 1000
+PAGES = 50
+
+Notify = Callable[[Iterable[tuple[str, int]]], Awaitable[object]]
+
+
+class BatchWatch:
+    """Looks at batches that have not ended."""
+
+    def __init__(
+        self, batches: LeaderBatches, notify: Notify, clock: Clock, telemetry: Telemetry, log: EventLog
+    ) -> None:
+        self._batches = batches
+        self._notify = notify
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self._log = log
+        self._rests: dict[bytes, float] = {}
+        """Seconds until the next look at each batch, of batches that were counted in vain."""
+
+    def tasks(self) -> list[MaintenanceTask]:
+        """The task of this class."""
+        return [MaintenanceTask("batches", LOOK_SECONDS, self.look)]
+
+    async def look(self) -> bool | None:
+        """Look at those that are due; ``MORE`` when there are more."""
+        due = await self._batches.due(BATCHES, QUIET_SECONDS, LOST_SECONDS)
+        for batch in due:
+            await self._look_at(batch)
+        return MORE if len(due) == BATCHES else None
+
+    async def _look_at(self, batch: DueBatch) -> None:
+        began = self._now()
+        if batch.cancel_requested:
+            await self._cancel(batch.id)
+        if (batch.quiet or batch.cancel_requested or batch.expired) and await self._end(batch.id, None):
+            return
+        reason = _reason(batch)
+        if reason is not None and await self._end(batch.id, reason):
+            return
+        again = QUIET_SECONDS
+        if batch.quiet and not batch.cancel_requested:
+            rest = (self._now() - began) * _REST
+            again = min(max(self._rests.get(batch.id, QUIET_SECONDS / 2) * 2, rest), AGAIN_SECONDS_MAX)
+            if len(self._rests) > _RESTS_MAX:
+                self._rests.clear()
+            self._rests[batch.id] = again
+        elif batch.cancel_requested:
+            again = LOOK_SECONDS
+        await self._batches.postpone(batch.id, again)
+
+    async def _cancel(self, batch_id: bytes) -> None:
+        after: bytes | None = None
+        for _ in range(PAGES):
+            after, _ = await self._batches.cancel_page(batch_id, after, PAGE_JOBS)
+            if after is None:
+                break
+
+    async def _end(self, batch_id: bytes, reason: EndReason | None) -> bool:
+        concluded = await self._batches.conclude(batch_id, reason)
+        if concluded is None:
+            return False
+        self._rests.pop(batch_id, None)
+        self._telemetry.batches_found += 1
+        note_end(self._telemetry, self._log, batch_id, concluded.name, concluded.state, reason or "")
+        await self._notify(concluded.groups)
+        if concluded.parent is not None:
+            await self._end(concluded.parent, None)
+        return True
+
+
+def _reason(batch: DueBatch) -> EndReason | None:
+    if batch.expired:
+        return EndReason.EXPIRED
+    if batch.abandoned:
+        return EndReason.ABANDONED
+    return EndReason.LOST if batch.lost else None

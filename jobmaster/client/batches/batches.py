@@ -1,0 +1,226 @@
+"""``Cluster.batches``: batches that there are, and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+
+from jobmaster.client.batches.batch import Batch
+from jobmaster.client.batches.options import CheckedBatch, batch_id_of
+from jobmaster.client.jobs.retry_as_new_job import RETRYABLE, stored_options
+from jobmaster.client.submitter import StoredArguments
+from jobmaster.handlers import check_name
+from jobmaster.model import ids
+from jobmaster.model.batch import BatchState, BatchView, NewBatch, range_end
+from jobmaster.model.errors import Conflict, InputError, NotFound, OutcomeUnknown, WaitTimeout
+from jobmaster.model.job_view import JobFilter, JobView
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+
+BatchRef = Batch | BatchView | UUID | str | bytes
+"""A batch: itself, its view, or its id."""
+LIMIT, LIMIT_MAX = 100, 1000
+PAGE_JOBS = 1000
+_LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.05, 1.0
+_READS = 10_000
+
+
+class Batches:
+    """The batches of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._master = cluster.master.batches
+
+    # ------------------------------------------------------------ reading
+
+    async def get(self, batch: BatchRef) -> BatchView:
+        """A batch as it is now, without a count of its jobs (``counts``: only once it has ended).
+
+        Raises:
+            NotFound: there is no such batch, or it was forgotten.
+        """
+        batch_id = batch_id_of(batch)
+        found = await self._master.list(batch_id)
+        if not found:
+            raise NotFound(
+                f"there is no batch {ids.text(batch_id)}", hint="it may be older than the retention of batches"
+            )
+        return found[0]
+
+    async def progress(self, batch: BatchRef) -> BatchView:
+        """A batch with a count of its jobs. A count reads all of their rows: about a second for a million."""
+        view = await self.get(batch)
+        if view.state.final:
+            return view
+        counts = await self._master.progress(view.id_bytes)
+        view = await self.get(view)  # its size may have become known
+        if view.state.final:
+            return view
+        known = counts.ended + counts.unfinished
+        missing = max(view.size - known, 0) if view.state is BatchState.CLOSED else 0
+        return msgspec.structs.replace(view, counts=msgspec.structs.replace(counts, missing=missing))
+
+    async def list(
+        self,
+        *,
+        state: BatchState | str | Sequence[BatchState | str] | None = None,
+        name: str | None = None,
+        before: BatchRef | None = None,
+        limit: int = LIMIT,
+    ) -> builtins.list[BatchView]:
+        """Batches, the newest first; one page of at most ``limit`` (1 to 1000). The next page is that with
+        ``before=page[-1]``.
+
+        Raises:
+            InputError: a state that there is not, or a limit out of bounds.
+        """
+        if type(limit) is not int or not 1 <= limit <= LIMIT_MAX:
+            raise InputError(f"'limit' must be a whole number from 1 to {LIMIT_MAX}, not {limit!r}")
+        states = [state] if isinstance(state, str) else list(state or ())
+        return await self._master.list(
+            states=[_state(each) for each in states],
+            name=None if name is None else check_name(name, "'name'"),
+            before=None if before is None else batch_id_of(before),
+            limit=limit,
+        )
+
+    async def wait(self, batch: BatchRef, *, timeout: float | None = None) -> BatchView:
+        """Wait until a batch has ended, however.
+
+        Raises:
+            WaitTimeout: it has not within ``timeout`` seconds; it goes on.
+            NotFound: there is no such batch.
+        """
+        pause = _LOOK_SECONDS
+        try:
+            async with asyncio.timeout(timeout):
+                while not (view := await self.get(batch)).state.final:
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _LOOK_SECONDS_MAX)
+                return view
+        except TimeoutError:
+            raise WaitTimeout(
+                f"batch {ids.text(batch_id_of(batch))} has not ended within {timeout:g} s", hint="it goes on"
+            ) from None
+
+    # ------------------------------------------------------------ changing
+
+    async def cancel(self, batch: BatchRef, *, actor: str = "client") -> BatchView:
+        """Cancel a batch and those inside it: jobs that wait do not start, jobs that run are stopped as by a cancel. It is
+        CANCELLED when all of its jobs have ended; of its callbacks only ``on_complete`` is submitted. Safe to repeat.
+
+        Jobs in buckets end when their agents come to them; agents know of it within one renewal.
+
+        Returns: the batch as it is now; one that had ended before is left as it is.
+        """
+        view = await self.get(batch)
+        for each in await self._master.request_cancel(view.id_bytes, check_name(actor, "'actor'")):
+            after: bytes | None = None
+            while True:
+                after, _ = await self._master.cancel_page(each, after, PAGE_JOBS)
+                if after is None:
+                    break
+            await self._conclude(each)
+        return await self.get(view)
+
+    async def retry_failed(self, batch: BatchRef, *, actor: str = "client") -> Batch:
+        """Run the jobs of an ended batch that have not succeeded again, as the jobs of a new batch with the same name and
+        callbacks; its ``retry_of`` names the old one. Jobs that never had a row (``missing``) cannot be run again.
+
+        Returns: the new batch, closed.
+
+        Raises:
+            Conflict: the batch has not ended, all of its jobs have succeeded, or a retry of it has not failed.
+        """
+        view = await self.get(batch)
+        if not view.state.final or view.state is BatchState.SUCCEEDED:
+            raise Conflict(f"batch {view.id} is {view.state.value}", hint="only what has failed can be retried")
+        async with self._cluster.lock(f"batch retry {view.id}", wait=60.0, label=actor):
+            retries = await self._master.list(retry_of=view.id_bytes, limit=LIMIT_MAX)
+            if any(each.state not in (BatchState.FAILED, BatchState.CANCELLED) for each in retries):
+                raise Conflict(
+                    f"batch {view.id} is retried by batch {retries[0].id}", hint="retry that one if it fails"
+                )
+            callbacks = await self._master.callbacks(view.id_bytes)
+            parts = CheckedBatch(view.name, view.description, None, None, 3600.0, {})
+            async with Batch(self._cluster, self, parts, view.id_bytes, callbacks) as again:
+                for lowest in view.ranges:
+                    await self._retry_range(again, lowest)
+            return again
+
+    async def _retry_range(self, again: Batch, lowest: bytes) -> None:
+        chosen = JobFilter(states=tuple(RETRYABLE))
+        highest = range_end(lowest)
+        while lowest <= highest:
+            step = await self._cluster.master.queries.jobs(
+                chosen, lowest, highest, reads=_READS, limit=PAGE_JOBS, payload=True
+            )
+            await asyncio.gather(*(self._retry_one(again, view) for view in step.jobs))
+            last = step.jobs[-1].id_bytes if len(step.jobs) == PAGE_JOBS else step.read_to
+            if last <= lowest:
+                return
+            highest = (int.from_bytes(last, "big") - 1).to_bytes(16, "big")
+
+    async def _retry_one(self, again: Batch, view: JobView) -> None:
+        options: Any = stored_options(view, {})
+        await again.submit(view.handler, StoredArguments(view.arguments_json), **options)
+
+    # ------------------------------------------------------------ for the producer of a batch
+
+    async def open(self, new: NewBatch) -> bool:
+        """Store a new batch; an unknown commit is asked again."""
+        answer = await _answered(lambda: self._master.open(new))
+        return answer or bool(await self._master.list(new.id))
+
+    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
+        """Another range of ids."""
+        return await _answered(lambda: self._master.add_range(batch_id, lowest))
+
+    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
+        """The producer is alive."""
+        return await self._master.touch(batch_id, abandon_seconds)
+
+    async def close(self, batch_id: bytes, size: int) -> None:
+        """The number of jobs is known; the batch ends if all of them have."""
+        closed = await _answered(lambda: self._master.close(batch_id, size))
+        if not closed:
+            view = await self.get(batch_id)
+            if view.reason or view.state is BatchState.OPEN or view.size != size:
+                raise Conflict(
+                    f"batch {view.id} was not closed: it is {view.state.value}{', ' if view.reason else ''}{view.reason}",
+                    hint="its jobs go on",
+                )
+        await self._conclude(batch_id)
+
+    async def _conclude(self, batch_id: bytes) -> None:
+        for each in await self._master.full([batch_id]):
+            concluded = await self._master.conclude(each)
+            if concluded is None:
+                continue
+            for lane, priority in concluded.groups:
+                await self._cluster._hint_after_commit(lane, priority)
+            if concluded.parent is not None:
+                await self._conclude(concluded.parent)
+
+
+async def _answered(write: Callable[[], Awaitable[bool]]) -> bool:
+    """The write; sent a second time when its first answer was lost."""
+    try:
+        return await write()
+    except OutcomeUnknown:
+        return await write()
+
+
+def _state(value: object) -> BatchState:
+    try:
+        return BatchState(str(value).upper())
+    except ValueError:
+        valid = ", ".join(BatchState)
+        raise InputError(f"{value!r} is no state of a batch", hint=f"valid are {valid}") from None

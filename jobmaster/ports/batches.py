@@ -1,0 +1,108 @@
+"""Ports of the master for batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from jobmaster.model.batch import (
+    BatchCounts,
+    BatchState,
+    BatchView,
+    Callback,
+    ConcludedBatch,
+    DueBatch,
+    EndReason,
+    NewBatch,
+)
+
+
+class AgentBatches(Protocol):
+    """For agents, which end jobs of batches."""
+
+    async def tally(self, agent_id: bytes, ended: Mapping[bytes, int]) -> None:
+        """Add numbers of ended jobs by range; a hint, so it may be sent twice."""
+        ...
+
+    async def full(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Of the batches of these ranges: those whose jobs have all ended, by the tallies."""
+        ...
+
+    async def conclude(self, batch_id: bytes, reason: EndReason | None = None) -> ConcludedBatch | None:
+        """Count the jobs of a batch. If all have ended it gets its final state, and its callbacks become jobs, in one
+        statement; ``None``: some have not, or it had ended before.
+
+        Args:
+            reason: end it whatever its jobs do.
+        """
+        ...
+
+
+class CancelBatches(Protocol):
+    """For the cancellation of batches."""
+
+    async def cancel_page(self, batch_id: bytes, after: bytes | None, limit: int) -> tuple[bytes | None, int]:
+        """Cancel jobs of a batch with a cancel request: those after ``after``, in the order of their ids, at most ``limit``.
+        The last one that was looked at (``None``: there was none), and the number of them."""
+        ...
+
+
+class LeaderBatches(AgentBatches, CancelBatches, Protocol):
+    """For the leader, which finds what agents have missed."""
+
+    async def due(self, limit: int, quiet_seconds: float, lost_seconds: float) -> list[DueBatch]:
+        """Batches that are to be looked at."""
+        ...
+
+    async def postpone(self, batch_id: bytes, seconds: float) -> None:
+        """Look at a batch again after this time."""
+        ...
+
+
+class ClientBatches(AgentBatches, CancelBatches, Protocol):
+    """For producers and people."""
+
+    async def open(self, batch: NewBatch) -> bool:
+        """A new batch with one range; False: it exists, or its parent has ended."""
+        ...
+
+    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
+        """Another range for an OPEN batch; False: it is not OPEN, or the range is taken."""
+        ...
+
+    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
+        """The producer is alive: whether the batch has a cancel request, ``None``: it is not OPEN."""
+        ...
+
+    async def close(self, batch_id: bytes, size: int) -> bool:
+        """OPEN -> CLOSED; False: it was not OPEN."""
+        ...
+
+    async def request_cancel(self, batch_id: bytes, actor: str) -> list[bytes]:
+        """Request the cancellation of a batch and those inside it; the batches, none when it has ended."""
+        ...
+
+    async def progress(self, batch_id: bytes) -> BatchCounts:
+        """Count the jobs of a batch (``missing`` and ``unfinished`` are not set)."""
+        ...
+
+    async def list(
+        self,
+        batch_id: bytes | None = None,
+        *,
+        states: Sequence[BatchState] = (),
+        name: str | None = None,
+        before: bytes | None = None,
+        limit: int = 100,
+        retry_of: bytes | None = None,
+    ) -> list[BatchView]:
+        """Batches, the newest first; of ``batch_id`` any range will do."""
+        ...
+
+    async def callbacks(self, batch_id: bytes) -> tuple[Callback, ...]:
+        """The callbacks of a batch."""
+        ...
+
+
+class Batches(LeaderBatches, ClientBatches, Protocol):
+    """Batches, from their opening to their end."""

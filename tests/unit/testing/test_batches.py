@@ -1,0 +1,144 @@
+"""Batches of an application, in the memory of its test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import jobmaster
+from jobmaster import Call, Conflict, Handlers, InputError, JobContext, call
+from jobmaster.model.batch import BatchState
+from jobmaster.testing import Jobs
+
+handlers = Handlers()
+seen: list[tuple[str, str]] = []
+
+
+@handlers.job(name="resize", max_attempts=1)
+async def resize(path: str) -> None:
+    if path.startswith("bad"):
+        raise ValueError(path)
+
+
+@handlers.job(name="report")
+async def report(ctx: JobContext, word: str) -> None:
+    seen.append((word, ctx.metadata["batch"]))
+
+
+@handlers.job(name="split")
+async def split(ctx: JobContext) -> None:
+    async with jobmaster.connect() as cluster, cluster.batch("inner", parent=ctx.batch) as inner:
+        await inner.submit(call(resize, "c"))
+
+
+@pytest.fixture
+def jobmaster_handlers() -> Handlers:
+    seen.clear()
+    return handlers
+
+
+CALLBACKS: jobmaster.BatchOptions = {
+    "on_complete": call(report, "complete"),
+    "on_success": call(report, "success"),
+    "on_failure": call(report, "failure"),
+}
+
+
+async def test_callbacks_follow_the_last_job(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    async with cluster.batch("images", **CALLBACKS) as batch:
+        await batch.submit(call(resize, "a"))
+        await batch.submit_many(call(resize, str(number)) for number in range(10))
+    view = await batch.progress()
+    assert (view.state, view.size, view.name) == (BatchState.CLOSED, 11, "images")
+    await jobs.drain()
+    assert (await batch.wait()).state is BatchState.SUCCEEDED
+    assert sorted(seen) == [("complete", str(batch.id)), ("success", str(batch.id))]
+
+
+async def test_what_failed_is_retried_as_a_new_batch(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    async with cluster.batch("images", **CALLBACKS) as batch:
+        await batch.submit_many([call(resize, "bad"), call(resize, "good")])
+    await jobs.drain(raise_errors=False)
+    view = await batch.get()
+    assert view.counts is not None
+    assert (view.state, view.counts.failed, view.counts.succeeded) == (BatchState.FAILED, 1, 1)
+    again = await cluster.batches.retry_failed(batch)
+    assert (await again.get()).size == 1
+    assert (await again.get()).retry_of == batch.id
+    with pytest.raises(Conflict, match="is retried by batch"):
+        await cluster.batches.retry_failed(batch)
+    await jobs.drain(raise_errors=False)
+    assert (await again.get()).state is BatchState.FAILED
+    assert sorted(word for word, of in seen if of == str(again.id)) == ["complete", "failure"]
+    assert [each.id for each in await cluster.batches.list(state="failed")] == [again.id, batch.id]
+
+
+async def test_a_job_opens_a_batch_inside_its_own(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    async with cluster.batch("outer", **CALLBACKS) as outer:
+        await outer.submit(call(split))
+    await jobs.drain()
+    (inner,) = await cluster.batches.list(name="inner")
+    assert (inner.parent, inner.state) == (outer.id, BatchState.SUCCEEDED)
+    assert (await outer.get()).state is BatchState.SUCCEEDED
+    with pytest.raises(Conflict, match="its parent has ended"):
+        await cluster.batch("late", parent=outer).__aenter__()
+
+
+async def test_an_exception_cancels_the_batch(jobs: Jobs) -> None:
+    batch = jobs.cluster.batch("images", **CALLBACKS)
+
+    async def produce() -> None:
+        async with batch:
+            await batch.submit(call(resize, "a"))
+            raise RuntimeError("no more paths")
+
+    with pytest.raises(RuntimeError, match="no more paths"):
+        await produce()
+    assert (await batch.get()).state is BatchState.CANCELLED
+    await jobs.drain()
+    assert [word for word, _ in seen] == ["complete"]
+
+
+async def test_an_empty_batch_has_its_callbacks(jobs: Jobs) -> None:
+    async with jobs.cluster.batch("images", **CALLBACKS):
+        pass
+    await jobs.drain()
+    assert sorted(word for word, _ in seen) == ["complete", "success"]
+
+
+async def test_what_a_batch_cannot_be_is_refused_before_anything_is_stored(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    with pytest.raises(InputError, match="a batch has no option 'on_end'"):
+        cluster.batch("images", on_end=call(report, "x"))  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="'on_success' must be a call, not str"):
+        cluster.batch("images", on_success="report")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'timeout' must be from"):
+        cluster.batch("images", timeout=0)
+    with pytest.raises(InputError, match="name of a batch"):
+        cluster.batch("")
+    with pytest.raises(InputError, match="is no batch"):
+        cluster.batch("images", parent="images")
+    with pytest.raises(InputError, match="'abandon_after' must be a number"):
+        cluster.batch("images", abandon_after=True)
+    with pytest.raises(InputError, match="word"):
+        await cluster.batch("images", on_success=Call(report, {})).__aenter__()
+    batch = cluster.batch("images")
+    with pytest.raises(InputError, match="the batch is not open"):
+        await batch.submit(call(resize, "a"))
+    assert await cluster.batches.list() == []
+    async with batch:
+        for option in ("idempotency_key", "job_id", "connection"):
+            given: Any = {option: "x"}
+            with pytest.raises(InputError, match=f"a job of a batch cannot have '{option}'"):
+                await batch.submit(call(resize, "a"), **given)
+        with pytest.raises(InputError, match="a batch ends after it was closed"):
+            await batch.wait()
+    with pytest.raises(Conflict, match="is closed"):
+        await batch.submit(call(resize, "a"))
+    with pytest.raises(InputError, match="has been used"):
+        await batch.__aenter__()
+    assert (await batch.get()).size == 0
