@@ -23,6 +23,7 @@ from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Entry, ErrorInfo, Headers
 from jobmaster.model.schedule import Schedule
 from jobmaster.pydantic_models import plain_foreign
+from jobmaster.rules.capabilities import required
 
 ID_AT = slice(3, 3 + ID_BYTES)
 """Where an encoded entry or outcome has its job id; the Lua functions read it there, too."""
@@ -69,7 +70,9 @@ def decode_entries(items: Sequence[bytes]) -> list[Entry]:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """JSON of the fields that differ from their default; nothing at all is zero bytes."""
+    """JSON of the fields that differ from their default; nothing at all is zero bytes. ``requires`` is set by the others."""
+    if (words := required(headers)) != headers.requires:
+        headers = msgspec.structs.replace(headers, requires=words)
     data = encode_value(headers, "headers")
     return b"" if data == b"{}" else data
 

@@ -23,6 +23,7 @@ from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueNotices, Renewal
+from jobmaster.rules import capabilities
 from jobmaster.settings.agent_differences import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.schedules import declared_schedules
@@ -307,6 +308,7 @@ class AgentRuntime:
             settings=common(settings),
             submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
+            capabilities=tuple(sorted(capabilities.CAPABILITIES)),
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []

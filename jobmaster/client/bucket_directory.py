@@ -18,6 +18,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
 from jobmaster.ports import EVERY_OWNER, BucketQueries, OwnerTraits
 from jobmaster.rules.backoff import backoff_delay
+from jobmaster.rules.capabilities import lacking
 
 REFRESH_AGAIN_SECONDS = 0.2
 """Least time between two refreshes."""
@@ -108,6 +109,7 @@ class BucketDirectory:
         self._serving: dict[tuple[str, int, str], tuple[BucketHandle, ...]] = {}
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
+        self._capabilities: frozenset[str] | None = None
         self.uneven = False
         """True while they differ in the share of the jobs they take."""
         self._stores_unknown: dict[bytes, str] = {}
@@ -137,6 +139,11 @@ class BucketDirectory:
         """An owner without published traits is assumed to have every handler."""
         traits = self._served.get(owner) or self._served.get(EVERY_OWNER)
         return traits is None or handler in traits.handlers
+
+    def lacks(self, headers: bytes) -> bool:
+        """True when some owner of a bucket does not know what the job with these headers requires: then the job is not put
+        into a bucket, and agents that know it fetch it from the master."""
+        return self._capabilities is not None and bool(lacking(headers, self._capabilities))
 
     def all_handles(self) -> list[BucketHandle]:
         """Every bucket that may hold jobs, whether it still takes some or not, as last known."""
@@ -259,6 +266,8 @@ class BucketDirectory:
         self._stores_unknown = stores_unknown
         self._groups = {key: tuple(handles) for key, handles in groups.items()}
         self._served, self._serving = served, {}
+        known = [traits.capabilities for traits in served.values()]
+        self._capabilities = frozenset.intersection(*known) if known else None
         self.mixed = len({traits.handlers for traits in served.values()}) > 1
         self.uneven = len({traits.share for traits in served.values()}) > 1
         self._read_at = self._clock.boottime()

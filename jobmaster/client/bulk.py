@@ -321,11 +321,12 @@ class BulkSubmit:
     async def _deliver(self, chunk: _Chunk) -> None:
         lane, priority, handler = chunk.group
         try:
-            if self._route is Route.BUCKET:
+            route = await self._router.certain_route(self._route, self._checked.headers)
+            if route is Route.BUCKET:
                 need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
                 await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
             else:
-                await self._into_master(chunk)
+                await self._into_master(chunk, route)
         except OutcomeUnknown as error:
             self._unknown.extend(entry[ID_AT] for entry in chunk.entries)
             self._failure = self._failure or error
@@ -342,8 +343,8 @@ class BulkSubmit:
         else:
             await self._insert_held(chunk)
 
-    async def _into_master(self, chunk: _Chunk) -> None:
-        if self._route is Route.HELD:
+    async def _into_master(self, chunk: _Chunk, route: Route) -> None:
+        if route is Route.HELD:
             await self._insert_held(chunk)
             return
         lane, priority, handler = chunk.group

@@ -207,6 +207,8 @@ class SubmitRouter:
         if request.durability is Durability.MASTER:
             return None
         job, mixed = request.job, self.buckets.mixed
+        if job.headers and self.buckets.lacks(job.headers):
+            return None
         return self._batchers.get((job.lane, job.priority, request.durability, job.handler if mixed else None))
 
     # ------------------------------------------------------------ one request
@@ -245,7 +247,7 @@ class SubmitRouter:
 
     async def _place(self, request: SubmitRequest) -> Receipt:
         job = request.job
-        where = self.route_of(job.due_us, request.durability)
+        where = await self.certain_route(self.route_of(job.due_us, request.durability), job.headers)
         if where is not Route.BUCKET:
             return await self._place_row(request, where)
         batcher = await self.batcher(job.lane, job.priority, _needed(request), job.handler)
@@ -259,6 +261,13 @@ class SubmitRouter:
         """The way of a job by the rule of placement."""
         threshold = self._settings.thresholds.transient_threshold_seconds
         return route(due_us, self._clock.wall_us() if due_us else 0, threshold, durability)
+
+    async def certain_route(self, where: Route, headers: bytes) -> Route:
+        """That way, or the master while some owner of a bucket does not know what the headers require."""
+        if not headers or where is Route.HELD:
+            return where
+        await self.buckets.known()
+        return Route.HELD if self.buckets.lacks(headers) else where
 
     async def enter(self, on_full: OnFull) -> None:
         """Wait (or raise, by policy) while too much of this process waits for answers."""

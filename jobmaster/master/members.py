@@ -42,6 +42,7 @@ class Members:
             list(agent.helps),
             _JSON.encode(agent.settings).decode(),
             agent.clock_us,
+            list(agent.capabilities),
         )
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")

@@ -63,13 +63,14 @@ class Onboarding:
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
+        capabilities: Sequence[str] | None = None,
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
         many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
         began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
-        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES, without_tags or None)
-        rows = await self._data.write("onboarding/onboard", *fence, *wanted)
+        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
+        rows = await self._data.write("onboarding/onboard", *fence, *wanted, without_tags or None, capabilities)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows

@@ -125,8 +125,8 @@ class Queries:
     async def served(self) -> dict[bytes, OwnerTraits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike, nothing when there is none."""
         return {
-            id_ or EVERY_OWNER: OwnerTraits(frozenset(handlers), share)
-            for id_, handlers, share in await self._data.read("queries/served")
+            id_ or EVERY_OWNER: OwnerTraits(frozenset(handlers), share, frozenset(words))
+            for id_, handlers, share, words in await self._data.read("queries/served")
         }
 
     async def other_owners(self, agent_id: bytes, lane: str, priority: int, handlers: Sequence[str]) -> frozenset[str]:
@@ -139,7 +139,7 @@ class Queries:
         if not job_ids:
             return {}
         rows = await self._data.read("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
-        return {id_: UnservedCause(*cause) for id_, *cause in rows}
+        return {id_: UnservedCause(*cause)._replace(requires=tuple(words)) for id_, *cause, words in rows}
 
     async def handlers(self) -> dict[str, HandlerSpec]:
         """Handlers that agents have published, by name."""

@@ -19,8 +19,10 @@ class UnservedJobs:
     async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
         """Overdue jobs of handlers that no owner of a matching bucket has, those that are put off included."""
         return [
-            UnservedHandler(UnservedCause(lane, priority, handler, known, active, frozen), jobs, oldest_us)
-            for lane, priority, handler, jobs, oldest_us, known, active, frozen in await self._control.read(
+            UnservedHandler(
+                UnservedCause(lane, priority, handler, known, active, frozen, tuple(requires)), jobs, oldest_us
+            )
+            for lane, priority, handler, jobs, oldest_us, known, active, frozen, requires in await self._control.read(
                 "reports/unserved", overdue_seconds, look
             )
         ]

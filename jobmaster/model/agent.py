@@ -42,6 +42,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and defaults that it publishes for submits in SQL; see ``jobmaster.settings.submit_rules``."""
     clock_us: int | None = None
     """Its wall clock at registration."""
+    capabilities: tuple[str, ...] = ()
+    """What its program knows (``rules.capabilities``)."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -155,6 +155,9 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     ``None`` means the value of the handler, else the default of the cluster.
     """
 
+    requires: tuple[str, ...] = ()
+    """Capabilities that an agent must have to run the job (``rules.capabilities``). Set by ``encode_headers``. It
+    stays the first field: the first bytes of the JSON show whether a job has it."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     timeout_seconds: float | None = None

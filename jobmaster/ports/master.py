@@ -183,10 +183,11 @@ class FetcherOnboarding(Release, Protocol):
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
+        capabilities: Sequence[str] | None = None,
     ) -> Onboarded:
         """HELD rows due within the horizon -> ASSIGNED to a bucket, under its lock, SKIP LOCKED, oldest due first: at most
-        ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any), and none with one of
-        these tags."""
+        ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any), none with one of
+        these tags, and none that requires more than these capabilities (``None``: whatever it requires)."""
         ...
 
 

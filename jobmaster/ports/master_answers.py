@@ -342,6 +342,8 @@ class OwnerTraits(NamedTuple):
     handlers: frozenset[str]
     share: float
     """Relative number of jobs it takes; 1 is the usual owner."""
+    capabilities: frozenset[str] = frozenset()
+    """What its program knows."""
 
 
 EVERY_OWNER = b""

@@ -19,6 +19,8 @@ class UnservedCause(NamedTuple):
     """The lane and priority have an ACTIVE bucket."""
     frozen: bool
     """They have a FROZEN one."""
+    requires: tuple[str, ...] = ()
+    """Owners of such buckets have the handler, and none of them has all these capabilities, which the jobs require."""
 
     @property
     def group(self) -> str:
@@ -30,6 +32,9 @@ class UnservedCause(NamedTuple):
         """What is missing, as a clause."""
         if not self.active and self.frozen:
             return f"every bucket of {self.group} is frozen"
+        if self.requires:
+            words = ", ".join(self.requires)
+            return f"no agent with a bucket of {self.group} and the handler {self.handler!r} has the capability {words}"
         if not self.known:
             return f"no living agent has the handler {self.handler!r}"
         if not self.active:
@@ -41,6 +46,8 @@ class UnservedCause(NamedTuple):
         """What an operator can do."""
         if not self.active and self.frozen:
             return "jobmaster bucket unfreeze --all (or BUCKET, or --lane)"
+        if self.requires:
+            return "update the agents: the program that has submitted these jobs is newer (jobmaster status shows versions)"
         if not self.known:
             return "start an agent with the module that declares it (handlers:), or restart agents that run older code"
         return "configure buckets of that lane and priority for an agent that has the handler"

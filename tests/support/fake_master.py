@@ -201,6 +201,7 @@ class FakeMaster(MasterParts, Scripted):
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
+        capabilities: Sequence[str] | None = None,
     ) -> Onboarded:
         def effect() -> Onboarded:
             if fence.bucket_id in self.others:

@@ -20,6 +20,7 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import FetcherOnboarding
+from jobmaster.rules import capabilities
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.execute.executor import Executor
@@ -116,6 +117,7 @@ class DueFetcher:
         self._handlers = handlers
         """Those that are not paused."""
         self._paused_tags: Sequence[str] = ()
+        self._capabilities = sorted(capabilities.CAPABILITIES)
         self._progress = progress or Progress(clock.boottime)
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
@@ -311,7 +313,14 @@ class DueFetcher:
             return fence, []
         due.hinted = False
         answer = await self._onboarding.onboard(
-            fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers, self._paused_tags
+            fence,
+            owned.lane,
+            owned.priority,
+            horizon,
+            self._turn(due),
+            self._handlers,
+            self._paused_tags,
+            self._capabilities,
         )
         self.behind += answer.behind
         if not answer.bucket_ok:

@@ -34,10 +34,12 @@ _REFRESH_SECONDS_MIN = 0.5
 
 Group = tuple[str, int]
 """Lane and priority."""
+_Kind = tuple[frozenset[str], frozenset[str]]
+"""Handlers and capabilities of an owner: what decides which jobs it can take."""
 
 
 class _Rotation:
-    """Buckets of one lane and priority whose owners have the same handlers, in the order of their turns."""
+    """Buckets of one lane and priority whose owners can run the same jobs, in the order of their turns."""
 
     __slots__ = ("turns",)
 
@@ -78,9 +80,9 @@ class DueNotifier:
         self._now = clock.boottime
         self._telemetry = telemetry
         self._map_seconds = map_seconds
-        self._map: dict[Group, dict[frozenset[str], _Rotation]] = {}
+        self._map: dict[Group, dict[_Kind, _Rotation]] = {}
         self._map_at = float("-inf")
-        self._turns: dict[tuple[Group, frozenset[str]], int] = {}
+        self._turns: dict[tuple[Group, _Kind], int] = {}
         self._due: set[Group] = set()
         self.kicked = asyncio.Event()
 
@@ -115,18 +117,18 @@ class DueNotifier:
 
     async def _refresh(self) -> None:
         began = self._now()
-        fresh: dict[Group, dict[frozenset[str], list[Bucket]]] = {}
+        fresh: dict[Group, dict[_Kind, list[Bucket]]] = {}
         buckets = await self._queries.list_buckets(states=(BucketState.ACTIVE,))
         traits = await self._queries.served()
         for bucket in buckets:
-            kind = traits[bucket.owner].handlers if bucket.owner in traits else frozenset()
+            kind = _kind_of(traits.get(bucket.owner))
             fresh.setdefault((bucket.lane, bucket.priority), {}).setdefault(kind, []).append(bucket)
         self._map = {
             group: {kind: _Rotation(alike, traits) for kind, alike in kinds.items()} for group, kinds in fresh.items()
         }
         self._map_at = began
 
-    async def _notify(self, group: Group, kind: frozenset[str], turns: Sequence[Bucket]) -> None:
+    async def _notify(self, group: Group, kind: _Kind, turns: Sequence[Bucket]) -> None:
         """Send hints to the next two owners in turn; the turn of an owner in a silent store passes to the next."""
         notified: set[bytes] = set()
         first = self._turns.get((group, kind), 0)
@@ -150,3 +152,7 @@ class DueNotifier:
             self._reachability.failed(bucket.store, error)
             return False
         return True
+
+
+def _kind_of(traits: OwnerTraits | None) -> _Kind:
+    return (traits.handlers, traits.capabilities) if traits is not None else (frozenset(), frozenset())

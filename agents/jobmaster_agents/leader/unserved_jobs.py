@@ -112,17 +112,21 @@ class UnservedJobsMonitor:
         wanted = [
             cause
             for cause in causes
-            if cause.known and not cause.frozen and now - since[_kind(cause)] >= self._fallback_after
+            if cause.known
+            and not cause.frozen
+            and not cause.requires
+            and now - since[_kind(cause)] >= self._fallback_after
         ]
         if wanted:
             for asked in await self._unserved.request_help(wanted):
                 self._log.info(Event.HELP_ASKED, _fields(asked))
 
     async def _put_off(self, causes: Iterable[UnservedCause]) -> int:
-        """Put jobs off; the largest number in one group. A group without an open bucket is left alone: no agent reads it."""
+        """Put jobs off; the largest number in one group. A group without an open bucket is left alone: no agent reads it.
+        So are jobs that require a capability: other jobs of their handler run."""
         groups: dict[DueGroup, list[str]] = {}
         for cause in causes:
-            if cause.active:
+            if cause.active and not cause.requires:
                 groups.setdefault(DueGroup(cause.lane, cause.priority), []).append(cause.handler)
         most = 0
         for group, handlers in groups.items():

@@ -22,6 +22,7 @@ from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
+from jobmaster.rules.capabilities import lacking
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.time_limits import headers_of, read_headers
@@ -149,12 +150,15 @@ class OutcomeBuilder:
         return job.entry.due_us > _store_us(job, now)
 
     def must_not_start(self, job: ClaimedJob, now: float) -> bool:
-        """True when a job with headers or a due time must not start now: expired, not due yet, headers unreadable."""
+        """True when a job with headers or a due time must not start now: expired, not due yet, headers unreadable, or of a
+        newer program that this one does not know."""
         entry = job.entry
         if entry.due_us and entry.due_us > _store_us(job, now):
             return True
         if not entry.headers:
             return False
+        if lacking(entry.headers):
+            return True
         if (headers := read_headers(entry.headers)) is None:
             return True
         job.headers = headers
@@ -163,10 +167,13 @@ class OutcomeBuilder:
         return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
     def end_unstarted(self, job: ClaimedJob, now: float) -> None:
-        """End a job without a start: cancelled, unreadable, expired, not due yet, or of a handler that this agent lacks."""
+        """End a job without a start: cancelled, unreadable, expired, not due yet, or what this agent lacks: the
+        handler, or a capability that the job requires."""
         entry = job.entry
         if job.cancelled:
             self.cancelled(job, "cancelled before it started", now, now)
+        elif lacking(entry.headers):
+            self.release(job)  # unread: its headers may have a form that this program does not know
         elif entry.headers and read_headers(entry.headers) is None:
             self._fail(job, ErrorInfo(type="InvalidHeaders", message=_BAD_HEADERS, reason="arguments"), now, now)
         elif (expires_us := self.headers(job).expires_us) is not None and _store_us(job, now) >= expires_us:

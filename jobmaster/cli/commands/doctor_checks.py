@@ -248,7 +248,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _waiting(rows: Sequence[Mapping[str, Any]]) -> list[_Waiting]:
     names = ("lane", "priority", "handler", "known", "active", "frozen")
-    return [_Waiting(UnservedCause(*(row[name] for name in names)), row["jobs"], row["oldest_us"]) for row in rows]
+    causes = [UnservedCause(*(row[name] for name in names))._replace(requires=tuple(row["requires"])) for row in rows]
+    return [_Waiting(cause, row["jobs"], row["oldest_us"]) for cause, row in zip(causes, rows, strict=True)]
 
 
 def _runnable(waiting: Sequence[_Waiting], now_us: int) -> Finding:

@@ -17,6 +17,7 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
+from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.locks import MemoryLocks
@@ -209,7 +210,7 @@ class MemoryMaster:
 
     async def served(self) -> dict[bytes, OwnerTraits]:
         """One owner with every handler."""
-        return {EVERY_OWNER: OwnerTraits(frozenset(self._handlers.names()), 1.0)}
+        return {EVERY_OWNER: OwnerTraits(frozenset(self._handlers.names()), 1.0, CAPABILITIES)}
 
     async def agents(self, *, all_: bool = False) -> list[Agent]:
         """No agent runs."""

@@ -18,6 +18,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.ports import ReplyStatus
+from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, MasterSettings, StoreSettings
 from tests.conftest import MIGRATED_SCHEMA
 
@@ -60,6 +61,7 @@ class DrivenAgent:
         self.store_name = name
         self.id = AgentId(new_id())
         self.buckets: dict[tuple[str, int], list[Bucket]] = {}
+        self.capabilities = tuple(sorted(CAPABILITIES))
         self._lists = 0
 
     async def start(self, publish: Handlers) -> None:
@@ -67,6 +69,7 @@ class DrivenAgent:
         agent = Agent(
             id=self.id, name="hand", host="here", pid=1, version="0", mode="full", store=self.store_name, weight=1,
             state=AgentState.ACTIVE, lease_us=0, lease_seconds=600.0, started_us=0,
+            capabilities=self.capabilities,
         )  # fmt: skip
         await self.master.members.register(agent, ["default", "payroll"], [handler.spec for handler in publish])
 

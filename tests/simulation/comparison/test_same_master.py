@@ -49,6 +49,7 @@ headers = st.sampled_from(
         b'{"at_most_once":true,"snoozes":2}',
         b'{"expires_us":1700000000000001}',
         b'{"tags":["a","c"]}',
+        b'{"requires":["complete_time"],"complete_seconds":9.0}',
     ]
 )
 
@@ -207,6 +208,13 @@ class Masters(TwoMasters):
         for master in (self.real, self.simulated):
             master.onboarding._positions.clear()
         self.both(lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], tags))
+
+    @rule(bucket=buckets, words=st.sampled_from([(), ("complete_time",), ("complete_time", "more")]))
+    def onboard_within_capabilities(self, bucket: int, words: tuple[str, ...]) -> None:
+        fence = self.fence(bucket, None, 0)
+        for master in (self.real, self.simulated):
+            master.onboarding._positions.clear()
+        self.both(lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], (), words))
 
     # ------------------------------------------------------------ pauses
 

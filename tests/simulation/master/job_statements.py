@@ -12,6 +12,7 @@ from typing import Any
 from jobmaster.codec import decode_headers
 from jobmaster.master.driver.connection import EPOCH_2000_US
 from jobmaster.rules.batching import fitting_count
+from jobmaster.rules.capabilities import lacking
 from tests.simulation.master.statements_base import StatementsBase, demand_values
 from tests.simulation.master.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
@@ -257,6 +258,7 @@ class JobStatements(StatementsBase):
     def onboarding_onboard(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
         limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int, tags: Sequence[str] | None,
+        words: Sequence[str] | None,
     ) -> list[Record]:  # fmt: skip
         names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
@@ -267,7 +269,8 @@ class JobStatements(StatementsBase):
              if row.state == "HELD" and row.lane == lane and row.priority == priority and not row.cancel_requested
              and row.due_us is not None and from_us <= row.due_us <= latest
              and (handlers is None or row.handler in handlers)
-             and (tags is None or not has_tag(row.headers, tags))),
+             and (tags is None or not has_tag(row.headers, tags))
+             and (words is None or not lacking(row.headers, words))),
             key=lambda row: (row.due_us, row.id),
         )[:limit]  # fmt: skip
         answer = []

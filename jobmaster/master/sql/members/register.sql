@@ -14,15 +14,17 @@
 -- in: $13 text[] lanes it helps out in
 -- in: $14 text settings, JSON
 -- in: $15 bigint its wall clock, microseconds since 1970 (NULL: unknown)
+-- in: $16 text[] capabilities of its program
 -- out: id uuid
 -- move: none -> ACTIVE
 -- fence: the primary key; sent again it only renews; an agent that has ended stays ended
 -- index: agent_pkey
 INSERT INTO agent AS a (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers,
-                        share, helps, settings, clock_ahead_seconds)
+                        share, helps, settings, clock_ahead_seconds, capabilities)
 VALUES ($1::uuid, $2::text, $3::text, $4::integer, $5::text, $6::text, $7::text, $8::integer,
         clock_timestamp() + make_interval(secs => $9::double precision), $9, $10::text[], $11::text[], $12::double precision, $13::text[],
-        $14::text::jsonb, $15::bigint / 1e6 - extract(epoch FROM clock_timestamp())::double precision)
+        $14::text::jsonb, $15::bigint / 1e6 - extract(epoch FROM clock_timestamp())::double precision,
+        $16::text[])
 ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until, lease_seconds = EXCLUDED.lease_seconds
 WHERE a.state = 'ACTIVE'
 RETURNING id

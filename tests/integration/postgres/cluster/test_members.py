@@ -427,17 +427,20 @@ async def test_a_certificate_uses_the_lease_length_of_the_certified_agent(db: Ma
 
 
 async def test_handlers_are_listed_by_owner_where_owners_of_buckets_differ(db: MasterFixture) -> None:
-    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0)}
+    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0, frozenset())}
     other = await db.agent(new_id())
     await db.bucket(other)
-    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0)}, "all are alike"
+    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0, frozenset())}, "all are alike"
     await db.sql.execute("UPDATE agent SET share = 2.5 WHERE id = $1", *uuids([other]))
-    assert await db.master.queries.served() == {db.owner: (frozenset(), 1.0), other: (frozenset(), 2.5)}
+    assert await db.master.queries.served() == {
+        db.owner: (frozenset(), 1.0, frozenset()),
+        other: (frozenset(), 2.5, frozenset()),
+    }
     await db.sql.execute("UPDATE agent SET handlers = '{a,b}' WHERE id = $1", *uuids([other]))
     idle = await db.agent(new_id())
     await db.sql.execute("UPDATE agent SET handlers = '{c}' WHERE id = $1", *uuids([idle]))
     assert await db.master.queries.served() == {
-        db.owner: (frozenset(), 1.0), other: (frozenset({"a", "b"}), 2.5),
+        db.owner: (frozenset(), 1.0, frozenset()), other: (frozenset({"a", "b"}), 2.5, frozenset()),
     }  # fmt: skip
     await db.sql.execute("UPDATE bucket SET state = 'FROZEN'")
     assert await db.master.queries.served() == {}

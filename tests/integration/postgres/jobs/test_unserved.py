@@ -58,7 +58,7 @@ async def test_jobs_that_no_agent_can_run_are_named_and_counted(serving: MasterF
     )
     (found,) = await serving.master.unserved.find(60.0, 1000)
     assert (found.jobs, found.oldest_us) == (3, due)
-    assert found.cause == (LANE, PRIORITY, "lost", False, True, False)
+    assert found.cause == UnservedCause(LANE, PRIORITY, "lost", known=False, active=True, frozen=False)
     assert found.cause.reason == "no living agent has the handler 'lost'"
 
 
