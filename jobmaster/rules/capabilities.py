@@ -21,9 +21,14 @@ class Capability(StrEnum):
 
     COMPLETE_TIME = "complete_time"
     """A run that takes longer is given to another agent."""
+    SIGNALS = "signals"
+    """The job has waited for a signal, and its handler reads what was sent."""
 
 
-OF_FIELDS: Mapping[str, Capability] = {"complete_seconds": Capability.COMPLETE_TIME}
+OF_FIELDS: Mapping[str, Capability] = {
+    "complete_seconds": Capability.COMPLETE_TIME,
+    "signal": Capability.SIGNALS,
+}
 """Fields of ``Headers`` that are unsafe to ignore when they have a value other than ``None``, 0 or nothing."""
 
 CAPABILITIES = frozenset(word.value for word in Capability)
