@@ -1,4 +1,4 @@
--- 0031 capabilities: what the program of an agent knows, and what a job requires of it.
+-- 0032 capabilities: what the program of an agent knows, and what a job requires of it.
 
 -- Words of the agent's program; a program that publishes none knows none.
 ALTER TABLE agent ADD COLUMN capabilities text[] NOT NULL DEFAULT '{}';
