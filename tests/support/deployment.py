@@ -19,6 +19,7 @@ import yaml
 
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
+from tests.support.forked_commands import run_command
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 
@@ -126,14 +127,8 @@ class Deployment:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """One ``jobmaster`` command."""
         _ = self.settings
-        return subprocess.run(
-            [sys.executable, "-m", "jobmaster.cli.main", *arguments, "--config", str(self.config)],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            cwd=REPOSITORY,
-            env=ENVIRONMENT,
-            check=False,
+        return run_command(
+            [*arguments, "--config", str(self.config)], env=ENVIRONMENT, cwd=REPOSITORY, seconds=PATIENCE_SECONDS
         )
 
     async def start_agent(self, *arguments: str, processes: int = 1) -> AgentProcess:

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from jobmaster.cli.main import run
+from tests.support.forked_commands import run_command
 from tests.support.patience import patient
 from tests.support.waiting import wait_until
 
@@ -94,17 +95,7 @@ class Terminal:
 
     def call(self, *arguments: str, given: str | None = None, seconds: float = 60) -> Result:
         """A command, to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "jobmaster.cli.main", *arguments],
-            env=self.environment,
-            cwd=self.folder,
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
-            capture_output=True,
-            text=True,
-            timeout=patient(seconds),
-            check=False,
-        )
+        done = run_command(arguments, env=self.environment, cwd=self.folder, given=given, seconds=patient(seconds))
         return Result(done.returncode, done.stdout, done.stderr)
 
     def processes(self) -> list[str]:

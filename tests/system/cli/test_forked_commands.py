@@ -1,0 +1,57 @@
+"""A forked command is the command that a new process runs (``tests/support/forked_commands.py``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked_commands import run_command
+from tests.system.cli.conftest import _python_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("version", "-o", "json"),
+        ("no-such-command",),
+        ("job", "submit", "add", "--args", "-"),
+        ("status", "--config", "near.yaml"),
+        ("job", "show", "0123", "-o", "json"),
+        ("dev", "--handlers", "of_this_folder"),
+    ],
+)
+def test_it_prints_the_same_and_has_the_same_exit_code(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "near.yaml").write_text("cluster: 'of this folder'\n")
+    (tmp_path / "of_this_folder.py").write_text("import os\nraise SystemExit(os.environ['ONLY_HERE'])\n")
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")},
+        "PYTHONPATH": _python_path(),
+        "JOBMASTER_DATA_DIR": str(tmp_path / "data"),
+        "ONLY_HERE": "a text of this environment",
+    }
+    new = subprocess.run(
+        [sys.executable, "-m", "jobmaster.cli.main", *arguments],
+        env=env,
+        cwd=tmp_path,
+        input="[1",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    forked = run_command(arguments, env=env, cwd=tmp_path, given="[1", seconds=60)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (new.returncode, new.stdout, new.stderr)
+    assert forked.stdout + forked.stderr
+
+
+def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": _python_path(), "JOBMASTER_DATA_DIR": str(tmp_path / "data")}
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command(["dev", "--handlers", "slow"], env=env, cwd=tmp_path, seconds=3)
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
