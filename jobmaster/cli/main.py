@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
+    "workflow": ("jobmaster.cli.commands.workflow:workflow_group", "List, show, cancel and retry workflows."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
 """Name -> (module:attribute, its line in the list of commands). The list is printed without an import of these modules."""

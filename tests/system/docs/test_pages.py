@@ -22,6 +22,7 @@ EXPLAINING = {
     "docs/pydantic.md": "pydantic",
     "docs/schedules.md": "schedules",
     "docs/transactions.md": "transactions",
+    "docs/workflows.md": "workflows",
 }
 """Pages that explain with fragments -> prelude with what the fragments need."""
 ELSEWHERE = {"docs/django.md": "tests/integration/django/test_page.py"}
