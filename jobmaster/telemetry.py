@@ -121,6 +121,11 @@ METRICS: dict[str, Metric] = {
     "handlers_stuck": Metric(
         "jobmaster_handlers_stuck", _G, "Async handlers that were given up (cancelled, and they go on) and do not end."
     ),
+    "progress_dropped": Metric(
+        "jobmaster_progress_dropped",
+        _C,
+        "Reports of handlers that were dropped, because those of too many runs waited.",
+    ),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
     "job_wait_seconds": Metric(
@@ -344,6 +349,7 @@ class Telemetry:
         self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = 0
         self.threads_stuck = self.handlers_stuck = 0
+        self.progress_dropped = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
         self.job_wait_seconds = Histogram(JOB_SECONDS)
         self.job_run_seconds = Histogram(JOB_SECONDS)

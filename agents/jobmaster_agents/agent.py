@@ -271,6 +271,7 @@ class AgentRuntime:
         if self._agent.mode in WORKING_MODES:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
+                self.bucket_worker.run_progress,
                 self.accept_time,
                 self.batch_tally,
                 self.anti_entropy,

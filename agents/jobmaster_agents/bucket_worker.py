@@ -43,6 +43,7 @@ from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.run_progress import RunProgressWriter
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -125,6 +126,8 @@ class BucketWorker:
             random.Random(random.getrandbits(64)),
             on_policy_problem=handler_log.policy_problem,
         )
+        self.run_progress = RunProgressWriter(master.outcomes, telemetry)
+        self.outcome_builder.progress_sink = self.run_progress
         self._line_rate = LineRate(clock.boottime)
         pool = ProcessPool(
             settings.handlers,
@@ -141,6 +144,7 @@ class BucketWorker:
             log_level=_log_level(settings),
             provides=agent.provides,
             on_output=self._printed,
+            on_progress=lambda job, progress: self.run_progress.note(job.job_id, job.token, progress),
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)

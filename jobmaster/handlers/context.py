@@ -16,6 +16,7 @@ from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_view import moment
+from jobmaster.model.run_progress import RunProgress, checked_progress
 
 if TYPE_CHECKING:
     # A default of a type variable comes with Python 3.13; type checkers know it from here before that.
@@ -62,6 +63,12 @@ class AttemptRuntime(Protocol):
     async def confirm(self, result: object = None) -> None: ...
 
 
+class ProgressSink(Protocol):
+    """Takes over the reports of handlers; it may be called on any thread."""
+
+    def note(self, job_id: bytes, token: int, progress: RunProgress) -> None: ...
+
+
 class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     """The run a handler is in. Given to a handler whose first parameter is annotated ``JobContext`` or named ``ctx``.
 
@@ -95,6 +102,9 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     clock: Clock = _CLOCK
     runtime: AttemptRuntime | None = None
     """Of handlers declared with ``transactional=True`` or ``confirm="explicit"``."""
+    progress_sink: ProgressSink | None = None
+    last_progress: RunProgress | None = None
+    """The last report of this run (``progress``)."""
     resources: Resources = NO_RESOURCES
     """What the lifespan of the handler's registry has yielded: ``Handlers(lifespan=...)``."""
 
@@ -195,6 +205,22 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
                 hint='declare it with confirm="explicit"',
             )
         return self.runtime
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Report how far this run is, in units of the handler's own. ``JobView.progress`` and ``jobmaster job show`` show the
+        last report, about a second later. A call costs a few microseconds, and may come from any thread.
+
+        Args:
+            done: what is done, 0 or more.
+            total: what there is to do; left out while it is not known.
+            text: a few words, such as the name of the step; at most 200 characters are kept.
+
+        Raises:
+            InputError: a value is no number, below 0 or infinite, or ``total`` is 0.
+        """
+        self.last_progress = progress = checked_progress(done, total, text)
+        if self.progress_sink is not None:
+            self.progress_sink.note(self.job_id_bytes, self.token, progress)
 
     def check(self) -> None:
         """Raise ``Cancel`` when the run should end: for loops in threaded handlers."""

@@ -19,6 +19,7 @@ _FORGET = {
     RecordKind.SIGNALS: "maintenance/forget_signals",
     RecordKind.WORKFLOWS: "maintenance/forget_workflows",
     RecordKind.BATCHES: "maintenance/forget_batches",
+    RecordKind.RUN_PROGRESS: "maintenance/forget_run_progress",
 }
 
 

@@ -14,7 +14,7 @@ from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute
 from jobmaster.master.driver.connection import Connection, StatementRunner, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
-from jobmaster.ports import CancelledRow, UnstorableEntry, Written
+from jobmaster.ports import CancelledRow, ProgressLine, UnstorableEntry, Written
 
 _DIGEST_CHARS = 16
 _WHY_CHARS = 400
@@ -104,6 +104,10 @@ class Outcomes:
         found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
         accepted = resent_writes.RowResult.ACCEPTED
         return any(resent_writes.final(row, resent_writes.CurrentRow(*each)) is accepted for each in found)
+
+    async def report_progress(self, lines: Sequence[ProgressLine]) -> None:
+        """Store the last reports of some runs, each job once."""
+        await self._data.write("outcomes/report_progress", *columns(lines))
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""

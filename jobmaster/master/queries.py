@@ -13,6 +13,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
+from jobmaster.model.run_progress import RunProgress
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
 
@@ -28,7 +29,7 @@ class Queries:
     async def get(self, job_id: bytes) -> JobView | None:
         """One job; ``None`` when the master has no row of it."""
         rows = await self._data.read("queries/get", job_id)
-        return _view(rows[0]) if rows else None
+        return msgspec.structs.replace(_view(rows[0]), progress=_progress(rows[0])) if rows else None
 
     async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         """The states of those that have a row."""
@@ -149,6 +150,12 @@ class Queries:
 
 def _error(data: bytes | None) -> ErrorInfo | None:
     return decode_error(data) if data else None
+
+
+def _progress(row: Row) -> RunProgress | None:
+    if row["done"] is None:
+        return None
+    return RunProgress(done=row["done"], total=row["total"], text=row["progress_text"], at=row["progress_at"])
 
 
 def _view(row: Row, payload: bool = True) -> JobView:

@@ -12,6 +12,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
 from jobmaster.model.response import PRIORITY_LABEL, response_schema
+from jobmaster.model.run_progress import RunProgress
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Decoder()
@@ -72,6 +73,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """The result as it is stored; ``None`` without one."""
     error: ErrorInfo | None = None
     """The recorded error: why the job ended, or why its last attempt failed."""
+    progress: RunProgress | None = None
+    """The last report of the run that the row shows (``ctx.progress``). Only in the view of one job, not in lists."""
 
     @property
     def id(self) -> UUID:

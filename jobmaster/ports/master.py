@@ -25,6 +25,7 @@ from jobmaster.ports.master_answers import (
     LeaderTick,
     Onboarded,
     OwnerTraits,
+    ProgressLine,
     Reassigned,
     RecordKind,
     Renewal,
@@ -105,6 +106,14 @@ class InFlightOutcomes(Protocol):
         ...
 
 
+class ReportedProgress(Protocol):
+    """For the reports of handlers."""
+
+    async def report_progress(self, lines: Sequence[ProgressLine]) -> None:
+        """Store the last reports of some runs, each job once; those of superseded runs are left out."""
+        ...
+
+
 class CancellationOutcomes(Protocol):
     """For cancel requests of jobs that the owner has not claimed."""
 
@@ -140,7 +149,15 @@ class AttemptOutcomes(Protocol):
         ...
 
 
-class Outcomes(WriterOutcomes, RecoveryOutcomes, InFlightOutcomes, CancellationOutcomes, AttemptOutcomes, Protocol):
+class Outcomes(
+    WriterOutcomes,
+    RecoveryOutcomes,
+    InFlightOutcomes,
+    CancellationOutcomes,
+    AttemptOutcomes,
+    ReportedProgress,
+    Protocol,
+):
     """Writes of an owner about jobs that it claimed."""
 
 

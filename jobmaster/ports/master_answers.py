@@ -266,6 +266,17 @@ class RecordKind(StrEnum):
     SIGNALS = "signals"
     WORKFLOWS = "workflows"
     BATCHES = "batches"
+    RUN_PROGRESS = "run_progress"
+
+
+class ProgressLine(NamedTuple):
+    """The last report of a run; columns of one statement."""
+
+    job_id: bytes
+    token: int
+    done: float
+    total: float | None
+    text: str
 
 
 class UnservedHandler(NamedTuple):

@@ -15,6 +15,8 @@ from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, Resurrected
 from jobmaster_agents.state.store_reachability import StoreReachability
 
 _ROUNDS_MAX = 20
+_PROGRESS_DAYS = 1
+"""Retention of reports of runs that are over."""
 _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
 _SENT_SIGNALS_DAYS = 1
@@ -167,6 +169,7 @@ class ClusterMaintenance:
             RecordKind.SIGNALS: _SENT_SIGNALS_DAYS,
             RecordKind.WORKFLOWS: _ENDED_WORKFLOWS_DAYS,
             RecordKind.BATCHES: _ENDED_BATCHES_DAYS,
+            RecordKind.RUN_PROGRESS: _PROGRESS_DAYS,
         }
         forgotten: dict[str, int] = {}
         more = False

@@ -17,6 +17,7 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Retry, RetryDecision, Snooze
+from jobmaster.handlers.context import ProgressSink
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.model.errors import InvalidArguments
@@ -91,6 +92,8 @@ class OutcomeBuilder:
         self.on_policy_problem = on_policy_problem
         self.resources: Mapping[Lifespan, object] = {}
         """What the lifespans of this process have yielded."""
+        self.progress_sink: ProgressSink | None = None
+        """Takes over the reports of handlers."""
         self.retried = 0
         self.abandoned = 0
 
@@ -116,6 +119,7 @@ class OutcomeBuilder:
             headers=self.headers(job),
             deadline_boottime=deadline,
             clock=self._clock,
+            progress_sink=self.progress_sink,
         )
         handler = job.handler
         if handler is None:

@@ -13,6 +13,7 @@ from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState, Priority
 from jobmaster.model.job_change import CHANGE_ACTIONS
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.pause import Pause
+from jobmaster.model.run_progress import RunProgress
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
@@ -86,6 +87,14 @@ def listed(view: JobView) -> dict[str, Any]:
     }
 
 
+def progress_record(progress: RunProgress | None) -> dict[str, Any] | None:
+    """The last report of a run."""
+    if progress is None:
+        return None
+    at = None if progress.at is None else progress.at.isoformat()
+    return {"done": progress.done, "total": progress.total, "text": progress.text, "at": at}
+
+
 def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequence[Pause] = ()) -> dict[str, Any]:
     """One job as a record; ``cause`` is the reason why no agent takes it, ``pauses`` are those that keep it from starting."""
     headers, error = view.headers, view.error
@@ -100,6 +109,7 @@ def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequen
         "args": view.arguments,
         "result": view.result_value,
         "error": _error(error),
+        "progress": progress_record(view.progress),
         "traceback": error.traceback if error else None,
         "attempt": present_attempt(view.state, view.attempt),
         "rescues": view.rescues,

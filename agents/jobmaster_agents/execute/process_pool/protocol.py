@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from jobmaster.model.job import ErrorInfo, FinalRow
+from jobmaster.model.run_progress import RunProgress
 from jobmaster_agents.execute.attempt_result import AttemptResult
 
 _LENGTH_BYTES = 4
@@ -98,8 +99,15 @@ class JobEnded(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     result: AttemptResult
 
 
+class Progressed(msgspec.Struct, frozen=True, tag="progress", array_like=True):
+    """A handler has reported how far it is."""
+
+    number: int
+    progress: RunProgress
+
+
 ToWorker = Setup | RunJob | StopJob | Leave
-ToParent = Ready | JobEnded
+ToParent = Ready | JobEnded | Progressed
 
 _ENCODER = msgspec.msgpack.Encoder()
 to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -70,6 +70,7 @@ from jobmaster_agents.execute.process_pool.protocol import (
 )
 from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
 from jobmaster_agents.execute.process_pool.worker_output import WorkerLines
+from jobmaster_agents.execute.process_pool.worker_progress import ProgressReporter
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
 
 _F_SETSIG = 10
@@ -103,6 +104,8 @@ class Worker:
         self._lifespan_tasks: frozenset[asyncio.Task[Any]] = frozenset()
         self._setup: Setup | None = None
         self._reader = threading.Thread(target=self._read, name="jobmaster-agent-reader", daemon=True)
+        self._sending = threading.Lock()
+        self._reporter = ProgressReporter(self._send)
         # State that a ``StopJob`` uses. `_armed` is the number of the plain handler that runs right now, 0 = none.
         self._number = 0
         self._armed = 0
@@ -133,10 +136,13 @@ class Worker:
         signal.signal(signal.SIGINT, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # the agent may have blocked it
         self._reader.start()
+        self._reporter.start()
         process_state = ProcessState()
         self._send(Ready())
         while (run := self._inbox.get()) is not None:
-            self._send(JobEnded(run.number, self._run(run)))
+            result = self._run(run)
+            self._reporter.flush()
+            self._send(JobEnded(run.number, result))
             self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
         if self._loop is not None:
             self._loop.run_until_complete(self._lifespans.close(_LEAVE_SECONDS))
@@ -197,7 +203,8 @@ class Worker:
 
     def _send(self, message: ToParent) -> None:
         try:
-            self._sock.sendall(encode_frame(message))
+            with self._sending:
+                self._sock.sendall(encode_frame(message))
         except OSError:
             kill_process_group(_AGENT_GONE)
 
@@ -211,7 +218,7 @@ class Worker:
             return _failed(ResultKind.NOT_STARTED, ErrorInfo(type="UnknownHandler", message=text, reason="crashed"))
         started = self._clock.boottime()
         self._context = context = self._make_context(handler, job, started)
-        self._number = run.number
+        self._number = self._reporter.number = run.number
         try:
             result = self._call(handler, job, context, run.number)
         finally:
@@ -235,6 +242,7 @@ class Worker:
             deadline_boottime=started + job.timeout_seconds,
             warn_after=warn_after,
             overdue_boottime=inf if warn_after is None else started + warn_after,
+            progress_sink=self._reporter,
             resources=NO_RESOURCES if handler.lifespan is None else self._lifespans.resources[handler.lifespan],
         )
 
