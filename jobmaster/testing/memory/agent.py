@@ -26,7 +26,7 @@ from jobmaster.model.job import Conclusion, FinalRow, HoldRow, JobState, RunMode
 from jobmaster.rules.lease import Term
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster.testing.memory.rows import MemoryJob, MemoryRows, Unconfirmed
+from jobmaster.testing.memory.rows import MemoryJob, MemoryProgress, MemoryRows, Unconfirmed
 from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.execute.dispatch import Dispatcher
@@ -138,6 +138,7 @@ class MemoryAgent:
             clock,
             random.Random(),
         )
+        outcomes.progress_sink = MemoryProgress(rows)
         outcomes.resources = lifespans.resources
         self.refused = 0
         self.until_answered = UntilAnswered(ownership, clock, EventLog({}), Progress(clock.boottime))

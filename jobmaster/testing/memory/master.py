@@ -156,7 +156,7 @@ class MemoryMaster:
     async def get(self, job_id: bytes) -> JobView | None:
         """One row."""
         job = self._row(job_id)
-        return None if job is None else job.view()
+        return None if job is None else msgspec.structs.replace(job.view(), progress=self._rows.progress.get(job_id))
 
     async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         """States of rows."""

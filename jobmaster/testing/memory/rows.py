@@ -15,8 +15,9 @@ from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import AttemptOutcome, Entry, ErrorInfo, FinalRow, HoldRow, JobState, NewJob, Priority
 from jobmaster.model.job_change import ChangedRow, NewValues
-from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.job_view import Attempt, JobView, moment
 from jobmaster.model.pause import Pause, PauseKind
+from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
 from jobmaster.settings.model import ClusterSettings
@@ -245,6 +246,17 @@ class MemoryJob:
         )
 
 
+class MemoryProgress:
+    """``jobmaster.handlers.context.ProgressSink`` of the cluster in memory."""
+
+    def __init__(self, rows: MemoryRows) -> None:
+        self._rows = rows
+
+    def note(self, job_id: bytes, token: int, progress: RunProgress) -> None:
+        """Keep a report; it can be read at once."""
+        self._rows.progress[job_id] = msgspec.structs.replace(progress, at=moment(self._rows.clock.wall_us()))
+
+
 class MemoryRows:
     """Every job of one cluster in memory, and its buckets: one of each lane and priority that the configuration serves.
 
@@ -263,6 +275,8 @@ class MemoryRows:
         self.pause_version = 0
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
+        self.progress: dict[bytes, RunProgress] = {}
+        """Job -> the last report of its handler."""
         self.locks = MemoryLocks(self.clock)
         self.signals: dict[bytes, tuple[OutgoingSignal, SignalStep]] = {}
         """By id: those that reached a job or were kept, and their answers."""

@@ -32,6 +32,24 @@ def in_process(text: str) -> str:
 
 
 @handlers.job
+async def reports(ctx: JobContext) -> None:
+    """Reports how far it is."""
+    ctx.progress(1)
+    ctx.progress(3, 4, "the third")
+
+
+@handlers.job
+def reports_in_thread(ctx: JobContext) -> None:
+    ctx.progress(3, 4, "the third")
+
+
+@handlers.job(mode="process")
+def reports_in_process(ctx: JobContext) -> None:
+    ctx.progress(1)
+    ctx.progress(3, 4, "the third")
+
+
+@handlers.job
 async def context(ctx: JobContext) -> list[Any]:
     """What a handler learns about its run."""
     return [ctx.handler, ctx.lane, ctx.priority.label, ctx.attempt, ctx.max_attempts, list(ctx.tags), ctx.metadata]

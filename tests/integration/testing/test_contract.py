@@ -31,6 +31,8 @@ from jobmaster import (
     call,
 )
 from jobmaster.clock import new_id
+from jobmaster.handlers import JobContext
+from jobmaster.model.run_progress import RunProgress
 from jobmaster.testing import Jobs, RealCluster
 from tests.integration.testing import contract_jobs
 from tests.integration.testing.contract_jobs import (
@@ -43,10 +45,14 @@ from tests.integration.testing.contract_jobs import (
     in_thread_until,
     once,
     pay,
+    reports,
+    reports_in_process,
+    reports_in_thread,
     slow,
     until_attempt,
     wrong_result,
 )
+from tests.support.waiting import eventually
 from tests.unit.testing.connection import RecordedConnection
 
 MODES = ("manual", "inline", "real")
@@ -129,6 +135,23 @@ async def test_handlers_of_every_mode_give_their_results(side: Side) -> None:
     await side.run()
     assert [await receipt.result(timeout=20) for receipt in receipts] == [3, {"sum": 3}, "A"]
     assert [(await receipt.get()).state for receipt in receipts] == [JobState.SUCCEEDED] * 3
+
+
+@pytest.mark.parametrize("handler", [reports, reports_in_thread, reports_in_process])
+async def test_the_last_report_of_a_handler_is_seen(side: Side, handler: Callable[[JobContext], object]) -> None:
+    receipt = await side.cluster.submit(call(handler))
+    await side.run()
+    seen: list[RunProgress] = []
+
+    async def reported() -> bool:
+        view = await receipt.get()
+        seen[:] = [view.progress] if view.progress else []
+        return bool(seen) and seen[0].done == 3
+
+    await eventually(reported, 20, lambda: f"the report, not {seen}")
+    assert seen[0].at is not None
+    assert msgspec.structs.replace(seen[0], at=None) == RunProgress(done=3, total=4, text="the third")
+    assert seen[0].share == 0.75
 
 
 async def test_the_context_is_that_of_the_submit(side: Side) -> None:
