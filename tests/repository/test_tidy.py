@@ -25,6 +25,7 @@ LONG = {
 """Functions that may be longer, and why."""
 
 FRAGMENTS = {
+    "jobmaster_agents/execute/process_pool/worker_progress.py": "a thread of its own, beside the program of the worker",
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
     "jobmaster/master/schema/index_building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster/master/changes.py": "one part of the master, as its neighbours",
