@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         JobOptions,
         Retry,
         Snooze,
+        Unique,
         call,
         current_job,
     )
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         LockHeld,
         LockLost,
         NotFound,
+        NotUnique,
         OutcomeUnknown,
         Refused,
         SchemaMismatch,
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
     from jobmaster.model.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
+    from jobmaster.model.uniqueness import SubmitAnswer
     from jobmaster.model.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
@@ -148,6 +151,7 @@ __all__ = [
     "LockView",
     "Misfire",
     "NotFound",
+    "NotUnique",
     "OnFull",
     "OnTimeout",
     "OnceView",
@@ -176,6 +180,7 @@ __all__ = [
     "StepState",
     "StepView",
     "StoreRefused",
+    "SubmitAnswer",
     "SubmitOptions",
     "SyncCluster",
     "SyncLock",
@@ -184,6 +189,7 @@ __all__ = [
     "SyncSignals",
     "SyncWorkflows",
     "Unavailable",
+    "Unique",
     "UnknownHandler",
     "UnknownLane",
     "Unserved",
@@ -260,6 +266,7 @@ _MODULE_OF = {
     "LockView": "jobmaster.model.lock",
     "Misfire": "jobmaster.model.schedule",
     "NotFound": "jobmaster.model.errors",
+    "NotUnique": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
     "OnTimeout": "jobmaster.model.signal",
     "OnceView": "jobmaster.model.lock",
@@ -288,6 +295,7 @@ _MODULE_OF = {
     "StepState": "jobmaster.model.workflow",
     "StepView": "jobmaster.model.workflow",
     "StoreRefused": "jobmaster.model.errors",
+    "SubmitAnswer": "jobmaster.model.uniqueness",
     "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",
     "SyncLock": "jobmaster.client.locks.sync_lock",
@@ -296,6 +304,7 @@ _MODULE_OF = {
     "SyncSignals": "jobmaster.client.signals.sync",
     "SyncWorkflows": "jobmaster.client.workflows.sync",
     "Unavailable": "jobmaster.model.errors",
+    "Unique": "jobmaster.handlers",
     "UnknownHandler": "jobmaster.model.errors",
     "UnknownLane": "jobmaster.model.errors",
     "Unserved": "jobmaster.model.errors",

@@ -16,12 +16,14 @@ from jobmaster.client.lost_answers import insert_held
 from jobmaster.client.options import BulkOptions, CheckedOptions, check_slow_run
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
+from jobmaster.client.uniqueness.unique_submits import headers_with_key, no_key_in_a_batch
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_headers, encode_entry, encode_headers
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.ids import ID_BYTES
-from jobmaster.model.job import Durability, Entry, OnFull
+from jobmaster.model.job import Durability, Entry, OnFull, Receipt
+from jobmaster.model.uniqueness import SubmitAnswer, UniqueRule
 from jobmaster.ports import Written
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
@@ -81,6 +83,8 @@ class BulkSummary:
         """Ids of every acknowledged job."""
         self.by_level: dict[Durability, int] = {}
         """Acknowledged jobs by the level they reached."""
+        self.by_answer: dict[SubmitAnswer, int] = {}
+        """With unique keys: acknowledged submits by what they did. The id of one that found a job is that of the job."""
 
     @property
     def submitted(self) -> int:
@@ -91,6 +95,13 @@ class BulkSummary:
         """Count entries that were acknowledged at ``level``."""
         self.ids.extend(entry[ID_AT] for entry in entries)
         self.by_level[level] = self.by_level.get(level, 0) + len(entries)
+
+    def answered(self, receipt: Receipt) -> None:
+        """Count one submit with a unique key."""
+        self.ids.extend([receipt.id])
+        self.by_level[receipt.level] = self.by_level.get(receipt.level, 0) + 1
+        answer = SubmitAnswer(receipt.unique_answer or SubmitAnswer.CREATED)
+        self.by_answer[answer] = self.by_answer.get(answer, 0) + 1
 
     def __repr__(self) -> str:
         levels = ", ".join(f"{level.value}: {count}" for level, count in self.by_level.items())
@@ -117,11 +128,13 @@ class BulkFailed(JobMasterError):
 class _Chunk:
     """Encoded jobs of one lane and priority (and handler, where agents differ)."""
 
-    __slots__ = ("entries", "group", "size")
+    __slots__ = ("entries", "group", "rules", "size")
 
     def __init__(self, group: tuple[str, int, str]) -> None:
         self.group = group
         self.entries: list[bytes] = []
+        self.rules: list[UniqueRule] = []
+        """Of every entry, or of none: its uniqueness."""
         self.size = 0
 
 
@@ -162,6 +175,10 @@ class BulkSubmit:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
         if "wait_for" in options:
             raise InputError("wait_for belongs to one job", hint="use submit for each job that waits for a signal")
+        if self._checked.unique is not None and self._checked.unique.key is not None:
+            raise InputError(
+                "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"
+            )
         self._route = self._router.route_of(self._checked.due_us, self._durability)
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._route is Route.BUCKET else settings.thresholds.transfer_batch
@@ -285,10 +302,18 @@ class BulkSubmit:
         job_id = self._new_id()
         if job_id is None:
             return _SLOW
-        entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, self._checked.headers))
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
+        headers = self._checked.headers
+        if (unique := self._checked.unique or resolved.unique) is not None:
+            if self._batch_ids is not None:
+                raise no_key_in_a_batch(resolved.name)
+            rule = unique.rule(data)
+            self._submitter.check_due(rule, self._checked.due_us)
+            headers = headers_with_key(headers, rule)
+            chunk.rules.append(rule)
+        entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, headers))
         chunk.entries.append(entry)
         chunk.size += len(entry)
         if len(chunk.entries) >= self._chunk_max or chunk.size >= CHUNK_BYTES_MAX:
@@ -300,7 +325,8 @@ class BulkSubmit:
         go to agents that have it."""
         if resolved.known:
             check_slow_run(self._options, resolved.timeout_seconds, resolved.complete_seconds)
-        apart = resolved.name if self._router.buckets.mixed else ""
+        unique = self._checked.unique or resolved.unique
+        apart = resolved.name if unique is not None or self._router.buckets.mixed else ""
         return self._checked.lane or resolved.lane, int(self._checked.priority or resolved.priority), apart
 
     # ------------------------------------------------------------ sending
@@ -322,7 +348,9 @@ class BulkSubmit:
         lane, priority, handler = chunk.group
         try:
             route = await self._router.certain_route(self._route, self._checked.headers)
-            if route is Route.BUCKET:
+            if chunk.rules:
+                await self._with_keys(chunk)
+            elif route is Route.BUCKET:
                 need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
                 await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
             else:
@@ -333,6 +361,27 @@ class BulkSubmit:
         except Exception as error:
             self._unsent += len(chunk.entries)
             self._failure = self._failure or error
+
+    async def _with_keys(self, chunk: _Chunk) -> None:
+        """Jobs with unique keys: what failed stays in the chunk."""
+        lane, priority, _ = chunk.group
+        jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
+        placed = (self._router.uniques.place(job, rule, None) for job, rule in zip(jobs, chunk.rules, strict=True))
+        failed: list[bytes] = []
+        failure: BaseException | None = None
+        for entry, answer in zip(chunk.entries, await asyncio.gather(*placed, return_exceptions=True), strict=True):
+            if not isinstance(answer, BaseException):
+                self.summary.answered(answer)
+            elif isinstance(answer, OutcomeUnknown):
+                self._unknown.extend([entry[ID_AT]])
+                failure = failure or answer
+            else:
+                failed.append(entry)
+                failure = failure or answer
+        chunk.entries = failed
+        if failure is not None:
+            self._unsent += len(failed)
+            self._failure = self._failure or (failure if isinstance(failure, Exception) else None)
 
     async def _into_bucket(self, chunk: _Chunk, group: BucketGroup) -> None:
         placed = await group.place(chunk.entries)

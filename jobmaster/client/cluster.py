@@ -167,7 +167,8 @@ class Cluster:
         Raises:
             InputError: it could never work (unknown handler, arguments, options, lane); nothing was stored.
             BucketsFull, DurabilityRefused, StoreRefused, Unserved: the cluster refuses it; nothing was stored.
-            Conflict: the idempotency key or the id belongs to another payload.
+            Conflict: the idempotency key or the id belongs to another payload; ``NotUnique``: another job holds the unique
+                key, and the submit is to be rejected then.
             OutcomeUnknown: an answer was lost, so it may be stored, whatever failed after that. Send the same job again
                 with ``job_id=error.job_ids[0]``, or with its idempotency key.
             Unavailable: neither a store nor the master could be reached; this call has stored nothing.
@@ -521,8 +522,7 @@ class Cluster:
         """
         job_id, bucket_id = ref_of(job)
         new = check_change_options(options, self.settings.limits, self._clock.wall_us())
-        parts = (self.master, self.stores, self._buckets, self._job_lookup, self._router(), self._clock)
-        return await JobChanger(*parts).change(job_id, bucket_id, new, check_name(actor, "'actor'"))
+        return await self._changer().change(job_id, bucket_id, new, check_name(actor, "'actor'"))
 
     async def reschedule(
         self, job: JobRef, *, at: datetime | None = None, after: float | timedelta | None = None, actor: str = "client"
@@ -701,10 +701,14 @@ class Cluster:
     def _submitting(self) -> Submitter:
         return self._submitter or self._open_submitter()
 
+    def _changer(self) -> JobChanger:
+        return JobChanger(self.master, self.stores, self._buckets, self._job_lookup, self._router(), self._clock)
+
     def _open_submitter(self) -> Submitter:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
-        router = SubmitRouter(self.settings, self.master, self.stores, self._buckets, self._clock, self.telemetry)
+        parts = (self.settings, self.master, self.stores, self._buckets, self._clock, self.telemetry, self._changer)
+        router = SubmitRouter(*parts)
         self._submitter = Submitter(self.settings, self._submit_checks.handler_lookup, router, self._clock)
         return self._submitter
 

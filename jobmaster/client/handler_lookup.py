@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json
-from jobmaster.handlers import Handler, Handlers, check_lane, check_name
+from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments, UnknownHandler
@@ -40,6 +42,7 @@ class ResolvedHandler(NamedTuple):
     priority: Priority
     timeout_seconds: float | None = None
     complete_seconds: float | None = None
+    unique: CheckedUnique | None = None
     known: bool = True
     """``False``: neither declared here nor published."""
 
@@ -76,6 +79,7 @@ class HandlerLookup:
             options.priority or self._priority,
             options.timeout_seconds,
             options.complete_seconds,
+            options.unique,
         )
         self._local[handler] = self._local[declared.name] = resolved
         return resolved
@@ -106,8 +110,9 @@ class HandlerLookup:
                 hint,
             )
         priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
+        unique = None if spec.unique is None else msgspec.convert(spec.unique, CheckedUnique)
         return ResolvedHandler(
-            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds
+            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds, unique
         )
 
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:

@@ -12,7 +12,7 @@ import msgspec
 
 from jobmaster.client.signals.wait import WaitFor, wait_header
 from jobmaster.codec import encode_headers
-from jobmaster.handlers import check_lane, check_name, check_tags
+from jobmaster.handlers import CheckedUnique, Unique, check_lane, check_name, check_tags, checked_unique
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
@@ -70,6 +70,9 @@ class BulkOptions(TypedDict, total=False):
     """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
     says ``unserved``), ``raise`` stores nothing and raises ``Unserved``. A bulk looks at the first job of each handler: the
     one that raises is not stored, and earlier ones of other handlers may be (``BulkFailed`` has their ids)."""
+    unique: Unique
+    """At most one job of the handler and a key at a time, instead of what the handler declares; see ``Unique``. The job is
+    always a committed row (level ``master``). Not together with ``idempotency_key``."""
     allow_unregistered: bool
     """Accept a handler name that is neither declared nor published; its arguments are not checked."""
     allow_volatile: bool
@@ -107,6 +110,7 @@ class CheckedOptions(NamedTuple):
     allow_unregistered: bool
     allow_volatile: bool
     key: str | None
+    unique: CheckedUnique | None
     job_id: bytes | None
     refuses_unserved: bool
     connection: Any
@@ -168,6 +172,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         allow_unregistered=bool(get("allow_unregistered")),
         allow_volatile=bool(get("allow_volatile")),
         key=headers.key,
+        unique=_unique(get("unique"), key),
         job_id=_job_id(get("job_id"), now_us, limits),
         refuses_unserved=_refuses_unserved(get("on_unserved")),
         connection=get("connection"),
@@ -230,6 +235,14 @@ def check_priority(value: object) -> Priority | None:
     """A priority from its label or number; ``InputError`` for any other value."""
     priority: Priority | None = _choice(Priority.parse, value)
     return priority
+
+
+def _unique(value: object, key: object) -> CheckedUnique | None:
+    if value is None:
+        return None
+    if key is not None:
+        raise InputError("'unique' and 'idempotency_key' are given: a job has one key", hint="leave out one of them")
+    return checked_unique(value)
 
 
 def _choice(kind: Any, value: object) -> Any:

@@ -13,6 +13,7 @@ from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import JobView
 from jobmaster.model.response import response_schema
+from jobmaster.model.uniqueness import SubmitAnswer
 
 R = TypeVar("R")
 
@@ -78,11 +79,20 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     unserved: bool = False
     """It waits in the master, and no agent has a bucket of its lane and priority now, by this producer's list: it runs
     when one is configured, or when an agent helps out. False where the master gave no answer within a second."""
+    unique_answer: str | None = None
+    """Of a submit with a unique key: the value of ``answer``; else ``None``."""
 
     @property
     def id(self) -> UUID:
         """The job's id, a UUIDv7."""
         return UUID(bytes=self.id_bytes)
+
+    @property
+    def answer(self) -> SubmitAnswer:
+        """What the submit has done: ``created`` a job, found an ``existing`` one, ``replaced`` or ``debounced`` one."""
+        if self.unique_answer is not None:
+            return SubmitAnswer(self.unique_answer)
+        return SubmitAnswer.EXISTING if self.duplicate else SubmitAnswer.CREATED
 
     def __str__(self) -> str:
         return ids.text(self.id_bytes)

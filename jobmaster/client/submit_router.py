@@ -7,7 +7,7 @@ bucket becomes a HELD row; one that finds only full buckets follows the caller's
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.dedup import Deduplicator, refuse_another
 from jobmaster.client.idempotency_keys import IdempotencyKeys
 from jobmaster.client.lost_answers import insert_held
+from jobmaster.client.uniqueness.unique_submits import Mover, UniqueSubmits
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids
@@ -33,6 +34,7 @@ from jobmaster.model.errors import (
 )
 from jobmaster.model.job import Durability, Entry, NewJob, OnFull, Priority, Receipt
 from jobmaster.model.job_view import JobView
+from jobmaster.model.uniqueness import UniqueRule
 from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Route, route
@@ -59,6 +61,7 @@ class SubmitRequest(NamedTuple):
     on_full: OnFull
     allow_volatile: bool
     key: str | None = None
+    unique: UniqueRule | None = None
     own_id: bool = False
     """The caller chose the id, so it may exist already."""
     refuses_unserved: bool = False
@@ -88,7 +91,8 @@ class SubmitRouter:
         stores: Mapping[str, FindStore],
         buckets: BucketDirectory,
         clock: Clock,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry | None,
+        mover: Callable[[], Mover],
     ) -> None:
         self._settings = settings
         self.telemetry = telemetry or Telemetry()
@@ -111,6 +115,14 @@ class SubmitRouter:
         self.keys = IdempotencyKeys(
             master.intake, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
         )
+        self.uniques = UniqueSubmits(
+            master.uniqueness,
+            mover,
+            chunk=self.batch_max,
+            calls_max=MASTER_CALLS_MAX,
+            pending_limit=self.pending_limit,
+            telemetry=self.telemetry,
+        )
         self._held_rows: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
         self._waiting_rows: Coalescer[NewJob, Receipt] = Coalescer(
             self._insert_waiting, chunk=WAITING_ROWS_MAX, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
@@ -120,12 +132,12 @@ class SubmitRouter:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | Deduplicator | IdempotencyKeys] = [
+        every: list[Coalescer[Any, Any] | Deduplicator | IdempotencyKeys | UniqueSubmits] = [
             self._held_rows,
             self._waiting_rows,
             self._rows,
         ]
-        every += [self._deduplicator, self.keys]
+        every += [self._deduplicator, self.keys, self.uniques]
         every += [batcher.coalescer for batcher in self._batchers.values()]
         every += self._assigning.values()
         await asyncio.gather(*(batcher.close() for batcher in every))
@@ -220,6 +232,7 @@ class SubmitRouter:
             BucketsFull: every bucket is full, and the policy is ``raise`` or its time is over.
             Unserved: no agent has a bucket for it, and the request refuses that.
             Conflict: the key or the id belongs to a job with another payload.
+            NotUnique: another job holds the unique key, and the request is to be rejected then.
             OutcomeUnknown: it may be stored, under the id that the error names.
             DurabilityRefused, Unavailable, ClockSkew: nothing was stored.
         """
@@ -236,6 +249,10 @@ class SubmitRouter:
         """Route it, unless it is there already."""
         job = request.job
         await self.enter(request.on_full)
+        if request.unique is not None:
+            compare = self._compare_own if request.own_id else None
+            with _about(job):
+                return await self.uniques.place(job, request.unique, compare)
         if request.own_id and request.key is None:
             need = None if request.durability is Durability.MASTER else _needed(request)
             if (known := await self._deduplicator.receipt(job, need)) is not None:

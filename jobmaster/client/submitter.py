@@ -26,11 +26,13 @@ from jobmaster.client.options import (
 )
 from jobmaster.client.sql_submit import SubmitCall, submit_call
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
+from jobmaster.client.uniqueness.unique_submits import check_debounce, headers_with_key, no_key_in_a_batch, receipt_of
 from jobmaster.clock import Clock, new_id
-from jobmaster.codec import decode_entry, encode_args, encode_entry
+from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
+from jobmaster.model.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -143,12 +145,18 @@ class SubmitChecks:
             check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
         return checked
 
+    def check_due(self, rule: UniqueRule, due_us: int) -> None:
+        """``InputError`` when the due time does not go with the uniqueness."""
+        check_debounce(rule, due_us, self._clock.wall_us())
+
     def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
         """A call of the SQL function. What this program does not declare itself is checked by the database."""
         if options.get("connection") is not None:
             raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
         refuse_in_transaction(options)
         resolved = self.handler_lookup.local(handler)
+        if options.get("unique") is not None or (resolved is not None and resolved.unique is not None):
+            raise _not_in_sql()
         if resolved is None:
             data = self.encode(self.handler_lookup.undeclared(handler), args)
             self.checked(options, calls_function=True)
@@ -156,6 +164,13 @@ class SubmitChecks:
         data, checked = self.encode(resolved, args), self.checked_for(resolved, options, calls_function=True)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
         return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
+
+
+def _not_in_sql() -> InputError:
+    return InputError(
+        "a submit by the SQL function has no unique key",
+        hint="submit without connection=, or with connection= of asyncpg",
+    )
 
 
 class Submitter(SubmitChecks):
@@ -245,17 +260,39 @@ class Submitter(SubmitChecks):
             headers=checked.headers,
             due_us=checked.due_us,
         )
+        rule = self._unique_rule(resolved, checked, job, again=type(args) is StoredArguments)
         request = SubmitRequest(
-            job=job,
+            job=job if rule is None else job._replace(headers=headers_with_key(job.headers, rule)),
             durability=Durability.MASTER if checked.waits else checked.durability or self._durability,
             on_full=checked.on_full or self._on_full,
             allow_volatile=checked.allow_volatile,
             key=checked.key,
+            unique=rule,
             own_id=checked.job_id is not None and not isinstance(options["job_id"], FreshId),
             refuses_unserved=checked.refuses_unserved,
             waits=checked.waits,
         )
         return request, checked.connection
+
+    def _unique_rule(
+        self, resolved: ResolvedHandler, checked: CheckedOptions, job: NewJob, *, again: bool
+    ) -> UniqueRule | None:
+        """The uniqueness of a job: that of its submit, else that of its handler. One with an idempotency key has none."""
+        unique = checked.unique
+        if unique is None:
+            unique = None if again or checked.key is not None else resolved.unique
+        if unique is None:
+            return None
+        if decode_headers(job.headers).batch:
+            raise no_key_in_a_batch(resolved.name)
+        if checked.waits:
+            raise InputError(
+                f"a job of handler {resolved.name!r} would wait for a signal and hold a unique key: a key has no such job",
+                hint="submit it without wait_for=, or with an idempotency_key and without unique=",
+            )
+        rule = unique.rule(job.args)
+        self.check_due(rule, job.due_us)
+        return rule
 
     def _remember_batcher(self, handler: Callable[..., Any] | str, request: SubmitRequest) -> None:
         """The next plain submit of the handler can use ``start``, if this one went into a bucket."""
@@ -270,6 +307,8 @@ class Submitter(SubmitChecks):
         refuse_in_transaction(options)
         request, _ = await self._request(handler, args, options, calls_function=True)
         job = request.job
+        if request.unique is not None:
+            raise _not_in_sql()
         await self.router.check_served(job.lane)
         await self.router.refuse_unserved(request)
         call = submit_call(
@@ -307,6 +346,8 @@ class Submitter(SubmitChecks):
         await self.router.check_served(request.job.lane)
         await self.router.refuse_unserved(request)
         job, known = request.job, False
+        if request.unique is not None:
+            return await self._unique_within(connection, request, request.unique)
         if request.key is not None:
             job, known = await self.router.keys.resolve(request.job, request.key)
         master = self.router.master
@@ -319,3 +360,16 @@ class Submitter(SubmitChecks):
             self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
         unserved = not duplicate and await self.router.seems_unserved(job.lane, job.priority, job.handler)
         return Receipt(job.id, Durability.TRANSACTION, None, duplicate, unserved)
+
+    async def _unique_within(self, connection: Any, request: SubmitRequest, rule: UniqueRule) -> Receipt:
+        """The same for a job with a unique key."""
+        job = request.job
+        answer = await self.router.master.uniqueness.submit_in(connection, UniqueSubmit(job, rule))
+        if answer.outcome is UniqueOutcome.KNOWN:
+            await self.router.compare(job)
+            return Receipt(job.id, Durability.TRANSACTION, None, True)
+        receipt = receipt_of(answer, job, rule, Durability.TRANSACTION)
+        if receipt.duplicate:
+            return receipt
+        self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
+        return receipt._replace(unserved=await self.router.seems_unserved(job.lane, job.priority, job.handler))

@@ -51,6 +51,7 @@ from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
+from jobmaster.model.uniqueness import SubmitAnswer
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -100,6 +101,10 @@ class SyncReceipt(Generic[R]):
     @property
     def unserved(self) -> bool:
         return self._receipt.unserved
+
+    @property
+    def answer(self) -> SubmitAnswer:
+        return self._receipt.answer
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:

@@ -11,13 +11,16 @@ from jobmaster.handlers.current import current_job
 from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
-from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name, check_tags
+from jobmaster.handlers.names import check_lane, check_name, check_tags
+from jobmaster.handlers.options import HandlerOptions, JobOptions
 from jobmaster.handlers.registry import Handlers
 from jobmaster.handlers.retry_rules import RetryDecision, RetryPolicy
+from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 
 __all__ = [
     "Call",
     "Cancel",
+    "CheckedUnique",
     "Decision",
     "Fail",
     "Handler",
@@ -29,10 +32,12 @@ __all__ = [
     "RetryDecision",
     "RetryPolicy",
     "Snooze",
+    "Unique",
     "call",
     "check_lane",
     "check_name",
     "check_tags",
+    "checked_unique",
     "current_job",
     "load_handlers",
 ]

@@ -290,6 +290,7 @@ class Handler:
             mode=options.mode.value,
             start=options.start.value,
             delivery=options.delivery.value,
+            unique=None if options.unique is None else msgspec.to_builtins(options.unique),
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

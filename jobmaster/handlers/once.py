@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jobmaster.handlers.options import check_name
+from jobmaster.handlers.names import check_name
 from jobmaster.model.errors import InputError
 
 NAME_CHARS_MAX = 90

@@ -1,9 +1,8 @@
-"""The options of a handler's declaration, and the rules for names."""
+"""The options of a handler's declaration."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
@@ -12,16 +11,15 @@ from typing import Literal, TypedDict, TypeVar
 import msgspec
 
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
+from jobmaster.handlers.names import LANE, check_lane
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
+from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
 from jobmaster.rules.time_limit import time_limit
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
-NAME_CHARS_MAX = 200
-LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
-"""As in the configuration: 1 to 48 lower-case letters, digits, _ and -, the first a letter or digit."""
 DELAYS_MAX = 1000
 """Delays that a handler may list."""
 NEEDS_MAX = 16
@@ -79,6 +77,9 @@ class JobOptions(TypedDict, total=False):
     """With ``confirm="explicit"``: seconds after the return in which ``cluster.confirm_run`` may end the job."""
     needs: str | Sequence[str]
     """What an agent must provide (``agents.<name>.provides``) to run it, such as ``"gpu"``. Others do not have it."""
+    unique: Unique
+    """At most one job of a key at a time; see ``Unique``. A submit with ``unique=`` or ``idempotency_key=`` of its own is
+    not subject to it, nor are fires of schedules, retries as new jobs and jobs that Spark submits."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
@@ -108,6 +109,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     confirm: Confirm = Confirm.RETURN
     confirm_within_seconds: float | None = None
     needs: tuple[str, ...] = ()
+    unique: CheckedUnique | None = None
 
     @property
     def records_itself(self) -> bool:
@@ -158,6 +160,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             confirm=_one_of(Confirm, options.get("confirm", Confirm.RETURN), "confirm"),
             confirm_within_seconds=_seconds(options.get("confirm_within"), "confirm_within", above=0.0),
             needs=_needs(options.get("needs")),
+            unique=None if (unique := options.get("unique")) is None else checked_unique(unique),
         )
         checked = _confirmable(checked, options, is_async)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
@@ -317,49 +320,3 @@ def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"max_attempts must be a whole number of at least 1, not {value!r}")
     return value
-
-
-def check_lane(lane: object) -> str:
-    """The lane; ``InputError`` when it is no name of one."""
-    if not isinstance(lane, str) or not LANE.fullmatch(lane):
-        raise InputError(
-            f"{lane!r} is not the name of a lane",
-            hint="1 to 48 lower-case letters, digits, _ and -, the first a letter or digit",
-        )
-    return lane
-
-
-def check_name(value: object, what: str, chars_max: int = NAME_CHARS_MAX) -> str:
-    """A name that is shown in lists: printable (no NUL, no line break, no surrogate), not empty, bounded.
-
-    Raises:
-        InputError: with ``what`` and the offending character.
-    """
-    if not isinstance(value, str):
-        raise InputError(f"{what} must be text, not {type(value).__name__}")
-    if not value:
-        raise InputError(f"{what} is empty")
-    if len(value) > chars_max:
-        raise InputError(f"{what} has {len(value)} characters, the limit is {chars_max}")
-    if not value.isprintable():
-        bad = next(char for char in value if not char.isprintable())
-        raise InputError(
-            f"{what} contains the character U+{ord(bad):04X} at position {value.index(bad)}",
-            hint="only printable characters are allowed in names",
-        )
-    return value
-
-
-def check_tags(value: object, whose: str, count_max: int, chars_max: int) -> tuple[str, ...]:
-    """Tags of a job or of a schedule; ``None`` is none.
-
-    Raises:
-        InputError: no list, too many, or one of them is no name.
-    """
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
-        raise InputError(f"'tags' must be a list of texts, not {value!r}")
-    if len(value) > count_max:
-        raise InputError(f"a {whose} may have {count_max} tags, {len(value)} are given")
-    return tuple(check_name(tag, f"tag {tag!r}", chars_max) for tag in value)

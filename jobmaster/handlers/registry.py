@@ -11,8 +11,9 @@ from typing import Any, TypeVar, Unpack, overload
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
 from jobmaster.handlers.middleware import Around, check_around
+from jobmaster.handlers.names import check_name
 from jobmaster.handlers.once import OnceAction, once_action
-from jobmaster.handlers.options import JobOptions, check_name, checked_options
+from jobmaster.handlers.options import JobOptions, checked_options
 from jobmaster.handlers.schedules import DeclaredSchedule, ScheduleOptions, When, declare
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
@@ -101,6 +102,10 @@ class Handlers:
             )
         checked = checked_options(options, handler=name, is_async=inspect.iscoroutinefunction(function))
         signature = read_signature(function, name)
+        if checked.unique is not None and (missing := checked.unique.missing(signature.schema)):
+            raise ConfigError(
+                f"handler {name!r}: args of 'unique' names {', '.join(map(repr, missing))}, and it has no such argument"
+            )
         handler = Handler(name, function, checked, signature, self._lifespan, self._around)
         self._declared.append(handler)
         self._by_name[name] = handler

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 
 from jobmaster.codec import encode_args, encode_headers
 from jobmaster.handlers.handler import Handler
-from jobmaster.handlers.options import check_lane, check_name, check_tags
+from jobmaster.handlers.names import check_lane, check_name, check_tags
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap, Schedule, ScheduleSource

@@ -20,6 +20,22 @@ _RESERVATIONS = 5
 """How often keys are reserved that were forgotten before their holders could be read."""
 
 
+def require_transaction(connection: Any) -> None:
+    """``InputError`` unless it is an asyncpg connection with an open transaction."""
+    if not callable(getattr(connection, "is_in_transaction", None)) or not callable(
+        getattr(connection, "fetchrow", None)
+    ):
+        raise InputError(
+            f"connection= takes an open asyncpg connection, not {type(connection).__name__}",
+            hint="open it with asyncpg.connect() or take it from an asyncpg pool",
+        )
+    if not connection.is_in_transaction():
+        raise InputError(
+            "the connection given with connection= is not in a transaction",
+            hint="use `async with connection.transaction():` around the submit",
+        )
+
+
 class Intake:
     """``jobmaster.ports.Intake`` on PostgreSQL."""
 
@@ -91,18 +107,7 @@ class Intake:
 
 async def insert_in(connection: Any, name: str, schema: str, jobs: Sequence[NewJob]) -> Written:
     """First rows by the named statement, inside the caller's own transaction; see ``Intake.insert_held_in``."""
-    if not callable(getattr(connection, "is_in_transaction", None)) or not callable(
-        getattr(connection, "fetchrow", None)
-    ):
-        raise InputError(
-            f"connection= takes an open asyncpg connection, not {type(connection).__name__}",
-            hint="open it with asyncpg.connect() or take it from an asyncpg pool",
-        )
-    if not connection.is_in_transaction():
-        raise InputError(
-            "the connection given with connection= is not in a transaction",
-            hint="use `async with connection.transaction():` around the submit",
-        )
+    require_transaction(connection)
     if not jobs:
         return Written(True, NOTHING)
     ids, *others = columns(jobs)

@@ -10,6 +10,7 @@ from jobmaster.ports import Reassigned, RecordKind, Swept
 _FORGET = {
     RecordKind.AGENTS: "maintenance/forget_agents",
     RecordKind.KEYS: "maintenance/forget_keys",
+    RecordKind.UNIQUE_KEYS: "maintenance/forget_unique_keys",
     RecordKind.QUARANTINE: "maintenance/forget_quarantine",
     RecordKind.OPERATOR_LOG: "maintenance/forget_operator_log",
     RecordKind.BUCKET_EVENTS: "maintenance/forget_bucket_events",

@@ -22,6 +22,7 @@ from jobmaster.master.schedules import Schedules
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.master.signals import Signals
 from jobmaster.master.stores import Stores
+from jobmaster.master.uniqueness import Uniqueness
 from jobmaster.master.unserved_jobs import UnservedJobs
 from jobmaster.master.workflows import Workflows
 from jobmaster.model.cluster import ClusterRow
@@ -51,6 +52,7 @@ class Master:
         self._control = control
         self._pools: tuple[ConnectionPool, ...] = ()
         self.intake = Intake(data, schema)
+        self.uniqueness = Uniqueness(data, schema)
         self.requests = Requests(data)
         self.changes = Changes(data)
         self.queries = Queries(data)

@@ -62,5 +62,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "async"
     start: str = "lease"
     delivery: str = "at_least_once"
+    unique: dict[str, object] | None = None
+    """Its uniqueness, as ``jobmaster.handlers.CheckedUnique``."""
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

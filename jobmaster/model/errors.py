@@ -77,6 +77,14 @@ class Conflict(JobMasterError):
     exit_code = 4
 
 
+class NotUnique(Conflict):
+    """Another job holds the unique key. ``holder`` is its id."""
+
+    def __init__(self, message: str, *, holder: UUID, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.holder = holder
+
+
 class LockHeld(Conflict):
     """Another program holds the lock. ``holder`` names it, ``expires_at`` is the end of the lock unless it is renewed (aware,
     UTC; ``None``: not known)."""

@@ -172,6 +172,16 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Microseconds since 1970 after which the job must not start any more."""
     key: str | None = None
     """Idempotency key of the submit."""
+    unique_key: str | None = None
+    """The key that no other job of the handler holds at the same time."""
+    unique_term: str | None = None
+    """How long it is held: a value of ``UniqueTerm``."""
+    unique_from_us: int | None = None
+    """Start of its window, by the master's clock."""
+    unique_until_us: int | None = None
+    """End of its window."""
+    superseded_by: str | None = None
+    """Id of the job that has taken its unique key from it."""
     snoozes: int = 0
     """How often its handler has put the job off (``Snooze``)."""
     schedule: str | None = None
@@ -367,3 +377,5 @@ class Receipt(NamedTuple):
     """The id or the idempotency key existed already, with the same payload."""
     unserved: bool = False
     """The job waits in the master, and no agent has a bucket for it now."""
+    unique_answer: str | None = None
+    """What a submit with a unique key has done: a value of ``SubmitAnswer``."""

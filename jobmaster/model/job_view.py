@@ -124,6 +124,17 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         return self.headers.tags
 
     @property
+    def unique_key(self) -> str | None:
+        """Unique key of the submit; ``None`` without one."""
+        return self.headers.unique_key
+
+    @property
+    def superseded_by(self) -> UUID | None:
+        """The job that has replaced it under its unique key; it was cancelled then. ``None``: none has."""
+        by = self.headers.superseded_by
+        return None if by is None else UUID(by)
+
+    @property
     def metadata(self) -> dict[str, str]:
         """Metadata of the submit."""
         return self.headers.metadata

@@ -149,6 +149,7 @@ from jobmaster.ports.store_answers import (
     StoreHealth,
     Submitted,
 )
+from jobmaster.ports.uniqueness import Uniqueness
 
 __all__ = [
     "EVERY_OWNER",
@@ -278,6 +279,7 @@ __all__ = [
     "Stores",
     "Submitted",
     "Swept",
+    "Uniqueness",
     "UnservedHandler",
     "UnservedJobs",
     "UnstorableEntry",

@@ -22,6 +22,7 @@ from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports.uniqueness import Uniqueness
 from jobmaster.ports.workflows import WorkflowsPort
 from jobmaster.rules.unserved_cause import UnservedCause
 
@@ -241,6 +242,9 @@ class ScheduleMaster(Protocol):
 
 class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, Protocol):
     """For clients."""
+
+    @property
+    def uniqueness(self) -> Uniqueness: ...
 
     @property
     def pauses(self) -> Pauses: ...

@@ -262,6 +262,7 @@ class RecordKind(StrEnum):
     BUCKET_EVENTS = "bucket_events"
     PUT_OFF = "put_off"
     LOCKS = "locks"
+    UNIQUE_KEYS = "unique_keys"
     SCHEDULE_FIRES = "schedule_fires"
     SIGNALS = "signals"
     WORKFLOWS = "workflows"

@@ -160,6 +160,7 @@ class ClusterMaintenance:
         days = {
             RecordKind.AGENTS: keep.ended_agents_days,
             RecordKind.KEYS: keep.idempotency_keys_days,
+            RecordKind.UNIQUE_KEYS: keep.idempotency_keys_days,
             RecordKind.QUARANTINE: keep.quarantine_days,
             RecordKind.OPERATOR_LOG: keep.operator_log_days,
             RecordKind.BUCKET_EVENTS: keep.bucket_history_days,

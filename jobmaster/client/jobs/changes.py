@@ -23,7 +23,7 @@ from jobmaster.handlers import check_lane
 from jobmaster.model import ids
 from jobmaster.model.errors import ConfigError, Conflict, InputError, InvalidDueTime, JobMasterError, OutcomeUnknown
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import Entry, Headers, JobState, Priority, PriorityLabel
+from jobmaster.model.job import Entry, Headers, JobState, NewJob, Priority, PriorityLabel
 from jobmaster.model.job_change import ChangedRow, ChangeEffect, JobChange, NewValues
 from jobmaster.model.job_view import JobView, moment
 from jobmaster.ports import ChangeMaster, ChangeStore, Recall
@@ -127,6 +127,15 @@ class JobChanger:
             await asyncio.sleep(pause)
         raise AssertionError("the delays have no end")
 
+    async def move_due(self, job_id: bytes, due_us: int) -> ChangeEffect:
+        """Give a job that holds a unique key another due time, unless it has started."""
+        return (await self.change(job_id, None, NewValues(due_us, None, None), "client")).effect
+
+    async def hint(self, job: NewJob) -> None:
+        """One owner reads what is due, for a job that was written to the master just now."""
+        await self._buckets.known()
+        await self._hint(job.lane, job.priority, job.handler)
+
     async def _try(self, job_id: bytes, bucket_id: bytes | None, new: NewValues, actor: str) -> JobChange | None:
         """One look at the job; ``None``: look again."""
         row = await self._master.changes.change_held(job_id, new, actor)
@@ -194,7 +203,7 @@ class JobChanger:
         if row.state is JobState.HELD:
             unserved = await self._router.seems_unserved(row.lane, row.priority, row.handler)
             if row.due_us <= self._clock.wall_us() + HINT_SECONDS * 1e6:
-                await self._hint(row)
+                await self._hint(row.lane, row.priority, row.handler)
         return JobChange(
             id_bytes=job_id,
             effect=ChangeEffect.CHANGED if row.state is JobState.HELD else ChangeEffect.ALREADY_ENDED,
@@ -205,9 +214,9 @@ class JobChanger:
             unserved=unserved,
         )
 
-    async def _hint(self, row: ChangedRow) -> None:
+    async def _hint(self, lane: str, priority: int, handler: str) -> None:
         """One owner with the fewest jobs reads what is due. A hint that is lost costs a second: the leader sends the next."""
-        handles = self._buckets.serving(row.lane, row.priority, row.handler)
+        handles = self._buckets.serving(lane, priority, handler)
         if not handles:
             return
         handle = min(handles, key=lambda one: one.depth)

@@ -146,7 +146,7 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         message = f"the master gave up {what}, nothing was changed: {error}"
         return Unavailable(message, timed_out=timed_out, blocked=blocked)
     if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
-        kind = InputError if what.startswith(("intake/insert", "signals/hold")) else ValueRefused
+        kind = InputError if what.startswith(("intake/insert", "signals/hold", "uniqueness/")) else ValueRefused
         return kind(f"{what}: the master does not take a value: {error}")
     if isinstance(error, _UNFIT_ROW):
         return ValueRefused(f"{what}: the master does not take a row: {error}")

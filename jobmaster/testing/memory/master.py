@@ -24,6 +24,7 @@ from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.schedules import MemorySchedules
 from jobmaster.testing.memory.signals import MemorySignals
+from jobmaster.testing.memory.uniqueness import MemoryUniqueness
 from jobmaster.testing.memory.workflows import MemoryWorkflows
 
 
@@ -40,6 +41,7 @@ class MemoryMaster:
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
         self.workflows = MemoryWorkflows()
+        self.uniqueness = MemoryUniqueness(rows)
 
     @property
     def intake(self) -> MemoryMaster:

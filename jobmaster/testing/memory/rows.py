@@ -20,6 +20,7 @@ from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
+from jobmaster.model.uniqueness import UniqueTerm
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.locks import MemoryLocks
@@ -73,6 +74,15 @@ class Unconfirmed(NamedTuple):
     """Until the next attempt."""
     error: bytes | None
     """Of the job; ``None``: it has another attempt."""
+
+
+class HeldKey(NamedTuple):
+    """A unique key and its holder."""
+
+    job_id: bytes
+    term: UniqueTerm
+    held_us: int
+    until_us: int
 
 
 class MemoryJob:
@@ -271,6 +281,8 @@ class MemoryRows:
         """By id, in the order of their submits."""
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         """Handler and idempotency key -> the holder and its digest."""
+        self.unique_keys: dict[tuple[str, str], HeldKey] = {}
+        """Handler and unique key -> the holder."""
         self.pauses: dict[tuple[PauseKind, str], Pause] = {}
         self.pause_version = 0
         self.uncommitted: dict[int, list[NewJob]] = {}

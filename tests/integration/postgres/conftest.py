@@ -21,7 +21,7 @@ SETTINGS = MasterSettings()
 
 _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
-    "store_loss", "idempotency", "put_off", "bucket_request", "pause",
+    "store_loss", "idempotency", "unique_key", "put_off", "bucket_request", "pause",
     "named_lock", "once_action", "schedule", "schedule_fire", "signal",
     "workflow",
     "batch", "batch_range", "batch_tally", "batch_callback",

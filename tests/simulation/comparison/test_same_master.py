@@ -16,12 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
+from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
+from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
@@ -30,6 +32,7 @@ from tests.simulation.master.statements_base import INT4_MAX
 
 PAST_US = 1_700_000_000_000_000
 FUTURE_US = 4_000_000_000_000_000
+SPAN_US = 90_000_000
 ONCE = b'{"at_most_once":true}'
 agents = st.integers(0, 2)
 buckets = st.sampled_from([0, 0, 0, 1, 2])
@@ -159,6 +162,24 @@ class Masters(TwoMasters):
     @rule(key=st.sampled_from(["k", "l"]), job=st.integers(0, 5))
     def reserve(self, key: str, job: int) -> None:
         self.both(lambda master: master.intake.reserve_keys("handler", [(key, self.jobs[job], b"d")]))
+
+    @rule(
+        key=st.sampled_from(["k", "k", "l"]),
+        job=st.integers(0, 5),
+        term=st.sampled_from(UniqueTerm),
+        on_conflict=st.sampled_from(OnConflict),
+        due=dues,
+        aligned=st.booleans(),
+        passed=st.sampled_from([None, None, 0, 1]),
+    )
+    def submit_unique(
+        self, key: str, job: int, term: UniqueTerm, on_conflict: OnConflict, due: int, aligned: bool, passed: int | None
+    ) -> None:
+        spare = [self.jobs[job], new_id()][job % 2]
+        new = NewJob(spare, 3, "default", "handler", b"{}", b'{"unique_key":"k"}', due)
+        rule = UniqueRule(key, term, SPAN_US if term is not UniqueTerm.LIVE else 0, aligned, on_conflict)
+        one = UniqueSubmit(new, rule, None if passed is None else self.jobs[passed])
+        self.both(lambda master: master.uniqueness.submit([one]))
 
     @rule(chosen=jobs)
     def read(self, chosen: list[int]) -> None:

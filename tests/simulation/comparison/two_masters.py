@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job_change import ChangedRow
+from jobmaster.model.uniqueness import UniqueAnswer
 from tests.simulation.comparison.direct_calls import DirectMaster, master_server
 from tests.simulation.master.sim_master import MasterServer
 
@@ -28,12 +30,14 @@ TABLES = (
     "agent",
     "lease",
     "idempotency",
+    "unique_key",
     "quarantine",
     "operator_log",
     "pause",
     "named_lock",
     "once_action",
 )
+_WINDOW = re.compile(rb'"unique_(?:from|until)_us":\d+,?')
 NEAR_US = 120_000_000
 """Times that two clocks gave within one run."""
 Call = Callable[[Master], Coroutine[Any, Any, Any]]
@@ -105,7 +109,12 @@ class TwoMasters(RuleBasedStateMachine):
         now_us = time.time_ns() // 1000
         assert self.wait(self._real_rows(now_us)) == {
             "job": {
-                row.id: (*row[1:11], _rough(row.due_us, now_us), _rough(row.expires_us, now_us), *row[14:])
+                row.id: (
+                    *row[1:11],
+                    _rough(row.due_us, now_us),
+                    _rough(row.expires_us, now_us),
+                    *map(_timeless, row[14:]),
+                )
                 for row in tables.jobs.values()
             },
             "attempt": {key: tuple(line) for key, line in tables.attempts.items()},
@@ -116,6 +125,9 @@ class TwoMasters(RuleBasedStateMachine):
             "locks": {row.name: (row.holder, row.label) for row in tables.locks.values()},
             "once": {key: label for key, (_, label) in tables.once.items()},
             "keys": {key: tuple(held) for key, held in tables.keys.items()},
+            "unique_keys": {
+                key: (held.job_id, held.term, _rough(held.until_us, now_us)) for key, held in tables.unique_keys.items()
+            },
             "quarantine": dict(tables.quarantine),
         }  # fmt: skip
 
@@ -137,7 +149,11 @@ class TwoMasters(RuleBasedStateMachine):
         locks = await sql.fetch("SELECT name, holder, label FROM named_lock")
         once = await sql.fetch("SELECT name, version, label FROM once_action")
         keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
-        rough = [[*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *row[13:]] for row in map(_values, jobs)]
+        uniques = await sql.fetch("SELECT handler, key, job_id, term, to_us(until) FROM unique_key")
+        rough = [
+            [*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *map(_timeless, row[13:])]
+            for row in map(_values, jobs)
+        ]
         return {
             "job": {row[0]: tuple(row[1:]) for row in rough},
             "attempt": {tuple(row[:4]): tuple(row[4:]) for row in map(_values, attempts)},
@@ -148,6 +164,7 @@ class TwoMasters(RuleBasedStateMachine):
             "locks": {row[0]: tuple(row[1:]) for row in map(_values, locks)},
             "once": {tuple(row[:2]): row[2] for row in map(_values, once)},
             "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
+            "unique_keys": {tuple(row[:2]): (*row[2:4], _rough(row[4], now_us)) for row in map(_values, uniques)},
             "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},
         }
 
@@ -161,6 +178,11 @@ def _rough(us: int | None, now_us: int) -> int | str | None:
     return "now" if us is not None and abs(us - now_us) < NEAR_US else us
 
 
+def _timeless(value: Any) -> Any:
+    """Headers without the times of a window, which the server's own clock gave."""
+    return _WINDOW.sub(rb"", value) if isinstance(value, bytes) else value
+
+
 def _plain(answer: Any) -> Any:
     """An answer without the times that two clocks gave."""
     if isinstance(answer, list):
@@ -172,6 +194,8 @@ def _plain(answer: Any) -> Any:
             if name in fields:
                 fields[name] = _rough(fields[name], time.time_ns() // 1000) if name == "due_us" else None
         return fields
+    if isinstance(answer, UniqueAnswer):
+        return answer._replace(limit_us=bool(answer.limit_us))
     if isinstance(answer, ChangedRow):
         return (*answer[:1], _rough(answer.due_us, time.time_ns() // 1000), *answer[2:])
     if hasattr(answer, "now_us"):

@@ -11,6 +11,7 @@ from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
 from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
+from tests.simulation.master.uniqueness_statements import UniquenessStatements
 
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
 
@@ -19,7 +20,9 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
     return Record({**bucket._asdict(), "changed_at": moment})
 
 
-class ClusterStatements(ChangeStatements, PauseStatements, LockStatements, ScheduleStatements, SignalStatements):
+class ClusterStatements(
+    ChangeStatements, PauseStatements, LockStatements, ScheduleStatements, SignalStatements, UniquenessStatements
+):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members

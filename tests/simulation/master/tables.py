@@ -110,6 +110,15 @@ class SignalRow(NamedTuple):
     kept_until_us: int | None
 
 
+class UniqueKeyRow(NamedTuple):
+    """One row of ``unique_key``."""
+
+    job_id: bytes
+    term: str
+    held_us: int
+    until_us: int | None
+
+
 class ScheduleRow(NamedTuple):
     """One row of ``schedule``."""
 
@@ -189,6 +198,8 @@ class Tables:
         """Jobs that wait for a signal, as the index holds them, and the key; a cancel leaves its entry behind."""
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self.unique_keys: dict[tuple[str, str], UniqueKeyRow] = {}
+        """By handler and key."""
         self.stores: dict[str, bytes] = {}
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.pauses: dict[tuple[str, str], PauseRow] = {}

@@ -23,6 +23,7 @@ EXPLAINING = {
     "docs/schedules.md": "schedules",
     "docs/transactions.md": "transactions",
     "docs/workflows.md": "workflows",
+    "docs/uniqueness.md": "uniqueness",
 }
 """Pages that explain with fragments -> prelude with what the fragments need."""
 ELSEWHERE = {"docs/django.md": "tests/integration/django/test_page.py"}

@@ -19,7 +19,7 @@ _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
 _OF_JOBS = (
     "batches/", "changes/", "intake/", "jobs/", "leadership/", "maintenance/", "onboarding/", "outcomes/", "requests/",
-    "rescue/", "schedules/", "signals/", "unserved/",
+    "rescue/", "schedules/", "signals/", "uniqueness/", "unserved/",
     "workflows/",
 )  # fmt: skip
 """Folders of statements that move jobs, if they move anything."""

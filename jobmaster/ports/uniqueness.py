@@ -1,0 +1,20 @@
+"""Port of the master for jobs with unique keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from jobmaster.model.uniqueness import UniqueAnswer, UniqueSubmit
+
+
+class Uniqueness(Protocol):
+    """Jobs that hold a unique key: the key and the row of the job are written together."""
+
+    async def submit(self, jobs: Sequence[UniqueSubmit]) -> list[UniqueAnswer]:
+        """HELD rows of the jobs that get their keys; one answer for each, in order. It may be sent again."""
+        ...
+
+    async def submit_in(self, connection: Any, job: UniqueSubmit) -> UniqueAnswer:
+        """One of them inside the caller's own transaction on ``connection``. A holder in a bucket counts as started."""
+        ...
