@@ -39,6 +39,9 @@ os.environ.setdefault("PYSPARK_PYTHON", str(SPARK / "worker_python"))
 os.environ.setdefault("TEST_PYTHON", sys.executable)
 
 
+# What is imported and collected lives as long as the process: the collector starts when all of it is there.
+gc.disable()
+
 # A shell that runs the tests in the background ignores SIGINT, and every program that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,6 +58,7 @@ def pytest_collection_finish() -> None:
     """What was collected lives as long as the process, so that the garbage collector need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -101,6 +101,7 @@ def test_an_offence_breaks_its_contract(copy: Path, offence: str) -> None:
             ("asyncpg", "redis", "asyncio", "jobmaster.master", "jobmaster.agentstore"),
         ),
         ("jobmaster.cli.main", ("asyncpg", "redis", "yaml", "asyncio", "jobmaster.master", "jobmaster_agents")),
+        ("jobmaster.pipeline.datasource.cluster_ref", ("redis", "yaml", "jobmaster.agentstore", "jobmaster.client")),
     ],
 )
 def test_an_import_stays_light(module: str, unwanted: tuple[str, ...]) -> None:

@@ -20,6 +20,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from tests.support.forked_commands import run_command
+from tests.support.patience import patient
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -166,13 +168,8 @@ class PageRunner:
         self.done.append(f"started {command}")
 
     def _agents(self) -> int:
-        asked = subprocess.run(
-            ["jobmaster", "status", "-o", "json"],
-            cwd=self._project,
-            env=self._env,
-            capture_output=True,
-            text=True,
-            check=False,
+        asked = run_command(
+            ["status", "-o", "json"], env=self._env, cwd=self._project, seconds=patient(COMMAND_SECONDS)
         )
         found = re.search(r'"alive": (\d+)', asked.stdout)
         return int(found[1]) if found else 0

@@ -2,6 +2,9 @@
 
 ``dsn`` (or ``dsnEnv``, the name of an environment variable) with ``cluster`` or ``schema``; or ``config``, a configuration
 file; or none of them: the configuration that ``jobmaster`` itself would use (such as ``$JOBMASTER_CONFIG``).
+
+Every process of Spark that reads or writes imports this module, and Spark waits ten seconds for the one of a stream. So what
+loads a configuration is imported only where there is one to load: with it come the clients of the store and YAML.
 """
 
 from __future__ import annotations
@@ -15,9 +18,7 @@ import msgspec
 
 from jobmaster.master.driver.connection import ConnectionFactory
 from jobmaster.model.errors import InputError
-from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings
-from jobmaster.wiring import master_address
 
 APPLICATION_NAME = "jobmaster-spark"
 
@@ -62,13 +63,19 @@ def cluster_ref_of(options: Mapping[str, str]) -> ClusterRef:
     if dsn is not None and options.get("config") is None:
         settings = ClusterSettings()
     else:
+        from jobmaster.settings.loader import load_settings
+
         path = options.get("config")
         settings = load_settings(Path(path) if path else None, os.environ, []).settings
     if cluster := options.get("cluster"):
         settings = msgspec.structs.replace(settings, cluster=cluster)
     schema = options.get("schema") or settings.schema_name()
+    if not dsn:
+        from jobmaster.wiring import master_address
+
+        dsn = master_address(settings)
     return ClusterRef(
-        dsn or master_address(settings),
+        dsn,
         schema,
         settings.master,
         settings.limits,

@@ -136,7 +136,9 @@ async def test_a_paused_bucket_takes_jobs_and_starts_none(paused: Paused, kind: 
     await paused.life.submit(*(entry for _, entry in submitted))
     gates["first"].set()
     await paused.all_are("SUCCEEDED", [running[0], blocking[0]])
-    await asyncio.sleep(0.4)  # longer than the time between two looks into a bucket without room
+    claimer = paused.worker.claimers[paused.life.owner.fence.bucket_id]
+    # It has looked into the bucket and seen all of them.
+    await until(lambda: claimer.waiting == len(submitted) or sum(began.values()) > 2)
     depth = (await paused.life.owner.store.depths([paused.life.owner.fence.bucket_id]))[0]
     assert depth is not None
     assert (depth.pending, depth.claimed_lists) == (5, 0), "they wait in the store, unclaimed"
