@@ -1,4 +1,4 @@
--- 0033 uniqueness: business keys that one job holds at a time.
+-- 0034 uniqueness: business keys that one job holds at a time.
 -- programs: >= 0019
 
 -- One row for each key of a handler: the job that holds it, and how long. The row is locked before it is decided upon, so the
