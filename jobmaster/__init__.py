@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.jobs.changes import ChangeOptions
     from jobmaster.client.jobs.listing import JobFilters
+    from jobmaster.client.limits.limits import Limits
+    from jobmaster.client.limits.sync import SyncLimits
     from jobmaster.client.locks.lock import Lock
     from jobmaster.client.locks.sync_lock import SyncLock
     from jobmaster.client.options import BulkOptions, SubmitOptions
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         Handlers,
         JobContext,
         JobOptions,
+        Limit,
         Retry,
         Snooze,
         Unique,
@@ -87,6 +90,7 @@ if TYPE_CHECKING:
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_view import Attempt, JobView
+    from jobmaster.model.limit import LimitView
     from jobmaster.model.lock import LockView, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
@@ -145,6 +149,9 @@ __all__ = [
     "JobState",
     "JobView",
     "KeptSignal",
+    "Limit",
+    "LimitView",
+    "Limits",
     "Lock",
     "LockHeld",
     "LockLost",
@@ -183,6 +190,7 @@ __all__ = [
     "SubmitAnswer",
     "SubmitOptions",
     "SyncCluster",
+    "SyncLimits",
     "SyncLock",
     "SyncReceipt",
     "SyncSchedules",
@@ -260,6 +268,9 @@ _MODULE_OF = {
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job_view",
     "KeptSignal": "jobmaster.model.signal",
+    "Limit": "jobmaster.handlers",
+    "LimitView": "jobmaster.model.limit",
+    "Limits": "jobmaster.client.limits.limits",
     "Lock": "jobmaster.client.locks.lock",
     "LockHeld": "jobmaster.model.errors",
     "LockLost": "jobmaster.model.errors",
@@ -298,6 +309,7 @@ _MODULE_OF = {
     "SubmitAnswer": "jobmaster.model.uniqueness",
     "SubmitOptions": "jobmaster.client.options",
     "SyncCluster": "jobmaster.client.sync",
+    "SyncLimits": "jobmaster.client.limits.sync",
     "SyncLock": "jobmaster.client.locks.sync_lock",
     "SyncReceipt": "jobmaster.client.sync",
     "SyncSchedules": "jobmaster.client.schedules.sync",

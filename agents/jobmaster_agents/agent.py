@@ -51,6 +51,7 @@ from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
+from jobmaster_agents.limit_publisher import LimitPublisher, declared_limits
 from jobmaster_agents.outcomes.batch_tally import BatchTally
 from jobmaster_agents.periodic_task import PeriodicTask
 from jobmaster_agents.rescue.failure_detector import FailureDetector
@@ -102,6 +103,8 @@ class AgentRuntime:
         self.left_out = [f"{each.name} needs {', '.join(each.options.needs)}" for each in without]
         self._schedules = declared_schedules(settings, handlers) if agent.mode in WORKING_MODES else []
         self.schedule_publisher = SchedulePublisher(config.agent_id, master.schedules, self._schedules, log)
+        limits = declared_limits(handlers) if agent.mode in WORKING_MODES else []
+        self.limit_publisher = LimitPublisher(config.agent_id, master.limits, limits)
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None
@@ -281,6 +284,8 @@ class AgentRuntime:
             ]
         if self._schedules:
             periodic_tasks.append(self.schedule_publisher)
+        if self.limit_publisher.limits:
+            periodic_tasks.append(self.limit_publisher)
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing]
             if self.due_listener is not None:
@@ -317,6 +322,7 @@ class AgentRuntime:
         await self._master.members.register(row, lanes, specs)
         self.heartbeat.registered(sent)
         await self.schedule_publisher.publish()
+        await self.limit_publisher.publish()
 
     def use_lifespans(self, lifespans: OpenLifespans) -> None:
         """Handlers get the resources of these lifespans, which are open."""

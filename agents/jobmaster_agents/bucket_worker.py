@@ -46,6 +46,7 @@ from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.run_progress import RunProgressWriter
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.progress import Progress
@@ -93,6 +94,7 @@ class BucketWorker:
         self._conflicts_before = 0
         self.job_table = JobTable()
         self.pauses = Pauses()
+        self._limits = LimitedStarts(clock.boottime)
         self.memory_recovery = MemoryRecovery(master.outcomes, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
             master.outcomes,
@@ -105,6 +107,7 @@ class BucketWorker:
             telemetry,
             progress,
             on_promoted=self._enqueue,
+            limits=self._limits,
         )
         self.in_flight = InFlightRows(
             master.outcomes,
@@ -115,6 +118,8 @@ class BucketWorker:
             self._started_at,
             clock,
             progress,
+            self._limits,
+            master.limits,
         )
         handler_log = HandlerLog(telemetry, log, clock.boottime)
         self.outcome_builder = OutcomeBuilder(
@@ -166,6 +171,7 @@ class BucketWorker:
             process_jobs=agent.isolated_processes,
             transactional=transactional,
             transactional_jobs=settings.master.transactions,
+            limits=self._limits,
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
             on_failure=self._fail,
@@ -181,6 +187,7 @@ class BucketWorker:
             self._room,
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
+            limits=self._limits,
             pauses=self.pauses,
         )
         self.due_fetcher = DueFetcher(

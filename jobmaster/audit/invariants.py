@@ -122,7 +122,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         _ROWS,
         (HistoryCheck("i10_fires", "a fire of a schedule has one job that was not cancelled", Subject.FIRE),),
     ),
-    Invariant("I11", "limits are never exceeded", None, not_applicable="there are no limits on concurrency or rate"),
+    Invariant("I11", "limits are never exceeded", "i11_limits_kept", _FEW),
     Invariant("I12", "counters of batches equal a recount", None, not_applicable="there are no batches"),
     Invariant("I13", "one leader per epoch", "i13_one_leader", _FEW),
     Invariant(

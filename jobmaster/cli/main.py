@@ -28,6 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
     "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, change, cancel and retry jobs."),
+    "limit": (
+        "jobmaster.cli.commands.limit:limit_group",
+        "List limits and what is taken of them; set other values at run time.",
+    ),
     "lock": ("jobmaster.cli.commands.lock:lock_group", "List named locks and their holders; release a lock."),
     "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pause": ("jobmaster.cli.commands.pause:pause", "Stop the starts of a handler, a lane, a priority or a tag."),

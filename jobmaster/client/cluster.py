@@ -23,6 +23,7 @@ from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.jobs.results import Results, is_final
 from jobmaster.client.jobs.retry_as_new_job import retry_job
+from jobmaster.client.limits.limits import Limits
 from jobmaster.client.locks.held_lock import HeldLock
 from jobmaster.client.locks.lock import Lock
 from jobmaster.client.locks.once import run_once
@@ -109,6 +110,8 @@ class Cluster:
         self._results = Results(master.queries, self.handlers, self._clock)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
+        self.limits = Limits(master.limits)
+        """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
         self.signals = Signals(master.signals, settings.limits, self._refuse_closed)

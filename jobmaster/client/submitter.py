@@ -141,6 +141,11 @@ class SubmitChecks:
     ) -> CheckedOptions:
         """The options, checked, also against what the handler declares if that is known."""
         checked = self.checked(options, calls_function=calls_function)
+        if resolved.handler is not None and resolved.handler.options.limits and options.get("complete_time"):
+            raise InputError(
+                f"handler {resolved.name!r} has a limit, which cannot count a slow run that goes on after 'complete_time'",
+                hint="leave 'complete_time' out, and give a timeout, which ends slow runs",
+            )
         if resolved.known and ("complete_time" in options or "cancel_slow" in options):
             check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
         return checked

@@ -35,6 +35,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
+from jobmaster.client.limits.sync import SyncLimits
 from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
 from jobmaster.client.locks.sync_lock import SyncLock
 from jobmaster.client.options import BulkOptions, SubmitOptions
@@ -154,6 +155,8 @@ class SyncCluster:
         self._opener = opener
         self.handlers = handlers if handlers is not None else Handlers()
         self.job = self.handlers.job
+        self.limits = SyncLimits(self)
+        """How many jobs may run at once: ``cluster.limits.set("stripe", 50)``; see ``SyncLimits``."""
         self.schedules = SyncSchedules(self)
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self.signals = SyncSignals(self)

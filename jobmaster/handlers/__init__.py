@@ -10,6 +10,7 @@ from jobmaster.handlers.context import JobContext
 from jobmaster.handlers.current import current_job
 from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
 from jobmaster.handlers.handler import Handler
+from jobmaster.handlers.limits import Limit
 from jobmaster.handlers.loading import load_handlers
 from jobmaster.handlers.names import check_lane, check_name, check_tags
 from jobmaster.handlers.options import HandlerOptions, JobOptions
@@ -28,6 +29,7 @@ __all__ = [
     "Handlers",
     "JobContext",
     "JobOptions",
+    "Limit",
     "Retry",
     "RetryDecision",
     "RetryPolicy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
+from jobmaster.model.limit import LimitUse
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.pydantic_models import ModelDecoder, ModelType, plain_arguments
 
@@ -35,6 +36,7 @@ class Handler:
     __slots__ = (
         "_by_position",
         "_decode",
+        "_defaults",
         "_model_result",
         "_once",
         "_optional",
@@ -110,6 +112,10 @@ class Handler:
         if self._typed_result is None and not untyped:
             self._typed_result = msgspec.json.Decoder(signature.returns)
         self.spec = self._make_spec()
+        for limit in options.limits:
+            limit.check_parameters(signature.parameters)
+        self._defaults = _defaults(function, signature.parameters) if options.limits else {}
+        """Of the parameters, for the keys of limits."""
         self.lifespan = lifespan
         """Of the registry that the handler was declared in."""
         self.has_dependencies = signature.has_dependencies
@@ -212,7 +218,10 @@ class Handler:
         return self.function(*values)
 
     def check(self, args: bytes) -> None:
-        """``decode`` for its errors only: what a submit does."""
+        """``decode`` for its errors only, and the keys of its limits: what a submit does."""
+        if self.options.limits:
+            self.limit_uses(args)
+            return
         try:
             self._decode(args)
         except _BAD_INPUT as error:
@@ -223,6 +232,15 @@ class Handler:
         known = self._signature.parameters
         if any(name not in known for name in args) or any(name not in args for name in self._signature.required):
             raise self._misfit(msgspec.json.encode(dict.fromkeys(args)), ValueError("the names do not fit"))
+
+    def limit_uses(self, args: bytes) -> tuple[LimitUse, ...]:
+        """What a job with these arguments takes of the handler's limits while it runs.
+
+        Raises:
+            InvalidArguments: as ``decode``, or a key or weight that cannot be computed from them.
+        """
+        arguments = self.decode(args)
+        return tuple(limit.use(arguments, self._defaults) for limit in self.options.limits)
 
     def _misfit(self, args: bytes, error: Exception) -> InvalidArguments:
         """Every missing and unknown name at once; otherwise the first value that does not fit."""
@@ -294,6 +312,13 @@ class Handler:
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)
+
+
+def _defaults(function: Callable[..., Any], parameters: Sequence[str]) -> dict[str, Any]:
+    """Values of the parameters that need not be sent."""
+    found = inspect.signature(function).parameters
+    empty = inspect.Parameter.empty
+    return {name: found[name].default for name in parameters if found[name].default is not empty}
 
 
 def _result_error(message: str) -> ErrorInfo:

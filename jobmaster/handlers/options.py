@@ -11,6 +11,7 @@ from typing import Literal, TypedDict, TypeVar
 import msgspec
 
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
+from jobmaster.handlers.limits import Limit, checked_limits
 from jobmaster.handlers.names import LANE, check_lane
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
@@ -80,6 +81,9 @@ class JobOptions(TypedDict, total=False):
     unique: Unique
     """At most one job of a key at a time; see ``Unique``. A submit with ``unique=`` or ``idempotency_key=`` of its own is
     not subject to it, nor are fires of schedules, retries as new jobs and jobs that Spark submits."""
+    limit: Limit | Sequence[Limit]
+    """How many of its jobs may run at once, or start in a time, in the whole cluster: ``Limit("stripe", 100)``. A job starts
+    when every limit has a permit for it; until then it waits and uses up no attempt."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
@@ -110,6 +114,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     confirm_within_seconds: float | None = None
     needs: tuple[str, ...] = ()
     unique: CheckedUnique | None = None
+    limits: tuple[Limit, ...] = ()
 
     @property
     def records_itself(self) -> bool:
@@ -161,8 +166,9 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             confirm_within_seconds=_seconds(options.get("confirm_within"), "confirm_within", above=0.0),
             needs=_needs(options.get("needs")),
             unique=None if (unique := options.get("unique")) is None else checked_unique(unique),
+            limits=checked_limits(options.get("limit")),
         )
-        checked = _confirmable(checked, options, is_async)
+        checked = _limited(_confirmable(checked, options, is_async), options)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except (ValueError, TypeError, InputError) as error:
         raise ConfigError(f"handler {handler!r}: {error}") from None
@@ -224,6 +230,20 @@ def _confirmable(checked: HandlerOptions, options: JobOptions, is_async: bool) -
         return checked
     if options.get("start") is not None and checked.start is StartRule.LEASE:
         raise ValueError("confirm_within needs start 'fenced': a confirmation from outside must find the job's row")
+    return msgspec.structs.replace(checked, start=StartRule.FENCED)
+
+
+def _limited(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
+    """With what a limit means; ``ValueError`` when another option contradicts it."""
+    if not checked.limits:
+        return checked
+    if checked.complete_seconds:
+        raise ValueError(
+            "complete_time gives a job to another agent while its slow run goes on, and a limit cannot count that run; "
+            "leave one of them out, and let a timeout end slow runs"
+        )
+    if options.get("start") is not None and checked.start is StartRule.LEASE:
+        raise ValueError("limit needs start 'fenced': the master gives the permits")
     return msgspec.structs.replace(checked, start=StartRule.FENCED)
 
 

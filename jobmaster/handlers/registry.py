@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
+from jobmaster.handlers.limits import check_same_numbers
 from jobmaster.handlers.middleware import Around, check_around
 from jobmaster.handlers.names import check_name
 from jobmaster.handlers.once import OnceAction, once_action
@@ -106,6 +107,7 @@ class Handlers:
             raise ConfigError(
                 f"handler {name!r}: args of 'unique' names {', '.join(map(repr, missing))}, and it has no such argument"
             )
+        check_same_numbers(name, checked.limits, self)
         handler = Handler(name, function, checked, signature, self._lifespan, self._around)
         self._declared.append(handler)
         self._by_name[name] = handler

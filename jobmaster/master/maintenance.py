@@ -9,6 +9,7 @@ from jobmaster.ports import Reassigned, RecordKind, Swept
 
 _FORGET = {
     RecordKind.AGENTS: "maintenance/forget_agents",
+    RecordKind.PERMITS: "maintenance/forget_permits",
     RecordKind.KEYS: "maintenance/forget_keys",
     RecordKind.UNIQUE_KEYS: "maintenance/forget_unique_keys",
     RecordKind.QUARANTINE: "maintenance/forget_quarantine",

@@ -9,6 +9,7 @@ from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool
 from jobmaster.master.driver.transaction_pool import TransactionPool
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
+from jobmaster.master.limits import Limits
 from jobmaster.master.locks import Locks
 from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
@@ -67,6 +68,7 @@ class Master:
         self.schedules = Schedules(data, control)
         self.maintenance = Maintenance(data, control)
         self.stores = Stores(control)
+        self.limits = Limits(data, control)
         self.locks = Locks(control)
         self.signals = Signals(data, schema)
         self.workflows = Workflows(data)

@@ -16,6 +16,7 @@ from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.batches import ClientBatches
+from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.schedules import ClientSchedules
@@ -245,6 +246,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def uniqueness(self) -> Uniqueness: ...
+
+    @property
+    def limits(self) -> ClientLimits: ...
 
     @property
     def pauses(self) -> Pauses: ...

@@ -18,6 +18,7 @@ from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.model.pause import PausesInForce
+from jobmaster.ports.limits import LimitedStarts
 from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
@@ -614,6 +615,9 @@ class ConnectorMaster(Protocol):
 
 class WorkerMaster(Protocol):
     """For an agent's work on its buckets."""
+
+    @property
+    def limits(self) -> LimitedStarts: ...
 
     @property
     def outcomes(self) -> Outcomes: ...

@@ -256,6 +256,7 @@ class RecordKind(StrEnum):
     """Records beside jobs that the leader removes after their retention."""
 
     AGENTS = "agents"
+    PERMITS = "permits"
     KEYS = "keys"
     QUARANTINE = "quarantine"
     OPERATOR_LOG = "operator_log"

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from jobmaster.handlers import JobContext
@@ -13,6 +14,7 @@ from jobmaster.handlers.current import set_here, set_running
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.limited_starts import LimitKey
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
@@ -179,6 +181,7 @@ class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
     __slots__ = (
+        "aside",
         "bucket_id",
         "deferred",
         "jobs",
@@ -196,6 +199,8 @@ class BucketQueue:
         self.jobs: deque[ClaimedJob] = deque()
         self.deferred: list[ClaimedJob] = []
         """Jobs whose start needs an accepted write, while the master does not answer."""
+        self.aside: dict[LimitKey, deque[ClaimedJob]] = {}
+        """Jobs without a permit, by the full limit that they wait for."""
         self.running = 0
         self.slots = slots
         self.low_water = low_water
@@ -205,18 +210,30 @@ class BucketQueue:
 
     def take(self) -> list[ClaimedJob]:
         """Remove and return the waiting jobs."""
-        jobs = [job for job in (*self.jobs, *self.deferred) if job.phase is JobPhase.QUEUED]
+        jobs = [job for job in self.waiting() if job.phase is JobPhase.QUEUED]
         self.jobs.clear()
         self.deferred.clear()
+        self.aside.clear()
         return jobs
+
+    def waiting(self) -> list[ClaimedJob]:
+        """The waiting jobs; some may have ended meanwhile."""
+        return [*self.jobs, *self.deferred, *chain.from_iterable(self.aside.values())]
+
+    @property
+    def aside_jobs(self) -> int:
+        """Number of jobs that wait for a permit."""
+        return sum(map(len, self.aside.values())) if self.aside else 0
 
     def take_some(self, wanted: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
         """Remove and return those of the waiting jobs; the others keep their order."""
-        taken = [job for job in (*self.jobs, *self.deferred) if job.phase is JobPhase.QUEUED and wanted(job)]
+        taken = [job for job in self.waiting() if job.phase is JobPhase.QUEUED and wanted(job)]
         if taken:
             gone = set(taken)
             self.jobs = deque(job for job in self.jobs if job not in gone)
             self.deferred[:] = [job for job in self.deferred if job not in gone]
+            left = {key: deque(job for job in jobs if job not in gone) for key, jobs in self.aside.items()}
+            self.aside = {key: jobs for key, jobs in left.items() if jobs}
         return taken
 
 

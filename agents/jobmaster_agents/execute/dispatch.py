@@ -40,6 +40,7 @@ from jobmaster_agents.outcomes.outcome_builder import (
     warn_after_seconds,
 )
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import Ownership
 
 _WORKER_GRACE_SECONDS = 5.0
@@ -56,6 +57,7 @@ class Dispatcher:
         authorise: awaits an accepted PROCESSING write; False: do not run, None: not now.
         thread_jobs, process_jobs, transactional_jobs: jobs of each kind that run at once; jobs that run alone have a limit of
             ``process_jobs`` of their own.
+        limits: jobs without a permit end their wait here, and wait aside.
         on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler in a task that does not stop.
         on_failure: called with an error of our own code in the task of a job: an invariant is broken.
@@ -74,6 +76,7 @@ class Dispatcher:
         process_jobs: int,
         transactional: TransactionalRunner,
         transactional_jobs: int,
+        limits: LimitedStarts,
         on_overdue: OnOverdue,
         on_detached: OnDetached,
         on_failure: Callable[[BaseException], None],
@@ -88,6 +91,7 @@ class Dispatcher:
         self._in_processes = ConcurrencyLimit(process_jobs)
         self._alone = ConcurrencyLimit(process_jobs)
         self._authorise = authorise
+        self._permits = limits
         self._in_tasks = ConcurrencyLimit(transactional_jobs)
         self._transactional = transactional
         self._limits = {
@@ -324,7 +328,9 @@ class Dispatcher:
             dispatched.limit.waiting.append(dispatched)
             self._leave_limit(dispatched, self._admit)
             return
-        if job.phase is JobPhase.RUNNING:
+        if job.phase is JobPhase.RUNNING and dispatched.cause is None and self._permits.is_denied(job):
+            job.phase = JobPhase.QUEUED  # the executor puts it aside
+        elif job.phase is JobPhase.RUNNING:
             if job.unwritable:
                 job.phase = JobPhase.ENDED  # it cannot have its row, so it cannot be started, or given back
             elif dispatched.cause is not None:

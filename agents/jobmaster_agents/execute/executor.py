@@ -21,12 +21,14 @@ to the outcome writer; this module makes no call to a store.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.model.batch import RANGE_BYTES
+from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.bucket_queues import (
@@ -41,6 +43,7 @@ from jobmaster_agents.execute.bucket_queues import (
 )
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
+from jobmaster_agents.state.limited_starts import LimitedStarts, LimitKey
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -53,6 +56,11 @@ _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
 """Jobs that a slot takes from one bucket before it compares priorities again."""
 _CLOSE_SECONDS = 1.0
+ASIDE_JOBS_MAX = 1000
+"""Jobs that may wait for permits in this process; those beyond it wait in the master."""
+_BEYOND_ASIDE_SECONDS = 5.0
+_FULL_JOBS = 100
+"""While so many jobs wait for one limit, no more of their handler are fetched from the master."""
 _NEVER = float("inf")
 _QUEUED, _RUNNING = (
     JobPhase.QUEUED,
@@ -68,6 +76,7 @@ class Executor:
         on_room: called with the id of a bucket that has room for more jobs, after ``want_room``.
         on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler that does not stop.
+        limits: jobs of full limits wait aside, without a slot.
         pauses: jobs that they cover are given back instead of queued.
     """
 
@@ -84,6 +93,7 @@ class Executor:
         *,
         on_overdue: OnOverdue,
         on_detached: OnDetached,
+        limits: LimitedStarts,
         pauses: Pauses | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -96,6 +106,10 @@ class Executor:
         self._authorise = authorise
         self._on_room = on_room
         self._pauses = pauses or Pauses()
+        self._limits = limits
+        limits.wake = self._wake_aside
+        self.full_handlers: frozenset[str] = frozenset()
+        """Handlers of which so many jobs wait for a permit that no more are fetched."""
         self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._context = copy_context()
@@ -426,6 +440,8 @@ class Executor:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
+            if handler.options.limits and not self._may_ask(slot, queue, job, now):
+                return now
             if self._ownership.suspended and needs_master(job):
                 self._defer(slot, queue, job)
                 return now
@@ -546,6 +562,9 @@ class Executor:
             job.phase = JobPhase.ENDED  # it cannot have its row, so it cannot be started, or given back
         elif cause is StopCause.RELEASE or _has_past_epoch(job) or (allowed and not self._ownership.suspended):
             self._outcome_builder.release(job)
+        elif (full := self._limits.take_denial(job)) is not None and cause is None:
+            job.phase = JobPhase.QUEUED
+            self._put_aside(queue, job, full, again=True)
         elif cause is None and allowed is not False:
             job.phase = JobPhase.QUEUED
             (queue.deferred if self._ownership.suspended else queue.jobs).append(job)
@@ -557,15 +576,70 @@ class Executor:
         queue.deferred.append(job)
 
     def deferred(self, bucket_id: bytes) -> int:
-        """Number of jobs of a bucket that wait for the master to answer before they start."""
+        """Number of jobs of a bucket that wait for the master to answer, or for a permit, before they start."""
         queue = self._queues.get(bucket_id)
-        return len(queue.deferred) if queue else 0
+        return len(queue.deferred) + queue.aside_jobs if queue else 0
 
     def _requeue_deferred(self) -> None:
         for queue in self._queues.values():
             queue.jobs.extendleft(reversed(queue.deferred))
             queue.deferred.clear()
         self._wake_slot()
+
+    # ------------------------------------------------------------ jobs without a permit
+
+    def _may_ask(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> bool:
+        """True when the job may ask the master for its permits. Otherwise it waits aside, or its arguments have no key."""
+        try:
+            full = self._limits.full_limit(job) if self._limits.uses(job) else None
+        except InvalidArguments as error:
+            self._free(slot, queue)
+            self._outcome_builder.raised(job, error, now, now)
+            return False
+        if full is None:
+            return True
+        self._free(slot, queue)
+        job.phase = JobPhase.QUEUED
+        self._put_aside(queue, job, full)
+        return False
+
+    def _put_aside(self, queue: BucketQueue, job: ClaimedJob, full: LimitKey, *, again: bool = False) -> None:
+        """It waits for a permit, without a slot; when too many do, it goes back to the master, no attempt used."""
+        if sum(each.aside_jobs for each in self._queues.values()) >= ASIDE_JOBS_MAX and not again:
+            self._outcome_builder.release(job, after_seconds=_BEYOND_ASIDE_SECONDS, now=self._now())
+            return
+        waiting = queue.aside.get(full)
+        if waiting is None:
+            waiting = queue.aside[full] = deque()
+        if again:
+            waiting.appendleft(job)
+        else:
+            waiting.append(job)
+        if len(waiting) >= _FULL_JOBS and job.entry.handler not in self.full_handlers:
+            self.full_handlers |= {job.entry.handler}
+
+    def _wake_aside(self, limit: LimitKey, count: int) -> int:
+        """So many jobs of a limit may ask for their permits, those of the highest priority first; how many there were."""
+        woken: list[ClaimedJob] = []
+        for queue in sorted(self._queues.values(), key=lambda each: -each.owned.priority):
+            waiting = queue.aside.get(limit)
+            if waiting is None:
+                continue
+            some: list[ClaimedJob] = []
+            while waiting and len(woken) + len(some) < count:
+                job = waiting.popleft()
+                if job.phase is _QUEUED:
+                    some.append(job)
+            queue.jobs.extendleft(reversed(some))
+            woken += some
+            if len(waiting) < _FULL_JOBS and some:
+                self.full_handlers -= {some[0].entry.handler}
+            if not waiting:
+                del queue.aside[limit]
+        self._limits.may_ask(woken)
+        if woken:
+            self._wake_slot()
+        return len(woken)
 
     # ------------------------------------------------------------ jobs that do not run in a slot
 
@@ -581,7 +655,10 @@ class Executor:
             return
         queue.running -= 1
         self.running -= 1
-        self.finished += 1
+        if (full := self._limits.take_denial(job)) is not None and job.phase is _QUEUED:
+            self._put_aside(queue, job, full, again=True)
+        else:
+            self.finished += 1
         self._wake_slot()
         if queue.wants_jobs and len(queue.jobs) <= queue.refill_level:
             self._notify_room(queue)

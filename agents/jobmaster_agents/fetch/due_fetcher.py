@@ -312,13 +312,16 @@ class DueFetcher:
         if horizon is None:
             return fence, []
         due.hinted = False
+        handlers, full = self._handlers, self._executor.full_handlers
+        if full and handlers is not None:
+            handlers = [name for name in handlers if name not in full]
         answer = await self._onboarding.onboard(
             fence,
             owned.lane,
             owned.priority,
             horizon,
             self._turn(due),
-            self._handlers,
+            handlers,
             self._paused_tags,
             self._capabilities,
         )

@@ -17,6 +17,8 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 _ROUNDS_MAX = 20
 _PROGRESS_DAYS = 1
 """Retention of reports of runs that are over."""
+_IDLE_KEYS_DAYS = 1
+"""Retention of the keys of limits under which nothing starts."""
 _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
 _SENT_SIGNALS_DAYS = 1
@@ -159,6 +161,7 @@ class ClusterMaintenance:
         keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
         days = {
             RecordKind.AGENTS: keep.ended_agents_days,
+            RecordKind.PERMITS: _IDLE_KEYS_DAYS,
             RecordKind.KEYS: keep.idempotency_keys_days,
             RecordKind.UNIQUE_KEYS: keep.idempotency_keys_days,
             RecordKind.QUARANTINE: keep.quarantine_days,

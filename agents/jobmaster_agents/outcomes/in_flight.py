@@ -10,6 +10,9 @@ rescue. A job that was rescued before is written PROCESSING before it starts, so
 ran is counted. A job that waits for a thread, a worker process or a task has not begun, whatever its slot has done
 with it.
 
+A job whose handler has a limit is written by another statement, which gives a permit or denies it; a job that is denied has
+no new row and waits aside (``state.limited_starts``).
+
 A job whose handler has ``start="fenced"`` waits for the same statement before it is called. While one write is under way the
 next starts collect for the following one.
 
@@ -29,10 +32,13 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model.job import InFlightRow, JobState
+from jobmaster.model.limit import FullLimit
 from jobmaster.ports import InFlightOutcomes, Written
+from jobmaster.ports import LimitedStarts as MasterLimits
 from jobmaster_agents.outcomes.outcome_builder import StopCause, is_at_most_once, needs_write
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
+from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.state.time_limits import cancels_slow, complete_seconds
@@ -65,8 +71,12 @@ class InFlightRows:
         started_at: StartedAt,
         clock: Clock,
         progress: Progress,
+        limits: LimitedStarts,
+        master_limits: MasterLimits,
     ) -> None:
         self._started_at = started_at
+        self._limits = limits
+        self._master_limits = master_limits
         self._now = clock.boottime
         self._progress = progress
         self._outcomes = outcomes
@@ -82,7 +92,8 @@ class InFlightRows:
 
     async def authorise(self, job: ClaimedJob) -> bool | None:
         """True when the master has accepted a PROCESSING write for this job, under the bucket lock; ``None`` when it does not
-        answer: then call again later."""
+        answer: then call again later. After False, ``LimitedStarts.take_denial`` names the limit that had no permit, if that
+        was the reason."""
         if is_at_most_once(job):
             _mark_at_most_once(job)
         allowed: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
@@ -105,7 +116,9 @@ class InFlightRows:
         starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
         waiting = {job: allowed for job, allowed in starts if not allowed.done()}
         self._asking = list(waiting.values())
-        for owned, jobs in by_bucket(list(waiting)):
+        limited = list(filter(has_limits, waiting))
+        unlimited = [job for job in waiting if not has_limits(job)] if limited else list(waiting)
+        for owned, jobs in (*by_bucket(unlimited), *by_bucket(limited)):
             accepted = await self.write(owned, jobs, starting=True)
             for job in jobs:
                 if accepted is None and job.phase is JobPhase.RUNNING and job.claimed_list.owned.successor is None:
@@ -143,19 +156,39 @@ class InFlightRows:
         def row(job: ClaimedJob) -> InFlightRow:
             return _in_flight(job, self._late_seconds(job, starting) if job in begun else None)
 
-        written = await self._outcome_writer.send(
-            "persist", jobs, lambda some: self._outcomes.persist(fence, list(map(row, some)))
-        )
+        denied: dict[bytes, FullLimit] = {}
+
+        async def send(some: Sequence[ClaimedJob]) -> Written:
+            rows = list(map(row, some))
+            if not (starting and has_limits(some[0])):  # none or all of them have limits
+                return await self._outcomes.persist(fence, rows)
+            admission = await self._master_limits.admit(
+                fence, rows, {job.entry.id: self._limits.uses(job) for job in some}
+            )
+            denied.update(admission.denied)
+            return admission.written._replace(accepted=admission.written.accepted | admission.denied.keys())
+
+        written = await self._outcome_writer.send("persist", jobs, send)
+        if denied:
+            written = written._replace(accepted=written.accepted - denied.keys())
         if not written.bucket_ok:
             if fence == owned.fence:
                 self._outcome_writer.refused_by_bucket(owned, "an in-flight write was refused by the bucket's lock")
             return None
         for job in jobs:
             self._note(job, written, begun=job in begun)
+            if starting and has_limits(job):
+                self._note_permit(job, written, denied.get(job.entry.id))
         self._outcome_writer.acknowledger.publish(
             owned, [job.entry.id for job in jobs if job.entry.id in written.accepted]
         )
         return written.accepted - written.cancelled
+
+    def _note_permit(self, job: ClaimedJob, written: Written, full: FullLimit | None) -> None:
+        if full is not None:
+            self._limits.denied(job, full)
+        elif job.entry.id in written.accepted:
+            self._limits.admitted(job)
 
     def _late_seconds(self, job: ClaimedJob, starting: bool) -> float:
         """Of a job that has begun, or begins when the write is accepted: seconds from now until another agent gets it."""

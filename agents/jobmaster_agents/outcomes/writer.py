@@ -39,6 +39,7 @@ from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.outcomes.failure_log import FailureLog
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 
@@ -60,6 +61,7 @@ class OutcomeWriter:
 
     Args:
         on_forgotten: called once per bucket that turned out to have another owner, with the reason.
+        limits: gets accepted outcomes, which free permits.
         on_promoted: called with copies that may start, because the copy before them was refused.
     """
 
@@ -76,6 +78,7 @@ class OutcomeWriter:
         progress: Progress | None = None,
         *,
         on_promoted: Callable[[Sequence[ClaimedJob]], None],
+        limits: LimitedStarts,
     ) -> None:
         self._outcomes = outcomes
         self._store = store
@@ -107,6 +110,7 @@ class OutcomeWriter:
         self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
         """Called with outcomes that the master has accepted."""
         self._on_promoted = on_promoted
+        self._limits = limits
         self.copied = 0
         self.upserted = 0
         self.refused = 0
@@ -379,6 +383,8 @@ class OutcomeWriter:
     def settle_accepted(self, jobs: Jobs) -> None:
         """The master has accepted what was written about these copies."""
         claimed_lists, promoted = self._job_table.settle_accepted(jobs)
+        if self._limits:
+            self._limits.settled(jobs)
         self.acknowledger.delete(claimed_lists)
         for owned, mine in by_bucket(jobs):
             self.acknowledger.publish(owned, [job.entry.id for job in mine])

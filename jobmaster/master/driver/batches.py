@@ -200,14 +200,17 @@ class Batch(Generic[T]):
 
 async def execute_batch(statements: StatementRunner, name: str, *args: Any, ids: Sequence[bytes]) -> BatchAnswer:
     """One batch statement; ``NoPartition`` when an id lies outside every partition."""
+    return BatchAnswer(**(await run_batch(statements, name, *args, ids=ids))[0])
 
+
+async def run_batch(statements: StatementRunner, name: str, *args: Any, ids: Sequence[bytes]) -> Any:
+    """Rows of one batch statement; ``NoPartition`` when an id lies outside every partition."""
     text = sql(name)
     try:
-        rows = await statements.run(
+        return await statements.run(
             name, lambda connection: connection.fetch(text, *args), ids=ids, raw=(asyncpg.CheckViolationError,)
         )
     except asyncpg.CheckViolationError as error:
         if error.constraint_name is None:  # a violated CHECK has a name, a missing partition has none
             raise NoPartition from error
         raise errors.calling(error, name, writes=True, ids=ids) from error
-    return BatchAnswer(**rows[0])

@@ -37,6 +37,7 @@ from jobmaster_agents.execute.transactional.runner import TransactionalRunner
 from jobmaster_agents.execute.transactional.settlement import TransactionSettlement
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 
@@ -149,6 +150,7 @@ class MemoryAgent:
         )
         agent = AgentSettings()
         threads = ThreadPool(agent.threads, clock.boottime)
+        self._limits = LimitedStarts(clock.boottime)  # every start has its permits: one job runs at a time
         self._dispatcher = Dispatcher(
             threads,
             _no_processes(rows),
@@ -160,6 +162,7 @@ class MemoryAgent:
             process_jobs=1,
             transactional=transactional,
             transactional_jobs=agent.threads,
+            limits=self._limits,
             on_overdue=lambda job, seconds: None,
             on_detached=lambda job, cause, seconds: None,
             on_failure=self._fail,
@@ -175,6 +178,7 @@ class MemoryAgent:
             lambda bucket_id: None,
             on_overdue=lambda job, seconds: None,
             on_detached=lambda job, cause, seconds: None,
+            limits=self._limits,
         )
 
     async def run(self, job: MemoryJob, handler: Handler) -> None:
@@ -193,6 +197,7 @@ class MemoryAgent:
             await ended
         finally:
             del self._ended[job_id], self._running[job_id]
+            self._limits.settled([claimed])
 
     async def aclose(self) -> None:
         """End slots and threads, and leave the lifespans.

@@ -20,6 +20,7 @@ from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBe
 from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.limits import MemoryLimits
 from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
 from jobmaster.testing.memory.schedules import MemorySchedules
@@ -38,6 +39,7 @@ class MemoryMaster:
     def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
         self._rows = rows
         self._handlers = handlers
+        self.limits = MemoryLimits(handlers, rows.clock)
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
         self.workflows = MemoryWorkflows()

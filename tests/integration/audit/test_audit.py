@@ -27,7 +27,7 @@ async def test_a_lawful_history_is_clean(history: AuditedCluster) -> None:
     report = await history.audit(quiet_seconds=0.0)
     assert report.violations == dict.fromkeys(CHECKED, 0), report.evidence
     assert report.clean
-    assert set(report.not_applicable) == {"I11", "I12"}
+    assert set(report.not_applicable) == {"I12"}
 
 
 async def test_the_reader_cannot_write(history: AuditedCluster) -> None:
@@ -78,6 +78,38 @@ async def epochs_go_back(audited: AuditedCluster) -> str:
 async def row_behind_its_events(audited: AuditedCluster) -> str:
     await audited.add_event(audited.bucket, "ACTIVE", "COMPLETING", 2, audited.agent)
     return str(audited.bucket)
+
+
+async def permits(audited: AuditedCluster, count: int, state: str, *maxima: int) -> None:
+    """Of one key: jobs of a state with their permits, each given under the limit of its moment."""
+    for at in range(count):
+        job = await audited.add_job(state)
+        await audited.execute(
+            "INSERT INTO permit (name, key, job_id, token, weight, maximum, admitted_at)"
+            " VALUES ('api', 'a', $1, 2, 1, $2, clock_timestamp())",
+            job,
+            maxima[at],
+        )
+
+
+async def one_more_than_the_limit(audited: AuditedCluster) -> str:
+    await permits(audited, 3, "PROCESSING", 2, 2, 2)
+    return "api a"
+
+
+async def more_were_given_after_the_limit_was_lowered(audited: AuditedCluster) -> str:
+    await permits(audited, 3, "PROCESSING", 5, 5, 2)
+    return "api a"
+
+
+async def test_permits_from_before_a_limit_was_lowered_and_of_ended_jobs_are_no_violation(
+    history: AuditedCluster,
+) -> None:
+    await permits(history, 2, "SUCCEEDED", 1, 1)
+    await permits(history, 3, "PROCESSING", 3, 3, 3)
+    await history.execute("INSERT INTO job_limit (name, set_running, set_at) VALUES ('api', 1, now())")
+    report = await history.audit(quiet_seconds=600.0)
+    assert report.violations["I11"] == 0, report.evidence
 
 
 async def row_ahead_of_its_bucket(audited: AuditedCluster) -> str:
@@ -254,6 +286,8 @@ CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I3", row_behind_its_events),
     ("I3", row_ahead_of_its_bucket),
     ("I3", token_goes_back),
+    ("I11", one_more_than_the_limit),
+    ("I11", more_were_given_after_the_limit_was_lowered),
     ("I4", stale_outcome),
     ("I4", refused_yet_recorded),
     ("I6", two_owners),

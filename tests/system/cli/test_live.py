@@ -37,6 +37,25 @@ def test_submit_and_wait(dev: Terminal) -> None:
     assert record["level"] == "store"
 
 
+def test_a_limit_is_set_listed_shown_and_reset(dev: Terminal) -> None:
+    unknown = dev.call("limit", "set", "stripe", "5", "-o", "json")
+    assert (unknown.code, unknown.error["code"]) == (3, "not_found")
+    assert dev.call("limit", "set", "stripe", "5", "--rate", "10/s", "--reason", "test", "--force").code == 0
+    (line,) = dev.call("limit", "list", "-o", "json").json
+    assert (line["name"], line["running"], line["rate"], line["burst"]) == ("stripe", 5, 10.0, 10.0)
+    assert (line["set_reason"], line["set_by"], line["taken"], line["declared"]) == ("test", operator_name(), 0, False)
+    near = dev.call("limit", "show", "strip")
+    assert near.code == 3
+    assert "'stripe'" in near.err
+    wrong = dev.call("limit", "set", "stripe", "0", "-o", "json")
+    assert "is not a number of jobs that may run at once" in wrong.error["message"]
+    (logged,) = [line for line in dev.call("log", "list", "-o", "json").json if line["action"] == "limit set"]
+    assert (logged["subject"], logged["detail"]["reason"]) == ("stripe", "test")
+    assert dev.call("limit", "reset", "stripe").code == 0
+    assert dev.call("limit", "reset", "stripe").code == 4
+    assert dev.call("limit", "list", "-o", "json").json == []
+
+
 def test_locks_and_actions_that_run_once(dev: Terminal) -> None:
     assert dev.call("lock", "list", "-o", "json").json == []
     assert dev.call("once", "list", "-o", "json").json == []

@@ -16,6 +16,7 @@ EXPLAINING = {
     "docs/fastapi.md": "fastapi",
     "docs/handlers.md": "handlers",
     "docs/jobs.md": "jobs",
+    "docs/limits.md": "limits",
     "docs/locks.md": "locks",
     "docs/operations.md": "operations",
     "docs/pipeline.md": "pipeline",

@@ -16,6 +16,7 @@ from jobmaster.settings.model import AgentSettings, JobDefaults, Limits
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -109,6 +110,7 @@ class ExecutorHarness:
             lambda bucket_id: None,
             on_overdue=lambda job, seconds: self.overdue.append((job, seconds)),
             on_detached=lambda job, cause, seconds: None,
+            limits=LimitedStarts(CLOCK.boottime),
         )
         self.names = 0
 

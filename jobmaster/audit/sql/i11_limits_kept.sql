@@ -1,0 +1,20 @@
+-- I11: limits are never exceeded.
+-- in:    $1 evidence rows
+-- out:   subject (limit and key), detail, total
+-- why:   permits are counted as admissions count them: those whose job is PROCESSING with their token. The newest of them was
+--        admitted when all others were there, so together they are no more than the limit of that moment, which it has with it.
+--        A limit that was lowered since is no violation.
+-- index: permit_pkey, in order; job_pkey for each permit
+SELECT k.name || CASE WHEN k.key = '' THEN '' ELSE ' ' || k.key END AS subject,
+       format('%s permits are taken, and the newest was given under a limit of %s', k.taken, k.maximum) AS detail,
+       count(*) OVER () AS total
+FROM (
+    SELECT p.name, p.key, sum(p.weight) AS taken,
+           (array_agg(p.maximum ORDER BY p.admitted_at DESC, p.maximum DESC))[1] AS maximum
+    FROM permit p
+    WHERE (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
+    GROUP BY p.name, p.key
+) AS k
+WHERE k.taken > k.maximum
+ORDER BY k.name, k.key
+LIMIT $1::int

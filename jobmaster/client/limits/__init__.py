@@ -1,0 +1,1 @@
+"""Limits: operators set, reset and list them."""

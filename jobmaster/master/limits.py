@@ -1,0 +1,70 @@
+"""Limits: admission of starts, declarations of agents, values of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jobmaster.master.driver import resent_writes
+from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, ids_of, run_batch
+from jobmaster.master.driver.connection import StatementRunner, to_us
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import InFlightRow
+from jobmaster.model.limit import FullLimit, LimitUse, LimitValues, LimitView
+from jobmaster.ports import Admission
+
+
+class Limits:
+    """``jobmaster.ports.Limits`` on PostgreSQL."""
+
+    def __init__(self, data: StatementRunner, control: StatementRunner) -> None:
+        self._data = data
+        self._control = control
+
+    async def admit(
+        self, fence: Fence, rows: Sequence[InFlightRow], uses: Mapping[bytes, Sequence[LimitUse]]
+    ) -> Admission:
+        """Rows -> PROCESSING of those for which every limit has a permit. Denied rows are not read back: they are not
+        refused, and the next call decides anew."""
+        denied: dict[bytes, FullLimit] = {}
+
+        async def send(some: Sequence[InFlightRow]) -> BatchAnswer:
+            taken = [(place, *use) for place, row in enumerate(some, 1) for use in uses[row.id]]
+            answer = (await run_batch(
+                self._data, "limits/admit", *fence, *columns(some), *columns(taken), ids=ids_of(some)
+            ))[0]  # fmt: skip
+            for job_id, *full in zip(answer["denied"], answer["limits"], answer["keys"], answer["waits"], strict=True):
+                denied[job_id] = FullLimit(*full)
+            return BatchAnswer([*answer["accepted"], *answer["denied"]], answer["bucket_ok"])
+
+        written = await Batch(
+            self._data,
+            "limits/admit",
+            send,
+            lambda row, found: resent_writes.persisted(row.token, fence.bucket_id, fence.epoch, found),
+            bucket_id=fence.bucket_id,
+            cancelled_is_accepted=False,
+        ).write(rows)
+        return Admission(written._replace(accepted=written.accepted - denied.keys()), denied)
+
+    async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> None:
+        """Publish limits of an agent's code."""
+        if limits:
+            await self._control.write("limits/declare", agent_id, *columns(limits))
+
+    async def set(self, values: LimitValues, actor: str, reason: str) -> None:
+        """Values of an operator."""
+        await self._control.write("limits/set", *values, actor, reason)
+
+    async def reset(self, name: str, actor: str) -> bool | None:
+        """Back to the values of the code; ``None``: nothing was set."""
+        rows = await self._control.write("limits/reset", name, actor)
+        return bool(rows[0]["removed"]) if rows else None
+
+    async def list(self, name: str | None = None, *, limit: int = 1000) -> list[LimitView]:
+        """Limits by name."""
+        found = []
+        for row in await self._control.read("limits/list", name, limit):
+            values = dict(row)
+            set_us = to_us(values.pop("set_at")) or None
+            found.append(LimitView(set_us=set_us, **values))
+        return found

@@ -1,0 +1,292 @@
+"""Limits: permits follow rows, a count comes after the lock, rates by the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.master.driver.statements import sql
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import InFlightRow
+from jobmaster.model.limit import LimitUse, LimitValues
+from jobmaster.ports import Admission, RecordKind
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row, hold_row, in_flight_row, uuids
+from tests.support.waiting import eventually
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+async def _declare(db: MasterFixture, name: str = "api", running: int | None = 2, rate: float | None = None) -> None:
+    burst = None if rate is None else max(rate, 1.0)
+    await db.master.limits.declare(db.owner, [LimitValues(name, running, rate, burst)])
+
+
+async def _admit(
+    db: MasterFixture, ids: Sequence[bytes], *, key: str = "", weight: int = 1, name: str = "api", token: int = 1,
+    fence: Fence | None = None,
+) -> Admission:  # fmt: skip
+    rows: list[InFlightRow] = [in_flight_row(each, token) for each in ids]
+    uses = {each: (LimitUse(name, key, weight),) for each in ids}
+    return await db.master.limits.admit(fence or db.fence, rows, uses)
+
+
+def _ids(count: int) -> list[bytes]:
+    return [new_id() for _ in range(count)]
+
+
+async def _permits(db: MasterFixture) -> int:
+    return int(await db.sql.fetchval("SELECT count(*) FROM permit"))
+
+
+async def test_as_many_jobs_as_the_limit_start_in_order_and_of_the_others_nothing_is_written(db: MasterFixture) -> None:
+    await _declare(db)
+    ids = _ids(5)
+    answer = await _admit(db, ids)
+    assert answer.written.bucket_ok
+    assert answer.written.accepted == set(ids[:2])
+    assert list(answer.denied) == ids[2:]
+    assert {tuple(full) for full in answer.denied.values()} == {("api", "", 0.0)}
+    assert await db.master.queries.get(ids[2]) is None
+    assert [await db.state(each) for each in ids[:2]] == ["PROCESSING", "PROCESSING"]
+
+
+async def test_the_same_call_again_keeps_its_permits(db: MasterFixture) -> None:
+    """The answer of the first call was lost."""
+    await _declare(db)
+    ids = _ids(2)
+    await _admit(db, ids)
+    again = await _admit(db, ids)
+    assert again.written.accepted == set(ids)
+    assert await _permits(db) == 2
+
+
+@pytest.mark.parametrize("end", ["final", "hold", "retry here", "rescue", "row gone"])
+async def test_whatever_ends_the_run_frees_its_permit(db: MasterFixture, rescuer: bytes, end: str) -> None:
+    await _declare(db, running=1)
+    (first, second) = _ids(2)
+    await _admit(db, [first])
+    assert (await _admit(db, [second])).denied
+    fence = db.fence
+    if end == "final":
+        await db.master.outcomes.record_final([final_row(first, fence)])
+    elif end == "hold":
+        await db.master.outcomes.hold(fence, [hold_row(first)])
+    elif end == "retry here":
+        await db.master.outcomes.retry_here(fence, [hold_row(first, due_us=1, attempt=1)])
+    elif end == "rescue":
+        await db.lost()
+        taken = await db.take(rescuer)
+        await db.master.rescue.sweep(taken, 10, max_rescues=3)
+        fence = await db.bucket(rescuer)
+    else:
+        await db.sql.execute("DELETE FROM job")
+    assert (await _admit(db, [second], fence=fence)).written.accepted == {second}
+
+
+async def test_a_job_that_is_given_back_and_starts_again_takes_one_permit(db: MasterFixture) -> None:
+    await _declare(db, running=1)
+    (job,) = await db.assigned(1)
+    await _admit(db, [job], token=2)
+    await db.master.outcomes.hold(db.fence, [hold_row(job, 2)])
+    answer = await db.master.onboarding.onboard(db.fence, "default", 3, 60.0, 10)
+    assert [entry.token for entry in answer.entries] == [3]
+    assert (await _admit(db, [job], token=3)).written.accepted == {job}
+    assert await _permits(db) == 1
+    assert (await _admit(db, _ids(1))).denied
+
+
+async def test_keys_have_permits_of_their_own_and_a_weight_takes_several(db: MasterFixture) -> None:
+    await _declare(db, running=3)
+    assert (await _admit(db, _ids(1), key="a", weight=2)).written.accepted
+    assert (await _admit(db, _ids(1), key="a", weight=2)).denied
+    assert (await _admit(db, _ids(1), key="b", weight=2)).written.accepted
+    assert (await _admit(db, _ids(1), key="a")).written.accepted
+
+
+async def test_a_job_that_is_heavier_than_the_limit_runs_alone(db: MasterFixture) -> None:
+    await _declare(db, running=2)
+    (heavy,) = _ids(1)
+    assert (await _admit(db, [heavy], weight=9)).written.accepted
+    assert (await _admit(db, _ids(1))).denied
+    await db.master.outcomes.record_final([final_row(heavy, db.fence)])
+    assert (await _admit(db, _ids(1))).written.accepted
+    assert (await _admit(db, [new_id()], weight=9)).denied, "something else runs"
+
+
+async def test_a_job_needs_a_permit_of_each_of_its_limits_or_takes_none(db: MasterFixture) -> None:
+    await _declare(db, "wide", running=5)
+    await _declare(db, "narrow", running=1)
+    one, two = _ids(2)
+    both = (LimitUse("wide", "", 1), LimitUse("narrow", "x", 1))
+    answer = await db.master.limits.admit(db.fence, [in_flight_row(one), in_flight_row(two)], {one: both, two: both})
+    assert answer.written.accepted == {one}
+    assert [tuple(full) for full in answer.denied.values()] == [("narrow", "x", 0.0)]
+    assert await _permits(db) == 2
+
+
+async def test_an_unknown_limit_has_no_permits(db: MasterFixture) -> None:
+    """A failover has forgotten the declaration: the job waits until an agent publishes it again."""
+    assert (await _admit(db, _ids(1))).denied
+    await _declare(db)
+    assert (await _admit(db, _ids(1))).written.accepted
+
+
+async def test_the_bucket_lock_comes_first_and_refuses_without_a_permit(db: MasterFixture) -> None:
+    await _declare(db)
+    await db.lost()
+    answer = await _admit(db, _ids(1))
+    assert not answer.written.bucket_ok
+    assert not answer.denied
+    assert await _permits(db) == 0
+
+
+async def test_a_row_that_refuses_the_start_holds_no_permit(db: MasterFixture) -> None:
+    await _declare(db, running=1)
+    (job,) = await db.assigned(1)
+    answer = await _admit(db, [job], token=1)
+    assert answer.written.refused == {job}
+    assert (await _admit(db, _ids(1))).written.accepted
+
+
+async def test_a_cancelled_job_is_not_started_and_holds_no_permit(db: MasterFixture) -> None:
+    await _declare(db, running=1)
+    (job,) = await db.assigned(1)
+    await db.master.requests.cancel(job, tombstone=None, actor="ann")
+    answer = await _admit(db, [job], token=2)
+    assert answer.written.cancelled == {job}
+    assert (await _admit(db, _ids(1))).written.accepted
+
+
+async def test_an_admission_that_waited_for_another_one_counts_what_that_one_took(db: MasterFixture) -> None:
+    """Written interleaving: two agents ask for the last permit at once. Without the lock, or with a count in the statement
+    that locks, both would have it."""
+    await _declare(db, running=1)
+    first, second = _ids(2)
+    connection = await asyncpg.connect(db.dsn, server_settings={"search_path": SCHEMA})
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        row = in_flight_row(first)
+        columns = [[UUID(bytes=first)], *([value] for value in row[1:])]
+        await connection.fetch(
+            sql("limits/admit"), UUID(bytes=db.fence.bucket_id), db.fence.epoch, UUID(bytes=db.fence.owner), *columns,
+            [1], ["api"], [""], [1],
+        )  # fmt: skip
+        waiting = asyncio.ensure_future(_admit(db, [second]))
+
+        async def waits() -> bool:
+            return bool(await db.sql.fetchval(WAITING))
+
+        await eventually(waits, 60, "the second admission to wait")
+        await transaction.commit()
+        assert list((await waiting).denied) == [second]
+    finally:
+        await connection.close()
+
+
+async def test_of_many_agents_at_once_never_more_than_the_limit_run(db: MasterFixture) -> None:
+    await _declare(db, running=5)
+    fences = [await db.bucket(await db.agent(new_id())) for _ in range(4)]
+    most = 0
+    for _ in range(5):
+        answers = await asyncio.gather(*(_admit(db, _ids(4), fence=fence) for fence in fences))
+        running = [(fence, job) for fence, one in zip(fences, answers, strict=True) for job in one.written.accepted]
+        most = max(most, len(running))
+        assert len(running) == 5
+        await db.master.outcomes.record_final([final_row(job, fence) for fence, job in running])
+    assert most == 5
+
+
+async def test_a_changed_limit_counts_from_the_next_admission_on(db: MasterFixture) -> None:
+    await _declare(db, running=1)
+    (job,) = _ids(1)
+    await _admit(db, [job])
+    await db.master.limits.set(LimitValues("api", 3, None, None), "ann", "more")
+    assert len((await _admit(db, _ids(4))).written.accepted) == 2
+    await db.master.limits.set(LimitValues("api", 1, None, None), "ann", "less")
+    await db.master.outcomes.record_final([final_row(job, db.fence)])
+    assert (await _admit(db, _ids(1))).denied, "two still run"
+    assert await db.master.limits.reset("api", "ann") is False
+    assert await db.master.limits.reset("api", "ann") is None
+    (view,) = await db.master.limits.list()
+    assert (view.running, view.taken, view.keys, view.fullest) == (1, 2, 1, 2)
+    actions = [row["action"] for row in await db.sql.fetch("SELECT action FROM operator_log ORDER BY seq")]
+    assert actions == ["limit set", "limit set", "limit reset"]
+
+
+async def test_a_limit_of_no_agent_is_removed_by_its_reset(db: MasterFixture) -> None:
+    await db.master.limits.set(LimitValues("api", 3, 2.0, None), "ann", "")
+    (view,) = await db.master.limits.list("api")
+    assert (view.running, view.rate, view.burst, view.declared) == (3, 2.0, 2.0, False)
+    assert await db.master.limits.reset("api", "ann") is True
+    assert await db.master.limits.list() == []
+
+
+async def test_the_declaration_of_the_agent_that_started_last_stands(db: MasterFixture) -> None:
+    await _declare(db, running=2)
+    newer = await db.agent(new_id())
+    await db.master.limits.declare(newer, [LimitValues("api", 7, None, None)])
+    await _declare(db, running=2)
+    assert [view.running for view in await db.master.limits.list()] == [7]
+
+
+async def test_a_rate_gives_its_burst_then_names_the_next_start(db: MasterFixture) -> None:
+    await _declare(db, running=None, rate=2.0)
+    answer = await _admit(db, _ids(4))
+    assert len(answer.written.accepted) == 2
+    waits = [full.wait_seconds for full in answer.denied.values()]
+    assert all(0.3 < wait <= 0.5 for wait in waits), waits
+    assert await _permits(db) == 0, "a rate alone has no permits"
+    await db.sql.execute("UPDATE limit_state SET refilled_at = refilled_at - interval '0.5 s'")
+    assert len((await _admit(db, _ids(2))).written.accepted) == 1
+
+
+async def test_a_clock_that_was_set_back_or_far_ahead_gives_no_more_than_the_burst(db: MasterFixture) -> None:
+    await _declare(db, running=None, rate=2.0)
+    await _admit(db, _ids(2))
+    await db.sql.execute("UPDATE limit_state SET refilled_at = refilled_at + interval '1 h'")
+    assert (await _admit(db, _ids(1))).denied, "the clock was set back"
+    await db.sql.execute("UPDATE limit_state SET refilled_at = refilled_at - interval '1 d'")
+    assert len((await _admit(db, _ids(9))).written.accepted) == 2
+
+
+async def test_idle_keys_are_forgotten_and_those_in_use_stay(db: MasterFixture) -> None:
+    await _declare(db, running=5, rate=0.0001)
+    ended, running = _ids(2)
+    await _admit(db, [ended], key="idle")
+    await db.master.outcomes.record_final([final_row(ended, db.fence)])
+    await db.sql.execute("UPDATE job_limit SET declared_rate = NULL, declared_burst = NULL")
+    await _admit(db, [running], key="used")
+    await db.sql.execute("UPDATE limit_state SET locked_at = locked_at - interval '2 d'")
+    assert await db.master.maintenance.forget(RecordKind.PERMITS, 1.0, 10) == 1
+    assert [row["key"] for row in await db.sql.fetch("SELECT key FROM limit_state")] == ["used"]
+    assert await _permits(db) == 1
+
+
+async def test_a_key_whose_rate_is_not_refilled_is_not_forgotten(db: MasterFixture) -> None:
+    await _declare(db, running=None, rate=0.00001)
+    (job,) = _ids(1)
+    await _admit(db, [job])
+    await db.master.outcomes.record_final([final_row(job, db.fence)])
+    await db.sql.execute("UPDATE limit_state SET locked_at = locked_at - interval '2 d'")
+    assert await db.master.maintenance.forget(RecordKind.PERMITS, 1.0, 10) == 0
+
+
+async def test_the_count_of_permits_reads_rows_by_their_key_and_never_all_jobs(db: MasterFixture) -> None:
+    await db.processing(300)
+    await db.sql.execute("ANALYZE job")
+    await _declare(db, running=2)
+    await _admit(db, _ids(3))
+    plan = await db.sql.fetch(
+        "EXPLAIN DELETE FROM permit p WHERE p.name = 'api' AND p.key = ''"
+        " AND (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id) IS NOT TRUE"
+    )
+    text = "\n".join(row[0] for row in plan)
+    assert "Index Scan using job" in text or "_pkey" in text, text
+    assert "Hash" not in text
+    assert uuids([]) == []

@@ -1,0 +1,68 @@
+"""Handlers with limits that watch each other: each run writes when it begins and ends, independent of both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from jobmaster.handlers import Handlers, Limit
+
+handlers = Handlers()
+SHARED = Limit("shared", 5)
+
+
+def note(path: str, word: str, key: str) -> None:
+    """One line, appended in one piece."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, f"{word} {key} {os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+async def _run(path: str, key: str, seconds: float) -> None:
+    note(path, "+", key)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        note(path, "-", key)
+
+
+@handlers.job(name="shared", limit=SHARED, timeout=300)
+async def shared(path: str, seconds: float = 0.02) -> None:
+    await _run(path, "shared", seconds)
+
+
+@handlers.job(name="shared.thread", limit=SHARED, mode="thread")
+def shared_thread(path: str, seconds: float = 0.02) -> None:
+    note(path, "+", "shared")
+    time.sleep(seconds)
+    note(path, "-", "shared")
+
+
+@handlers.job(name="shared.process", limit=SHARED, mode="process")
+def shared_process(path: str, seconds: float = 0.02) -> None:
+    note(path, "+", "shared")
+    time.sleep(seconds)
+    note(path, "-", "shared")
+
+
+@handlers.job(name="tenant", limit=Limit("tenant", 2, key="{tenant}"))
+async def tenant(path: str, tenant: str, seconds: float = 0.02) -> None:
+    await _run(path, tenant, seconds)
+
+
+@handlers.job(name="paced", limit=Limit("paced", rate="20/s", burst=5))
+async def paced(path: str) -> None:
+    note(path, "+", "paced")
+
+
+@handlers.job(name="keyed", limit=Limit("keyed", 2, key=lambda arguments: arguments["parts"][0]))
+async def keyed(parts: list[str]) -> str:
+    return parts[0]
+
+
+@handlers.job(name="free")
+async def free(path: str) -> None:
+    note(path, "+", "free")
