@@ -47,6 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.schedule:schedule_group",
         "Show, pause, resume, run and remove recurring jobs.",
     ),
+    "signal": (
+        "jobmaster.cli.commands.signal:signal_group",
+        "Send signals to jobs that wait for them; list what waits and what is kept.",
+    ),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
     "workflow": ("jobmaster.cli.commands.workflow:workflow_group", "List, show, cancel and retry workflows."),

@@ -39,6 +39,7 @@ from jobmaster.client.locks.options import (
 )
 from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.outbox.outbox import Outbox
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.schedules.schedules import Schedules
@@ -120,6 +121,8 @@ class Cluster:
         """Steps that run after one another: ``await cluster.workflows.start("order", chain(...))``; see ``Workflows``."""
         self.batches = Batches(self)
         """Batches that there are: ``await cluster.batches.cancel(batch)``; see ``Batches``. ``batch`` opens one."""
+        self.outbox = Outbox(self)
+        """Messages to other systems, in the caller's transaction; see ``Outbox``."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None

@@ -39,6 +39,7 @@ from jobmaster.client.limits.sync import SyncLimits
 from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
 from jobmaster.client.locks.sync_lock import SyncLock
 from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.outbox.outbox import SyncOutbox
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.client.schedules.sync import SyncSchedules
@@ -159,6 +160,8 @@ class SyncCluster:
         """How many jobs may run at once: ``cluster.limits.set("stripe", 50)``; see ``SyncLimits``."""
         self.schedules = SyncSchedules(self)
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
+        self.outbox = SyncOutbox(self)
+        """Messages to other systems, in the caller's transaction; see ``SyncOutbox``."""
         self.signals = SyncSignals(self)
         """Signals: ``cluster.signals.send("order:17", {"paid": True})``; see ``SyncSignals``."""
         self.workflows = SyncWorkflows(self)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from jobmaster.client.options import SubmitOptions
+from jobmaster.client.outbox.outbox import TransactionOutbox
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError
@@ -36,6 +37,8 @@ class ClusterTransaction:
         self._connection = connection
         self._transaction: Any = None
         self._hints: set[tuple[str, int]] = set()
+        self.outbox = TransactionOutbox(self)
+        """Messages to other systems: ``await tx.outbox.send("webhooks", {...})``."""
 
     @overload
     async def submit(self, call: Call[R], /, **options: Unpack[SubmitOptions]) -> JobReceipt[R]: ...

@@ -11,6 +11,7 @@ import msgspec
 
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers.decisions import Cancel
+from jobmaster.handlers.outbox import Outbox
 from jobmaster.handlers.received_signal import ReceivedSignal
 from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError
@@ -61,6 +62,8 @@ class AttemptRuntime(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Any]: ...
 
     async def confirm(self, result: object = None) -> None: ...
+
+    async def send_message(self, handler: str, arguments: dict[str, object], key: str | None) -> None: ...
 
 
 class ProgressSink(Protocol):
@@ -180,6 +183,21 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
                 hint="declare it with transactional=True",
             )
         return self.runtime.transaction()
+
+    @property
+    def outbox(self) -> Outbox:
+        """Messages to other systems, sent when the transaction of ``ctx.transaction()`` is committed with the outcome:
+        ``await ctx.outbox.send("webhooks", {"order": 17})``.
+
+        Raises:
+            InputError: the handler is not declared with ``transactional=True``.
+        """
+        if self.runtime is None:
+            raise InputError(
+                f"ctx.outbox is not open to handler {self.handler!r}: it has no transaction",
+                hint="declare it with transactional=True",
+            )
+        return Outbox(self.runtime)
 
     async def confirm(self, result: object = None) -> None:
         """The job is done, with this result: recorded when this returns, whatever the handler does afterwards.

@@ -15,6 +15,7 @@ from jobmaster.handlers.middleware import Around, check_around
 from jobmaster.handlers.names import check_name
 from jobmaster.handlers.once import OnceAction, once_action
 from jobmaster.handlers.options import JobOptions, checked_options
+from jobmaster.handlers.outbox import check_parameters, handler_of
 from jobmaster.handlers.schedules import DeclaredSchedule, ScheduleOptions, When, declare
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
@@ -77,6 +78,29 @@ class Handlers:
             return function
 
         def declare(function: F) -> F:
+            self.add(function, **options)
+            return function
+
+        return declare
+
+    def outbox(self, destination: str, /, **options: Unpack[JobOptions]) -> Callable[[F], F]:
+        """Declare the handler that sends the messages of a destination (``ctx.outbox.send``, ``cluster.outbox.send``):
+        ``async def webhooks(key: str, payload: dict)``. It runs at least once for each message; ``key`` is the same each
+        time, for the receiver to ignore a second one.
+
+        Args:
+            options: as of ``job``, without ``name``.
+
+        Raises:
+            ConfigError: as ``job``; or the function does not take ``key`` and ``payload``.
+        """
+
+        if "name" in options:
+            raise ConfigError("the handler of an outbox is named after its destination", hint="leave 'name' out")
+
+        def declare(function: F) -> F:
+            check_parameters(function, destination)
+            options["name"] = handler_of(destination)
             self.add(function, **options)
             return function
 

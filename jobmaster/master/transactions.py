@@ -24,7 +24,7 @@ from asyncpg.prepared_stmt import PreparedStatement
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.connection import DatabaseConnector, close_politely
 from jobmaster.master.driver.statements import sql, statement
-from jobmaster.model.errors import InputError, Unavailable
+from jobmaster.model.errors import Conflict, InputError, Unavailable, UnknownHandler
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings
 
@@ -288,6 +288,24 @@ class Transaction:
                 hint="put what may fail into `async with connection.transaction()`, a savepoint",
             ) from error
         return found is not None and bool(found["accepted"])
+
+    async def submit(self, handler: str, args: str, options: str) -> None:
+        """A job in this transaction, by the SQL function ``submit``; arguments and options are JSON.
+
+        Raises:
+            UnknownHandler, Conflict, InputError: as the function has refused it; the transaction can only be rolled back
+                then, or continued from a savepoint before it.
+            Exception: the server's or the driver's own.
+        """
+        text = statement("intake/submit").qualified(self._source.access.schema)
+        try:
+            await self.connection.fetchval(text, handler, args, options)
+        except asyncpg.UndefinedObjectError as error:
+            raise UnknownHandler(error.message, hint=error.hint) from error
+        except asyncpg.UniqueViolationError as error:
+            raise Conflict(error.message, hint=error.hint) from error
+        except (asyncpg.InvalidParameterValueError, asyncpg.DataError) as error:
+            raise InputError(error.message, hint=error.hint) from error
 
     async def commit(self) -> Conclusion:
         """COMMITTED or UNKNOWN.

@@ -73,6 +73,12 @@ class _OnConnection:
         async with self._connection.transaction():
             yield self._connection
 
+    async def send_message(self, handler: str, arguments: dict[str, object], key: str | None) -> None:
+        raise InputError(
+            "a context of job_context() has no outbox",
+            hint="use run_handler(call(...)), or the fixture jobs, which has a cluster",
+        )
+
     async def confirm(self, result: object = None) -> None:
         raise _not_confirmable()
 

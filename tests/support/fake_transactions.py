@@ -157,6 +157,10 @@ class FakeTransaction:
         there = harness.master.rows.get(row.id)
         return there is None or there.identity == (row.token, row.bucket_id, row.bucket_epoch)
 
+    async def submit(self, handler: str, args: str, options: str) -> None:
+        """A message of the outbox is one of the effects."""
+        self.log.append(f"{handler} {args} {options}")
+
     async def commit(self) -> Conclusion:
         """... UNKNOWN after the effect (LOST) or without it (DOWN)."""
         if isinstance(self._step, Exception):

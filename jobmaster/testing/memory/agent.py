@@ -20,13 +20,14 @@ from jobmaster.handlers import Handler, JobContext
 from jobmaster.handlers.lifespan import Lifespan, OpenLifespans
 from jobmaster.handlers.middleware import Around
 from jobmaster.handlers.signature import read_signature
-from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.model.job import Conclusion, FinalRow, HoldRow, JobState, RunMode
+from jobmaster.model.job import FinalRow, HoldRow, JobState, RunMode
 from jobmaster.rules.lease import Term
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.testing.memory.rows import MemoryJob, MemoryProgress, MemoryRows, Unconfirmed
+from jobmaster.testing.memory.transactions import CallerTransactions
 from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.execute.dispatch import Dispatcher
@@ -146,7 +147,7 @@ class MemoryAgent:
         telemetry = _TELEMETRY
         settlement = TransactionSettlement(self, self, outcomes, clock, telemetry)
         transactional = TransactionalRunner(
-            _CallerTransactions(given.connection), settlement, outcomes, ownership, clock, telemetry
+            CallerTransactions(given.connection, rows), settlement, outcomes, ownership, clock, telemetry
         )
         agent = AgentSettings()
         threads = ThreadPool(agent.threads, clock.boottime)
@@ -305,53 +306,6 @@ class _Outcomes(OutcomeBuilder):
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
         self._agent.raised(job.entry.id, error)
         super().raised(job, error, started, ended)
-
-
-class _CallerTransactions:
-    """Transactions on a connection that the test gives."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def begin(self, attempt: str) -> _CallerTransaction:
-        """Open one."""
-        transaction = None
-        if self._connection is not None:
-            transaction = self._connection.transaction()
-            await transaction.start()
-        return _CallerTransaction(self._connection, transaction)
-
-
-class _CallerTransaction:
-    """One of them; without a connection only an outcome can be written."""
-
-    def __init__(self, connection: Any, transaction: Any) -> None:
-        self._connection = connection
-        self._transaction = transaction
-
-    @property
-    def connection(self) -> Any:
-        if self._connection is None:
-            raise InputError(
-                "ctx.transaction() needs a connection, and a cluster in memory has none",
-                hint="give an asyncpg connection, connection=..., or use the fixture jobmaster_cluster",
-            )
-        return self._connection
-
-    async def write(self, row: FinalRow) -> bool:
-        """The outcome is kept in memory."""
-        return True
-
-    async def commit(self) -> Conclusion:
-        """Commit what the handler did."""
-        if self._transaction is not None:
-            await self._transaction.commit()
-        return Conclusion.COMMITTED
-
-    async def rollback(self) -> None:
-        """Undo it."""
-        if self._transaction is not None:
-            await self._transaction.rollback()
 
 
 def _no_processes(rows: MemoryRows) -> ProcessPool:

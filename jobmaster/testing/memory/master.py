@@ -38,8 +38,8 @@ class MemoryMaster:
 
     def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
         self._rows = rows
-        self._handlers = handlers
         self.limits = MemoryLimits(handlers, rows.clock)
+        self._handlers = rows.handlers = handlers
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
         self.workflows = MemoryWorkflows()

@@ -11,6 +11,7 @@ import msgspec
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_error, decode_headers, encode_error
+from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import AttemptOutcome, Entry, ErrorInfo, FinalRow, HoldRow, JobState, NewJob, Priority
@@ -285,6 +286,8 @@ class MemoryRows:
         """Handler and unique key -> the holder."""
         self.pauses: dict[tuple[PauseKind, str], Pause] = {}
         self.pause_version = 0
+        self.handlers: Handlers | None = None
+        """What agents of the cluster have; ``None``: there is no cluster."""
         self.uncommitted: dict[int, list[NewJob]] = {}
         """Transaction of a caller -> its jobs."""
         self.progress: dict[bytes, RunProgress] = {}

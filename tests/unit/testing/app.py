@@ -85,3 +85,23 @@ async def ship(ctx: JobContext, order: int) -> object:
     if ctx.signal is not None and ctx.signal.payload == "again" and ctx.attempt == 1:
         raise Retry(after=1)
     return [order, None if ctx.signal is None else ctx.signal.payload]
+
+
+@handlers.outbox("webhooks", priority="high", max_attempts=2)
+async def webhooks(ctx: JobContext, key: str, payload: dict[str, int]) -> object:
+    """Sends to the outside; its first attempt fails."""
+    if ctx.attempt == 1:
+        raise Retry(after=1)
+    return [key, payload]
+
+
+@handlers.job(transactional=True, max_attempts=1)
+async def sells(ctx: JobContext, order: int, fails: bool = False) -> str:
+    """Writes an order and tells the outside."""
+    async with ctx.transaction() as connection:
+        await connection.execute("INSERT", order)
+        key = await ctx.outbox.send("webhooks", {"order": order}, key=f"order:{order}")
+        await ctx.outbox.send("webhooks", {"order": order})
+        if fails:
+            raise LookupError("no such lamp")
+    return key

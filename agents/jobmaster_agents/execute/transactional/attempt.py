@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from jobmaster.codec import encode_args, encode_value
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, FinalRow
@@ -19,6 +20,8 @@ class OpenTransaction(Protocol):
     def connection(self) -> Any: ...
 
     async def write(self, row: FinalRow) -> bool: ...
+
+    async def submit(self, handler: str, args: str, options: str) -> None: ...
 
     async def commit(self) -> Conclusion: ...
 
@@ -112,6 +115,16 @@ class AttemptTransaction:
                 hint="await that task before returning",
             )
         return await conclude(opened, row, allowed)
+
+    async def send_message(self, handler: str, arguments: dict[str, object], key: str | None) -> None:
+        """See ``Outbox.send``."""
+        if self._open is None or self._block_ended:
+            raise InputError(
+                "a message of the outbox belongs to a transaction, and none is open",
+                hint="call ctx.outbox.send() inside `async with ctx.transaction()`",
+            )
+        options = {} if key is None else {"idempotency_key": key}
+        await self._open.submit(handler, encode_args(arguments).decode(), encode_value(options, "options").decode())
 
     @property
     def confirmation(self) -> str:

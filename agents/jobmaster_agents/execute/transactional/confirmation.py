@@ -56,6 +56,10 @@ class Confirmation:
             hint="declare transactional=True instead",
         )
 
+    async def send_message(self, handler: str, arguments: dict[str, object], key: str | None) -> None:
+        """Not with explicit confirmation: there is no transaction."""
+        self.transaction()
+
     async def confirm(self, result: object = None) -> None:
         """See ``JobContext.confirm``."""
         job = text(self.row.id)

@@ -1,0 +1,1 @@
+"""Messages to other systems, in the transaction of the application."""
