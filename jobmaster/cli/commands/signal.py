@@ -65,7 +65,7 @@ def send(
     try:
         value = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:
-        raise InputError(f"PAYLOAD is not JSON: {error}", hint='for a text give quotes, too: \'"paid"\'') from None
+        raise InputError(f"PAYLOAD is not JSON: {error}", hint="for a text give quotes, too: '\"paid\"'") from None
     sent = run_async(
         _with_cluster(
             invocation.settings,
