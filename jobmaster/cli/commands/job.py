@@ -35,6 +35,7 @@ from jobmaster.cli.commands.job_rows import (
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
+from jobmaster.client.signals.wait import signal
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState
@@ -87,6 +88,11 @@ for command in job_changes.COMMANDS:
 )
 @click.option("--max-attempts", type=click.IntRange(1), help="Attempts in all.")
 @click.option("--at-most-once", "delivery", flag_value="at_most_once", help="Never start it a second time.")
+@click.option("--wait-for", metavar="KEY", help="Run it when the signal of this key has come.")
+@click.option("--wait-timeout", type=DURATION, help="How long it waits for the signal.")
+@click.option(
+    "--run-on-timeout", is_flag=True, help="Run it without the signal after that; otherwise it is EXPIRED then."
+)
 @click.option("--allow-unregistered", is_flag=True, help="Accept a handler that no agent has published.")
 @click.option(
     "--wait",
@@ -171,6 +177,11 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
         options["at"] = moment(options["at"], "--at")
     if "key" in options:
         options["idempotency_key"] = options.pop("key")
+    seconds, runs = options.pop("wait_timeout", None), options.pop("run_on_timeout", False)
+    if "wait_for" in options:
+        options["wait_for"] = signal(options["wait_for"], timeout=seconds, on_timeout="run" if runs else "expire")
+    elif seconds is not None or runs:
+        raise InputError("--wait-timeout and --run-on-timeout belong to --wait-for KEY")
     if "metadata" in options:
         pairs = [pair.partition("=") for pair in options["metadata"]]
         wrong = [name for name, sign, _ in pairs if not sign or not name]

@@ -95,6 +95,12 @@ def progress_record(progress: RunProgress | None) -> dict[str, Any] | None:
     return {"done": progress.done, "total": progress.total, "text": progress.text, "at": at}
 
 
+def _awaited(view: JobView) -> str | None:
+    """The key of the signal that a job waits for; a job of a bucket waits for a confirmation."""
+    wait = view.headers.signal
+    return wait.key if wait is not None and view.state is JobState.WAITING and view.bucket_id is None else None
+
+
 def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequence[Pause] = ()) -> dict[str, Any]:
     """One job as a record; ``cause`` is the reason why no agent takes it, ``pauses`` are those that keep it from starting."""
     headers, error = view.headers, view.error
@@ -102,6 +108,8 @@ def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequen
         "id": str(view.id),
         "state": view.state.value,
         "unserved": cause.reason if cause else None,
+        "waits_for": _awaited(view),
+        "signal": None if headers.received is None else json.loads(headers.received.payload),
         "paused": [f"{each.subject}, by {each.actor}: {each.reason}" for each in pauses],
         "handler": view.handler,
         "priority": view.priority.label,

@@ -56,6 +56,29 @@ def test_a_limit_is_set_listed_shown_and_reset(dev: Terminal) -> None:
     assert dev.call("limit", "list", "-o", "json").json == []
 
 
+def test_signals(dev: Terminal) -> None:
+    nothing: dict[str, list[Any]] = {"waiting": [], "kept": []}
+    assert dev.call("signal", "list", "-o", "json").json == nothing
+    job = submitted(dev, "add", "one=2", "other=40", "--wait-for", "order:17", "--wait-timeout", "1h")
+    shown = dev.call("job", "show", job["id"], "-o", "json").json
+    assert (job["level"], shown["state"], shown["waits_for"]) == ("master", "WAITING", "order:17")
+    (waiting,) = dev.call("signal", "list", "order:17", "-o", "json").json["waiting"]
+    assert (waiting["key"], waiting["jobs"]) == ("order:17", 1)
+    sent = dev.call("signal", "send", "order:17", '{"paid": true}', "-o", "json").json
+    assert (sent["delivered"], sent["kept_until"]) == (1, None)
+    assert dev.call("job", "wait", job["id"], "--within", "20s").code == 0
+    shown = dev.call("job", "show", job["id"], "-o", "json").json
+    assert (shown["state"], shown["result"], shown["signal"]) == ("SUCCEEDED", 42, {"paid": True})
+    kept = dev.call("signal", "send", "stock", "7", "--to", "one", "--keep-for", "10m", "-o", "json").json
+    assert kept["kept_until"] is not None
+    (row,) = dev.call("signal", "list", "-o", "json").json["kept"]
+    assert (row["key"], row["payload"], row["actor"]) == ("stock", 7, operator_name())
+    assert submitted(dev, "add", "one=1", "other=1", "--wait-for", "stock", "--within", "20s")["result"] == 2
+    assert dev.call("signal", "list", "-o", "json").json == nothing
+    assert dev.call("signal", "send", "order:17", "{paid}", "-o", "json").code == 2
+    assert dev.call("job", "submit", "add", "--wait-timeout", "1h", "-o", "json").code == 2
+
+
 def test_locks_and_actions_that_run_once(dev: Terminal) -> None:
     assert dev.call("lock", "list", "-o", "json").json == []
     assert dev.call("once", "list", "-o", "json").json == []

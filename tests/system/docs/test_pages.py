@@ -22,6 +22,7 @@ EXPLAINING = {
     "docs/pipeline.md": "pipeline",
     "docs/pydantic.md": "pydantic",
     "docs/schedules.md": "schedules",
+    "docs/signals.md": "signals",
     "docs/transactions.md": "transactions",
     "docs/workflows.md": "workflows",
     "docs/uniqueness.md": "uniqueness",

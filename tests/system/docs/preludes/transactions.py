@@ -7,13 +7,13 @@ from typing import Any
 import psycopg
 
 import jobmaster
-from jobmaster import Cluster, Handlers, call
+from jobmaster import Cluster, Handlers, JobContext, call
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import addresses
 
 handlers = Handlers()
 
-__all__ = ["call"]
+__all__ = ["JobContext", "call"]
 
 
 @handlers.job(name="mail.send")
