@@ -146,9 +146,8 @@ class MemoryAgent:
         self.until_answered = UntilAnswered(ownership, clock, EventLog({}), Progress(clock.boottime))
         telemetry = _TELEMETRY
         settlement = TransactionSettlement(self, self, outcomes, clock, telemetry)
-        transactional = TransactionalRunner(
-            CallerTransactions(given.connection, rows), settlement, outcomes, ownership, clock, telemetry
-        )
+        source = CallerTransactions(given.connection, rows)
+        transactional = TransactionalRunner(source, settlement, outcomes, ownership, clock, telemetry)
         agent = AgentSettings()
         threads = ThreadPool(agent.threads, clock.boottime)
         self._limits = LimitedStarts(clock.boottime)  # every start has its permits: one job runs at a time
