@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.model.limit import LimitView
-    from jobmaster.model.lock import LockView, OnceView
+    from jobmaster.model.lock import LockView, OnceState, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
@@ -161,6 +161,7 @@ __all__ = [
     "NotUnique",
     "OnFull",
     "OnTimeout",
+    "OnceState",
     "OnceView",
     "Opening",
     "OutcomeUnknown",
@@ -280,6 +281,7 @@ _MODULE_OF = {
     "NotUnique": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
     "OnTimeout": "jobmaster.model.signal",
+    "OnceState": "jobmaster.model.lock",
     "OnceView": "jobmaster.model.lock",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",

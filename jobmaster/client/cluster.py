@@ -671,8 +671,8 @@ class Cluster:
         return await run_once(self.master.locks, self._clock, once_action(name, version, action), wait_seconds=limit)
 
     async def once_actions(self) -> list[OnceView]:
-        """Actions that have been done once, the latest first; at most 1000."""
-        return await self.master.locks.done(LISTED_MAX)
+        """Actions that run once: those that run, then failed ones, then done ones; of each the latest first. At most 1000."""
+        return await self.master.locks.actions(LISTED_MAX)
 
     # ------------------------------------------------------------ opening and closing
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
-from jobmaster.model.lock import LockView, OnceView
+from jobmaster.model.lock import ATTEMPT_ENDED, LockView, OnceState, OnceView
 from jobmaster.ports import LockAnswer
+
+ERROR_CHARS_MAX = 1000
 
 
 class Locks:
@@ -42,14 +44,30 @@ class Locks:
         """Whether an action has been done for this version."""
         return bool(await self._control.read("once/done", name, version))
 
+    async def begin(self, name: str, version: str, lock_name: str, fence: int) -> bool:
+        """Record that the holder of the lock begins to run the action; False when it is not the holder any more."""
+        return bool(await self._control.write("once/begin", name, version, lock_name, fence))
+
+    async def fail(self, name: str, version: str, fence: int, error: str) -> None:
+        """Record why an attempt failed, unless another one has begun."""
+        await self._control.write("once/fail", name, version, fence, error.replace("\0", "")[:ERROR_CHARS_MAX])
+
     async def record(self, name: str, version: str, lock_name: str, fence: int) -> bool:
         """Record that the holder of the lock has done the action; False when it is not the holder any more."""
         return bool(await self._control.write("once/record", name, version, lock_name, fence))
 
-    async def done(self, limit: int) -> list[OnceView]:
-        """Actions that have been done, the latest first."""
+    async def actions(self, limit: int) -> list[OnceView]:
+        """Actions that run, then those that have failed, then those that have been done; of each the latest first."""
         return [
-            OnceView(name=row["name"], version=row["version"], holder=row["label"], done_us=to_us(row["done_at"]))
+            OnceView(
+                name=row["name"],
+                version=row["version"],
+                holder=row["label"],
+                state=OnceState(row["state"]),
+                failures=row["failures"],
+                error=row["error"] or (ATTEMPT_ENDED if row["state"] == OnceState.FAILED else None),
+                changed_us=to_us(row["changed_at"]),
+            )
             for row in await self._control.read("once/list", limit)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 
 import msgspec
 
@@ -32,17 +33,37 @@ class LockView(msgspec.Struct, frozen=True, kw_only=True):
         return moment(self.expires_us)
 
 
+ATTEMPT_ENDED = "its program ended, or lost the lock, before the action was done"
+"""Why an attempt failed that left no error of its own."""
+
+
+class OnceState(StrEnum):
+    """State of a version of an action that runs once."""
+
+    RUNNING = "running"
+    """A program runs it, and holds its lock."""
+    FAILED = "failed"
+    """Its last attempt raised, or its program ended or lost the lock; it is tried again."""
+    DONE = "done"
+    """It never runs again."""
+
+
 class OnceView(msgspec.Struct, frozen=True, kw_only=True):
-    """An action that has been done once for a version."""
+    """A version of an action that runs once."""
 
     name: str
     version: str
     holder: str
-    """Host and process that did it."""
-    done_us: int
-    """Microseconds since 1970 by the master's clock."""
+    """Host and process that did it, run it, or tried it last."""
+    state: OnceState
+    failures: int = 0
+    """Attempts that raised; 0 once it is done."""
+    error: str | None = None
+    """Why the last attempt failed."""
+    changed_us: int
+    """When it was done, begun, or failed: microseconds since 1970 by the master's clock."""
 
     @property
-    def done_at(self) -> datetime | None:
-        """Time of the record, aware, in UTC."""
-        return moment(self.done_us)
+    def changed_at(self) -> datetime | None:
+        """When it was done, begun, or failed; aware, in UTC."""
+        return moment(self.changed_us)

@@ -192,12 +192,20 @@ class Locks(Protocol):
         """Whether an action has been done for this version."""
         ...
 
+    async def begin(self, name: str, version: str, lock_name: str, fence: int) -> bool:
+        """Record that the holder of the lock begins to run the action; False when it is not the holder any more."""
+        ...
+
+    async def fail(self, name: str, version: str, fence: int, error: str) -> None:
+        """Record why an attempt failed, unless another one has begun."""
+        ...
+
     async def record(self, name: str, version: str, lock_name: str, fence: int) -> bool:
         """Record that the holder of the lock has done the action; False when it is not the holder any more."""
         ...
 
-    async def done(self, limit: int) -> list[OnceView]:
-        """Actions that have been done, the latest first."""
+    async def actions(self, limit: int) -> list[OnceView]:
+        """Actions that run, then those that have failed, then those that have been done; of each the latest first."""
         ...
 
 

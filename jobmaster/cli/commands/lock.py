@@ -28,8 +28,11 @@ COLUMNS = (
 ONCE_COLUMNS = (
     Column("NAME", "name"),
     Column("VERSION", "version"),
-    Column("DONE (UTC)", "done_at"),
-    Column("BY", "holder", whole=True),
+    Column("STATE", "state"),
+    Column("SINCE (UTC)", "changed_at"),
+    Column("FAILURES", "failures", right=True),
+    Column("BY", "holder"),
+    Column("ERROR", "error", whole=True),
 )
 
 
@@ -91,9 +94,10 @@ def once_group() -> None:
 @once_group.command("list")
 @pass_invocation
 def once_list(invocation: Invocation) -> None:
-    """List the actions that have been done, the latest first; at most 1000.
+    """List the actions that run once: those that run, have failed, and have been done; at most 1000.
 
-    An action that runs now holds the lock once/NAME/VERSION: see `jobmaster lock list`.
+    STATE: running, failed (it is tried again) or done. FAILURES: attempts that raised. BY: the program that runs it, has
+    tried it last, or has done it. A running action holds the lock once/NAME/VERSION.
 
     \b
     Example:
@@ -101,10 +105,18 @@ def once_list(invocation: Invocation) -> None:
     """
     found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.once_actions()))
     rows = [
-        {"name": each.name, "version": each.version, "done_at": iso(each.done_us), "holder": each.holder}
+        {
+            "name": each.name,
+            "version": each.version,
+            "state": each.state.value,
+            "changed_at": iso(each.changed_us),
+            "failures": each.failures,
+            "holder": each.holder,
+            "error": each.error,
+        }
         for each in found
     ]
-    emit_rows(rows, ONCE_COLUMNS, as_json=invocation.json, empty="no action has been done")
+    emit_rows(rows, ONCE_COLUMNS, as_json=invocation.json, empty="no action has been begun")
 
 
 def _record(lock: LockView) -> dict[str, Any]:

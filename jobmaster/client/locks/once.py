@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import random
 from collections.abc import Callable
@@ -14,12 +15,13 @@ from jobmaster.client.locks.lock import Lock
 from jobmaster.client.locks.options import ONCE_PREFIX, LockOptions, holder_label
 from jobmaster.clock import Clock
 from jobmaster.handlers.once import OnceAction
-from jobmaster.model.errors import LockHeld, LockLost, OutcomeUnknown, Unavailable
+from jobmaster.model.errors import JobMasterError, LockHeld, LockLost, OutcomeUnknown, Unavailable
 from jobmaster.ports import Locks
 
 ONCE_TTL_SECONDS = 30.0
 """How long the action of a dead process blocks its repetition."""
 _RECORD_AGAIN_SECONDS = 0.5
+_NOTE_SECONDS = 5.0
 
 
 async def run_once(
@@ -60,8 +62,16 @@ async def run_once(
             else:
                 if await locks.is_done(action.name, action.version):  # by the holder before
                     return False
+                if not await locks.begin(action.name, action.version, lock.name, lock.fence):
+                    raise LockLost(
+                        f"lock {name!r} was lost before action {action.name!r} began", hint="it is tried again"
+                    )
                 on_wait(None)
-                await _called(action.function)
+                try:
+                    await _called(action.function)
+                except Exception as error:
+                    await _note_failure(locks, action, lock, error)
+                    raise
                 await _record(locks, action, lock)
                 return True
         await asyncio.sleep(pause * (1.0 - 0.5 * random.random()))
@@ -83,6 +93,13 @@ async def _called(function: Callable[[], Any]) -> None:
         raise
     if inspect.isawaitable(result):
         await result
+
+
+async def _note_failure(locks: Locks, action: OnceAction, lock: Lock, error: Exception) -> None:
+    """For the list of actions. Without an answer of the master the list shows an attempt that has ended."""
+    with contextlib.suppress(JobMasterError, TimeoutError):
+        async with asyncio.timeout(_NOTE_SECONDS):
+            await locks.fail(action.name, action.version, lock.fence, f"{type(error).__name__}: {error}")
 
 
 async def _record(locks: Locks, action: OnceAction, lock: Lock) -> None:

@@ -23,7 +23,7 @@ _TABLES = (
     "job_limit", "limit_state", "permit",
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
     "store_loss", "idempotency", "unique_key", "put_off", "bucket_request", "pause",
-    "named_lock", "once_action", "schedule", "schedule_fire", "signal",
+    "named_lock", "once_action", "once_attempt", "schedule", "schedule_fire", "signal",
     "workflow",
     "batch", "batch_range", "batch_tally", "batch_callback",
 )  # fmt: skip

@@ -89,6 +89,15 @@ async def _recorded(master: Master, name: str, back: int) -> object:
     return recorded, await master.locks.is_done(name, "1")
 
 
+async def _tried(master: Master, name: str, back: int, error: str | None) -> object:
+    fence = _last_fence(master, name) - back
+    begun = await master.locks.begin(name, "1", name, fence)
+    if error is not None:
+        await master.locks.fail(name, "1", fence, error)
+    found = await master.locks.actions(10)
+    return begun, sorted((one.name, one.holder, one.state, one.failures, one.error or "") for one in found)
+
+
 def _fences(master: Master) -> dict[str, int]:
     fences: dict[str, int] = master.__dict__.setdefault("fences", {})
     return fences
@@ -213,6 +222,10 @@ class Masters(TwoMasters):
     @rule(name=lock_names, own=st.booleans())
     def record_once(self, name: str, own: bool) -> None:
         self.both(partial(_recorded, name=name, back=0 if own else 1))
+
+    @rule(name=lock_names, own=st.booleans(), error=st.sampled_from([None, "no rates"]))
+    def try_once(self, name: str, own: bool, error: str | None) -> None:
+        self.both(partial(_tried, name=name, back=0 if own else 1, error=error))
 
     # ------------------------------------------------------------ owners
 

@@ -36,6 +36,7 @@ TABLES = (
     "pause",
     "named_lock",
     "once_action",
+    "once_attempt",
 )
 _WINDOW = re.compile(rb'"unique_(?:from|until)_us":\d+,?')
 NEAR_US = 120_000_000
@@ -124,6 +125,9 @@ class TwoMasters(RuleBasedStateMachine):
             "leader_lease": None if tables.leader_lease is None else tuple(tables.leader_lease)[:3],
             "locks": {row.name: (row.holder, row.label) for row in tables.locks.values()},
             "once": {key: label for key, (_, label) in tables.once.items()},
+            "once attempts": {
+                key: (row.lock_name, row.label, row.failures, row.error) for key, row in tables.once_attempts.items()
+            },
             "keys": {key: tuple(held) for key, held in tables.keys.items()},
             "unique_keys": {
                 key: (held.job_id, held.term, _rough(held.until_us, now_us)) for key, held in tables.unique_keys.items()
@@ -148,6 +152,7 @@ class TwoMasters(RuleBasedStateMachine):
         aside = await sql.fetch("SELECT job_id, reason, bucket_id, entry FROM quarantine")
         locks = await sql.fetch("SELECT name, holder, label FROM named_lock")
         once = await sql.fetch("SELECT name, version, label FROM once_action")
+        tried = await sql.fetch("SELECT name, version, lock_name, label, failures, error FROM once_attempt")
         keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
         uniques = await sql.fetch("SELECT handler, key, job_id, term, to_us(until) FROM unique_key")
         rough = [
@@ -163,6 +168,7 @@ class TwoMasters(RuleBasedStateMachine):
             "leader_lease": None if leader_lease is None else tuple(_values(leader_lease)),
             "locks": {row[0]: tuple(row[1:]) for row in map(_values, locks)},
             "once": {tuple(row[:2]): row[2] for row in map(_values, once)},
+            "once attempts": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, tried)},
             "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
             "unique_keys": {tuple(row[:2]): (*row[2:4], _rough(row[4], now_us)) for row in map(_values, uniques)},
             "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.master.statements_base import StatementsBase
-from tests.simulation.master.tables import LockRow, Record, Snapshot
+from tests.simulation.master.tables import LockRow, OnceAttempt, Record, Snapshot
 
 
 class LockStatements(StatementsBase):
@@ -52,7 +52,42 @@ class LockStatements(StatementsBase):
         if row is None or row.holder is None or row.fence != fence:
             return []
         done = self.tables.once.setdefault((name, version), (fence, row.label))
-        return [Record(fence=fence)] if done[0] == fence else []
+        if done[0] != fence:
+            return []
+        self.tables.once_attempts.pop((name, version), None)
+        return [Record(fence=fence)]
+
+    def once_begin(self, old: Snapshot, name: str, version: str, lock_name: str, fence: int) -> list[Record]:
+        row, before = self.tables.locks.get(lock_name), self.tables.once_attempts.get((name, version))
+        if row is None or row.holder is None or row.fence != fence:
+            return []
+        failures = 0 if before is None else before.failures
+        self.tables.once_attempts[name, version] = OnceAttempt(lock_name, fence, row.label, failures, None)
+        return [Record(fence=fence)]
+
+    def once_fail(self, old: Snapshot, name: str, version: str, fence: int, error: str) -> list[Record]:
+        row = self.tables.once_attempts.get((name, version))
+        if row is not None and row.fence == fence and row.error is None:
+            self.tables.once_attempts[name, version] = row._replace(failures=row.failures + 1, error=error)
+        return []
+
+    def once_list(self, old: Snapshot, limit: int) -> list[Record]:
+        found: list[Record] = []
+        for (name, version), row in self.tables.once_attempts.items():
+            lock = self.tables.locks.get(row.lock_name)
+            runs = row.error is None and lock is not None and lock.fence == row.fence and self._is_held(lock)
+            if (name, version) not in self.tables.once:
+                found.append(self._once_record(name, version, row, "running" if runs else "failed"))
+        for (name, version), (fence, label) in self.tables.once.items():
+            found.append(self._once_record(name, version, OnceAttempt("", fence, label, 0, None), "done"))
+        order = ("running", "failed", "done")
+        return sorted(found, key=lambda each: (order.index(each["state"]), each["name"], each["version"]))[:limit]
+
+    def _once_record(self, name: str, version: str, row: OnceAttempt, state: str) -> Record:
+        return Record(
+            name=name, version=version, label=row.label, state=state, failures=row.failures, error=row.error,
+            changed_at=self.moment(self.now_us()),
+        )  # fmt: skip
 
     def _is_held(self, row: LockRow) -> bool:
         return row.holder is not None and row.expires_us >= self.now_us()

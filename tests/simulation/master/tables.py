@@ -119,6 +119,16 @@ class UniqueKeyRow(NamedTuple):
     until_us: int | None
 
 
+class OnceAttempt(NamedTuple):
+    """One row of ``once_attempt``."""
+
+    lock_name: str
+    fence: int
+    label: str
+    failures: int
+    error: str | None
+
+
 class ScheduleRow(NamedTuple):
     """One row of ``schedule``."""
 
@@ -196,6 +206,7 @@ class Tables:
         self.signals: dict[bytes, SignalRow] = {}
         self.waiting: dict[bytes, str] = {}
         """Jobs that wait for a signal, as the index holds them, and the key; a cancel leaves its entry behind."""
+        self.once_attempts: dict[tuple[str, str], OnceAttempt] = {}
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.unique_keys: dict[tuple[str, str], UniqueKeyRow] = {}

@@ -38,6 +38,7 @@ async def reason_of(agent: AgentProcess) -> str:
 async def forget(deployment: Deployment) -> None:
     """The schema is shared by the tests of a run."""
     await deployment.fetch("DELETE FROM once_action")
+    await deployment.fetch("DELETE FROM once_attempt")
     await deployment.fetch("DELETE FROM named_lock")
 
 
@@ -68,9 +69,14 @@ async def test_an_action_that_fails_keeps_the_agent_unready_until_it_succeeds(
     async with await open_cluster(deployment.settings, once_jobs.failing) as client:
         receipt = await client.submit("once.job")
         assert not await deployment.fetch("SELECT 1 FROM agent WHERE state = 'ACTIVE'"), "nothing takes the job"
+        (listed,) = json.loads(deployment.run("once", "list", "-o", "json").stdout)
+        assert (listed["name"], listed["version"], listed["failures"] >= 1) == ("load-rates", "3", True)
+        assert listed["state"] == "running" or "FileNotFoundError" in listed["error"]
         (folder / "rates").write_text("1.0")
         await agent.wait_event("agent_started")
         assert await receipt.result(timeout=PATIENCE_SECONDS) == 42
+        (listed,) = json.loads(deployment.run("once", "list", "-o", "json").stdout)
+        assert (listed["state"], listed["failures"], listed["error"]) == ("done", 0, None)
         assert (await receipt.get()).attempt == 1, "of its only run"
 
 

@@ -17,6 +17,7 @@ from jobmaster.client.locks.once import run_once
 from jobmaster.client.locks.options import LockOptions, lock_options
 from jobmaster.handlers.once import OnceAction
 from jobmaster.model.errors import InputError, LockHeld, LockLost, OutcomeUnknown, Unavailable
+from jobmaster.model.lock import ATTEMPT_ENDED, OnceState
 from jobmaster.ports import LockAnswer
 from jobmaster.testing.memory.locks import MemoryLocks
 from tests.support.hand_clock import HandClock
@@ -378,7 +379,7 @@ async def test_an_action_runs_once_for_each_version(clock: HandClock, locks: Scr
     finish.set()
     assert (await first, await second, ran) == (True, False, ["load"])
     assert await run_once(locks, clock, OnceAction("load", "2", load))
-    assert [(each.name, each.version) for each in await locks.done(10)] == [("load", "2"), ("load", "1")]
+    assert [(each.name, each.version) for each in await locks.actions(10)] == [("load", "2"), ("load", "1")]
 
 
 async def test_an_action_that_fails_is_not_recorded_and_runs_again(clock: HandClock, locks: ScriptedLocks) -> None:
@@ -388,7 +389,29 @@ async def test_an_action_that_fails_is_not_recorded_and_runs_again(clock: HandCl
     with pytest.raises(LookupError, match="no rates"):
         await run_once(locks, clock, OnceAction("load", "1", fails))
     assert await locks.held(10) == []
+    (failed,) = await locks.actions(10)
+    assert (failed.state, failed.failures, failed.error) == (OnceState.FAILED, 1, "LookupError: no rates")
     assert await run_once(locks, clock, OnceAction("load", "1", lambda: None))
+    (done,) = await locks.actions(10)
+    assert (done.state, done.failures, done.error) == (OnceState.DONE, 0, None)
+
+
+async def test_an_action_is_listed_while_it_runs_and_as_failed_when_its_program_has_ended(
+    clock: HandClock, locks: ScriptedLocks
+) -> None:
+    started = asyncio.Event()
+
+    async def load() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.ensure_future(run_once(locks, clock, OnceAction("load", "1", load)))
+    await started.wait()
+    assert [each.state for each in await locks.actions(10)] == [OnceState.RUNNING]
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert [(each.state, each.error) for each in await locks.actions(10)] == [(OnceState.FAILED, ATTEMPT_ENDED)]
 
 
 async def test_an_action_whose_process_died_before_the_record_runs_again(

@@ -11,6 +11,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.master import Master
+from jobmaster.model.lock import ATTEMPT_ENDED
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture
@@ -162,7 +163,36 @@ async def test_an_action_is_recorded_by_the_holder_of_its_lock_alone(db: MasterF
     assert await other.locks.record("load", "1", "once/load/1", second), "the same, after a lost answer"
     assert await db.master.locks.is_done("load", "1")
     assert not await db.master.locks.is_done("load", "2")
-    assert [(each.name, each.version, each.holder) for each in await other.locks.done(10)] == [("load", "1", "second")]
+    assert [(each.name, each.version, each.holder, each.state) for each in await other.locks.actions(10)] == [
+        ("load", "1", "second", "done")
+    ]
+
+
+async def test_the_list_shows_actions_that_run_and_have_failed(db: MasterFixture, other: Master) -> None:
+    async def listed() -> list[tuple[str, str, int, str | None]]:
+        return [(each.version, each.state.value, each.failures, each.error) for each in await other.locks.actions(10)]
+
+    locks, mine = db.master.locks, new_id()
+    fence = await taken(db.master, mine, "once/load/1")
+    assert await locks.begin("load", "1", "once/load/1", fence)
+    assert await listed() == [("1", "running", 0, None)]
+    await locks.fail("load", "1", fence, "LookupError: no rates\0" + "x" * 2000)
+    await locks.fail("load", "1", fence, "after a lost answer")
+    ((*_, failures, error),) = await listed()
+    assert (failures, (error or "")[:22], len(error or "")) == (1, "LookupError: no ratesx", 1000)
+    await locks.release("once/load/1", mine)
+    assert not await locks.begin("load", "1", "once/load/1", fence), "it is not the holder any more"
+    second = await taken(other, new_id(), "once/load/1", "second")
+    assert await other.locks.begin("load", "1", "once/load/1", second)
+    await locks.fail("load", "1", fence, "late")
+    assert await listed() == [("1", "running", 1, None)]
+    await expire(db)
+    assert await listed() == [("1", "failed", 1, ATTEMPT_ENDED)]
+    third = await taken(other, new_id(), "once/load/1", "third")
+    assert await other.locks.begin("load", "1", "once/load/1", third)
+    assert await other.locks.record("load", "1", "once/load/1", third)
+    assert await listed() == [("1", "done", 0, None)]
+    assert not await db.sql.fetchval("SELECT count(*) FROM once_attempt")
 
 
 async def test_the_next_holder_waits_for_a_record_that_is_under_way(db: MasterFixture, other: Master) -> None:
