@@ -21,6 +21,8 @@ from jobmaster.client.dedup import canonical
 from jobmaster.client.idempotency_keys import digest
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_args
+from jobmaster.handlers import Handlers
+from jobmaster.master.driver.statements import sql as statement
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, JobMasterError
 from jobmaster.settings.submit_rules import submit_rules
@@ -32,6 +34,18 @@ COLUMNS = (
     "state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, cancel_requested, waited_us, ran_us,"
     " result, error"
 )
+
+
+limited = Handlers()
+"""Handlers that only their published specifications are known of."""
+
+
+@limited.job(name="timed", timeout=30)
+async def timed() -> None: ...
+
+
+@limited.job(name="slow", timeout=30, complete_time=10)
+async def slow() -> None: ...
 
 
 async def submit(sql: Sql, handler: object, args: Any = None, **options: Any) -> UUID:
@@ -59,6 +73,14 @@ async def sql(client: ClientFixture) -> Any:
     await client.agent.open("payroll", 4)
     await client.master.members.publish_submit_rules(submit_rules(client.settings))
     connection = await client.connect()
+    specs = [handler.spec for handler in limited]
+    await connection.execute(
+        statement("members/publish_handlers"),
+        UUID(bytes=new_id()),
+        [spec.name for spec in specs],
+        [msgspec.json.encode(spec).decode() for spec in specs],
+        [spec.digest for spec in specs],
+    )
     yield connection
     await connection.close()
 
@@ -83,6 +105,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "metadata": ("images.resize", {"path": "a"}, {"metadata": {"a": "\n\t\x01\x7f", "b": ""}}),
     "limits": ("images.resize", {"path": "a"}, {"timeout": 1.5, "max_attempts": 7}),
     "late work": ("images.resize", {"path": "a"}, {"accept_time": 2.5, "complete_time": 30, "cancel_slow": True}),
+    "complete before the handler's end": ("timed", {}, {"complete_time": 29.5, "cancel_slow": True}),
+    "complete before a longer end": ("timed", {}, {"complete_time": 60, "timeout": 90}),
+    "the handler's complete time": ("slow", {}, {"cancel_slow": True}),
     "no limits of time": ("images.resize", {"path": "a"}, {"accept_time": 0, "complete_time": 0, "cancel_slow": False,
                                                            "delivery": "at_most_once"}),
     "whole seconds": ("images.resize", {"path": "a"}, {"timeout": 30}),
@@ -283,6 +308,11 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "complete at once": ("images.resize", {"path": "a"}, {"complete_time": 1e-9}, "0.000001 to 316224000 seconds, not "),
     "complete once": ("images.resize", {"path": "a"}, {"complete_time": 1, "delivery": "at_most_once"}, "has one start"),
     "complete late": ("images.resize", {"path": "a"}, {"complete_time": 60, "timeout": 60}, "must be less than 'timeout'"),
+    "complete after the handler's end": (
+        "timed", {}, {"complete_time": 30}, r"'complete_time' \(30\) must be less than the handler's timeout \(30",
+    ),
+    "slow for ever": ("timed", {}, {"cancel_slow": True}, "'cancel_slow' goes with 'complete_time'"),
+    "slow without limit": ("slow", {}, {"cancel_slow": True, "complete_time": 0}, "'cancel_slow' goes with 'complete_time'"),
     "half attempts": ("images.resize", {"path": "a"}, {"max_attempts": 1.5}, "'max_attempts' must be a whole number"),
     "delivery": ("images.resize", {"path": "a"}, {"delivery": "exactly_once"}, "can only be 'at_most_once'"),
     "once with 2": ("images.resize", {"path": "a"}, {"delivery": "at_most_once", "max_attempts": 2}, "has one attempt"),
