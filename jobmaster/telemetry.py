@@ -225,6 +225,10 @@ METRICS: dict[str, Metric] = {
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
     ),
+    "pauses_in_force": Metric("jobmaster_pauses_in_force", _G, "Pauses that this process obeys."),
+    "jobs_paused": Metric(
+        "jobmaster_jobs_paused", _G, "Due jobs that pauses keep in the master, counted by the leader each minute."
+    ),
     "stores_silent": Metric(
         "jobmaster_stores_silent", _G, "Agent stores of the configuration that do not answer this process."
     ),
@@ -376,6 +380,7 @@ class Telemetry:
         self.buckets_resurrected = 0
         self.leading = self.elections_won = self.hints = 0
         self.groups_unserved = self.stores_silent = self.handlers_unserved = self.batches_found = 0
+        self.pauses_in_force = self.jobs_paused = 0
         self.orphans_returned = self.rows_forgotten = 0
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0

@@ -495,6 +495,7 @@ class BucketWorker:
         telemetry.read_from("jobs_started", lambda: executor.finished + executor.running)
         telemetry.read_from("handlers_stuck", self._stuck)
         telemetry.read_from("jobs_aside", lambda: sum(map(executor.deferred, self.claimers)))
+        telemetry.read_from("pauses_in_force", lambda: len(self.pauses.subjects))
         telemetry.read_from("outcomes_waiting", lambda: outcome_writer.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.due_fetcher.onboarded)

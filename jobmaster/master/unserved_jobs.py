@@ -39,6 +39,11 @@ class UnservedJobs:
         rows = await self._data.write("unserved/put_off_paused", overdue_seconds, again_seconds, limit)
         return int(rows[0]["moved"])
 
+    async def count_paused(self, look: int) -> int:
+        """Due jobs that pauses keep from starting: among the ``look`` oldest of each lane and priority, and among those that
+        are put off."""
+        return int((await self._data.read("unserved/count_paused", look))[0]["jobs"])
+
     async def put_back(self, limit: int) -> int:
         """Jobs that were put off and can be served now have their own due time again; number of settled lines."""
         return int((await self._data.write("unserved/put_back", limit))[0]["moved"])

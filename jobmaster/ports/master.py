@@ -452,6 +452,11 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         that is sooner."""
         ...
 
+    async def count_paused(self, look: int) -> int:
+        """Due jobs that pauses keep from starting: among the ``look`` oldest of each lane and priority, and among those that
+        are put off."""
+        ...
+
     async def request_help(self, causes: Sequence[UnservedCause]) -> list[HelpRequest]:
         """Request that an agent which has the handler opens a bucket for unserved jobs; the new requests."""
         ...

@@ -2,7 +2,8 @@
 
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
-deleting it. A is the start of an agent, and Y a change of a job that waits, which the list of steps passes over.
+deleting it. A is the start of an agent, Y a change of a job that waits, P a pause and Z a fire of a
+schedule: the list of steps passes over them.
 """
 
 from __future__ import annotations
@@ -153,6 +154,10 @@ POINTS: dict[str, CrashPoint] = {
     # A fire of a schedule, by the leader.
     "Z0": CrashPoint("fires chosen, nothing written", Situation.APART, "master.fire", BEFORE),
     "Z1": CrashPoint("fires and their jobs committed, reply lost", Situation.APART, "master.fire", AFTER),
+    # A pause: stored by a command, read and obeyed by the agents.
+    "P0": CrashPoint("pause stored, not read by the agent", Situation.APART, "master.in_force", BEFORE),
+    "P1": CrashPoint("pause applied, the agent's version not stored", Situation.APART, "master.obey", BEFORE),
+    "P2": CrashPoint("version of the agent stored, reply lost", Situation.APART, "master.obey", AFTER),
     "C2": CrashPoint("signal to a running handler lost", Situation.APART),
     "G0": CrashPoint(
         "COMPLETING in the master, open in the store", _G, "master.move_bucket", AFTER, "COMPLETING", later=2

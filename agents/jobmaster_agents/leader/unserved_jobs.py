@@ -33,6 +33,8 @@ OVERDUE_SECONDS = 60.0
 """A job that is overdue for less may only wait for a restart."""
 LOOK_JOBS = 1000
 """Jobs of each lane and priority that are read, the oldest first."""
+PAUSED_JOBS = 10_000
+"""Jobs of each lane and priority that are counted while something is paused."""
 AWAY_SECONDS = 3600.0
 """Time for which a job is put off."""
 NAME_AGAIN_SECONDS = 3600.0
@@ -77,7 +79,11 @@ class UnservedJobsMonitor:
         await self._find_help([each.cause for each in found])
         off = await self._put_off(each.cause for each in found)
         paused = await self._rounds(partial(self._unserved.put_off_paused, self._overdue, AWAY_SECONDS))
+        await self._count_paused()
         return MORE if self._limit in (back, off, paused) else None
+
+    async def _count_paused(self) -> None:
+        self._telemetry.jobs_paused = await self._unserved.count_paused(PAUSED_JOBS)
 
     async def _rounds(self, move: Callable[[int], Awaitable[int]]) -> int:
         """Move jobs until none is left, for some time; the number that was moved last. After a pause of many jobs this is how

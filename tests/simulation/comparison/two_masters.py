@@ -39,6 +39,8 @@ TABLES = (
     "once_attempt",
 )
 _WINDOW = re.compile(rb'"unique_(?:from|until)_us":\d+,?')
+FAR_US = 1_000_000_000_000
+"""How far ahead the far one of the limits lies that the rules give."""
 NEAR_US = 120_000_000
 """Times that two clocks gave within one run."""
 Call = Callable[[Master], Coroutine[Any, Any, Any]]
@@ -180,8 +182,10 @@ def _values(row: Any) -> list[Any]:
 
 
 def _rough(us: int | None, now_us: int) -> int | str | None:
-    """A time; one that the server's own clock gave is only near."""
-    return "now" if us is not None and abs(us - now_us) < NEAR_US else us
+    """A time; one that the server's own clock gave is only near, and so is one that it has counted from there."""
+    if us is None:
+        return None
+    return next((name for name, ahead in (("now", 0), ("far", FAR_US)) if abs(us - now_us - ahead) < NEAR_US), us)
 
 
 def _timeless(value: Any) -> Any:

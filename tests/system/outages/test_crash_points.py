@@ -355,6 +355,40 @@ async def test_z1_the_leader_dies_after_it_has_written_fires(deployment: FaultyD
     await fire_under_fault(deployment, "Z1")
 
 
+async def pause_under_fault(deployment: FaultyDeployment, name: str) -> None:
+    """The agent dies while it gets a pause: the command that has paused waits for the next agent, which obeys it from its
+    start, and no job starts until it is resumed."""
+    client, path = deployment.client, str(deployment.path(f"witness-{name}"))
+    deployment.give(name, POINTS[name].fault(later=False))
+    assert (await client.pause(handler=jobs.quick, timeout=HEAL_SECONDS)).changed
+    assert deployment.faulty.faults.done(name)
+    receipts = [await client.submit(jobs.quick, {"path": path}, durability="master") for _ in range(5)]
+    receipts += [await client.submit(jobs.quick, {"path": path}) for _ in range(5)]
+    marker = await client.submit(jobs.slow, {"path": path})
+    await marker.result(timeout=HEAL_SECONDS)
+    assert not [line for line in deployment.witnessed(f"witness-{name}") if line[0] != marker.id.hex]
+    await client.resume(handler=jobs.quick)
+    work = Work()
+    work.add("paused", receipts, JobState.SUCCEEDED, 1)
+    deployment.acknowledged += [*work.ids, marker.id_bytes]
+    await deployment.healed(work, rescues_max=1)
+
+
+@pytest.mark.slow
+async def test_p0_the_agent_dies_before_it_reads_a_pause(deployment: FaultyDeployment) -> None:
+    await pause_under_fault(deployment, "P0")
+
+
+@pytest.mark.slow
+async def test_p1_the_agent_dies_before_it_confirms_a_pause(deployment: FaultyDeployment) -> None:
+    await pause_under_fault(deployment, "P1")
+
+
+@pytest.mark.slow
+async def test_p2_the_agent_dies_after_it_has_confirmed_a_pause(deployment: FaultyDeployment) -> None:
+    await pause_under_fault(deployment, "P2")
+
+
 @pytest.mark.slow
 async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> None:
     """The hint is not left in the store, and the answer of the first renewal with the job is lost; the next one arrives."""

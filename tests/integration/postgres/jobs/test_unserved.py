@@ -231,6 +231,28 @@ async def test_jobs_of_a_paused_handler_are_put_off_in_every_group_and_come_back
     assert {row["id"].bytes: row["due_us"] for row in rows} == {job.id: job.due_us for job in (*mine, *other, *young)}
 
 
+async def test_due_jobs_that_pauses_keep_from_starting_are_counted(serving: MasterFixture) -> None:
+    pauses, unserved = serving.master.pauses, serving.master.unserved
+    ahead = int(time.time() * 1e6) + 600_000_000
+    await serving.master.intake.insert_held([
+        *jobs(5, "served", due_us()), *jobs(3, "free", due_us()), *jobs(2, "free", due_us(), lane="other"),
+        *jobs(4, "served", ahead),
+    ])  # fmt: skip
+    assert await unserved.count_paused(100) == 0, "nothing is paused"
+    await _paused(serving, "served")
+    assert await unserved.count_paused(100) == 5
+    assert await unserved.count_paused(2) == 2, "no more is read"
+    assert await unserved.put_off_paused(60.0, 3600.0, 2) == 2
+    assert await unserved.count_paused(100) == 5, "those that are put off, too"
+    assert await pauses.pause(PauseKind.LANE, "other", None, None, "ann", "") is not None
+    assert await unserved.count_paused(100) == 7
+    assert await pauses.pause(PauseKind.PRIORITY, "medium", None, None, "ann", "") is not None
+    assert await unserved.count_paused(100) == 10, "each once"
+    for kind, value in ((PauseKind.PRIORITY, "medium"), (PauseKind.LANE, "other"), (PauseKind.HANDLER, "served")):
+        await pauses.resume(kind, value, "ann", "")
+    assert await unserved.count_paused(100) == 0
+
+
 async def test_jobs_of_a_pause_with_an_end_are_due_at_its_end(serving: MasterFixture) -> None:
     await serving.master.intake.insert_held(jobs(2, "served", due_us()))
     await _paused(serving, "served", 600.0)

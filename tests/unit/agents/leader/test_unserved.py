@@ -24,7 +24,7 @@ class Master:
         self.found: list[UnservedCause] = []
         self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
         self.moves = 0
-        self.returns = self.paused = 0
+        self.returns = self.paused = self.held_back = 0
         self.moved: Counter[str] = Counter()
         self.calls: list[UnservedCause] = []
 
@@ -39,6 +39,9 @@ class Master:
 
     async def put_off_paused(self, overdue_seconds: float, again_seconds: float, limit: int) -> int:
         return self._moved("paused", self.paused, limit)
+
+    async def count_paused(self, look: int) -> int:
+        return self.held_back
 
     async def put_back(self, limit: int) -> int:
         return self._moved("back", self.returns, limit)
