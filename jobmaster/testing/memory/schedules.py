@@ -56,7 +56,7 @@ class MemorySchedules:
 
     async def resume(self, rows: Sequence[ScheduleRow], next_us: NextUs, actor: str) -> list[str]:
         """They are no longer shown as paused."""
-        paused = [row for row in rows if row.paused_us is not None]
+        paused = [row for row in rows if row.paused_us is not None and self._is_as_read(row)]
         return self._keep([row._replace(paused_us=None, paused_by="", paused_reason="") for row in paused])
 
     async def remove(self, names: Sequence[str] | None, tag: str | None, actor: str) -> list[str]:
@@ -68,8 +68,10 @@ class MemorySchedules:
     async def run_now(
         self, row: ScheduleRow, job_id: bytes, now_us: int, headers: bytes, actor: str
     ) -> RunNowAnswer | None:
-        """A job that is due now."""
+        """A job that is due now; ``None``: the schedule has changed since it was read, or is retired."""
         schedule = row.schedule
+        if not self._is_as_read(row) or row.retired_us is not None:
+            return None
         fires = self._rows.fires.setdefault(schedule.name, [])
         with self._rows.lock:
             unended = [
@@ -88,6 +90,8 @@ class MemorySchedules:
                 NewJob(job_id, schedule.priority, schedule.lane, schedule.handler, schedule.args, headers, now_us)
             )
             fires.append(Fire(schedule.name, now_us, FireOutcome.FIRED, job_id, now_us, None, True))
+        if schedule.overlap is not Overlap.PARALLEL:  # as in the master, where the job that a person made is the newest
+            self._keep([row])
         return RunNowAnswer(FireOutcome.FIRED, schedule.lane, schedule.priority, unended[0] if unended else None)
 
     async def fires(self, name: str, limit: int) -> list[Fire]:
@@ -116,6 +120,11 @@ class MemorySchedules:
             row for name, row in sorted(self._all().items())
             if (names is None or name in names) and (tag is None or tag in row.schedule.tags) and row.retired_us is None
         ]  # fmt: skip
+
+    def _is_as_read(self, row: ScheduleRow) -> bool:
+        """Nothing but time has changed it since it was read."""
+        there = self._all().get(row.schedule.name)
+        return there is not None and there.revision == row.revision
 
     def _keep(self, rows: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Keep changed rows; their names."""

@@ -8,9 +8,14 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from jobmaster import Conflict, Handlers, InputError, JobContext, NotFound, call
+from jobmaster.clock import new_id
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule_view import ScheduleState
+from jobmaster.rules.recurrence import next_fire_us
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing import Jobs
+from jobmaster.testing.memory.rows import MemoryRows
+from jobmaster.testing.memory.schedules import MemorySchedules
 
 handlers = Handlers()
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -156,3 +161,21 @@ async def test_mistakes_are_named(jobs: Jobs) -> None:
     with pytest.raises(InputError, match="from 1 to 1000, not 0"):
         await schedules.next("nightly", 0)
     assert [one.name for one in await schedules.list()] == ["dated", "nightly", "refresh.eu"], "something was stored"
+
+
+async def test_a_schedule_that_has_changed_since_it_was_read_is_left_alone(jobs: Jobs) -> None:
+    """As in the master: the caller reads it again."""
+    schedules = MemorySchedules(MemoryRows(ClusterSettings(cluster="test")), handlers)
+    (read,) = await schedules.list(["nightly"])
+    await schedules.pause(["nightly"], None, "ann", "")
+    (paused,) = await schedules.list(["nightly"])
+    assert await schedules.run_now(read, new_id(), 1, b"", "bob") is None
+    answer = await schedules.run_now(paused, new_id(), 1, b"", "bob")
+    assert answer is not None
+    assert await schedules.run_now(paused, new_id(), 2, b"", "bob") is None, "it has been run since"
+    assert await schedules.resume([paused], next_fire_us, "bob") == []
+    (again,) = await schedules.list(["nightly"])
+    assert await schedules.resume([again], next_fire_us, "bob") == ["nightly"]
+    await schedules.remove(["nightly"], None, "ann")
+    (retired,) = await schedules.list(["nightly"], retired=True)
+    assert await schedules.run_now(retired, new_id(), 3, b"", "bob") is None
