@@ -268,7 +268,7 @@ def timeline_(invocation: Invocation, job: str) -> None:
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         view = await _view(cluster, invocation.settings, job)
         async with reader_of(invocation.settings) as reader:
-            operations = await reader.report("operations", str(view.id), None, None, LISTED_MAX)
+            operations = await reader.report("operations_of", str(view.id), LISTED_MAX)
         return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view), changes_of(operations))
 
     lines = run_async(with_cluster(invocation.settings, work))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 from jobmaster.cli.operator_log import NOTE, note_values, operator_name
 from jobmaster.clock import new_id
+from jobmaster.master.driver.statements import sql
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import JobState
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture, new_job
@@ -35,3 +37,22 @@ async def test_acts_are_read_back_by_subject_actor_and_age(db: MasterFixture) ->
         assert {"retired": True} in details
     finally:
         await reader.close()
+
+
+async def test_the_acts_on_one_job_are_read_by_an_index(db: MasterFixture) -> None:
+    subject = str(UUID(bytes=new_id()))
+    await db.sql.execute(
+        "INSERT INTO operator_log (actor, action, subject)"
+        " SELECT 'ann', 'job cancel', 'job ' || n FROM generate_series(1, 5000) n"
+    )
+    await db.sql.execute("INSERT INTO operator_log (actor, action, subject) VALUES ('ann', 'job run-now', $1)", subject)
+    await db.sql.execute("ANALYZE operator_log")
+    reader = await Reader.connect(dsn=db.dsn, schema=SCHEMA)
+    try:
+        assert [row["action"] for row in await reader.report("operations_of", subject, 10)] == ["job run-now"]
+    finally:
+        await reader.close()
+    plan = await db.sql.fetch(
+        "EXPLAIN " + sql("reports/operations_of").replace("$1", f"'{subject}'").replace("$2", "10")
+    )
+    assert "operator_log_subject" in "\n".join(row[0] for row in plan)
