@@ -1,4 +1,4 @@
--- 0035 submit limits: a submit in SQL compares complete_time and cancel_slow with what the handler declares, as programs do.
+-- 0037 submit limits: a submit in SQL compares complete_time and cancel_slow with what the handler declares, as programs do.
 
 -- As in 0019, with that comparison.
 CREATE OR REPLACE FUNCTION submit_declared(wanted text, args jsonb, options jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$

@@ -1,4 +1,4 @@
--- 0034 once attempts: the runs of actions that run once and have not been done, for those who look why.
+-- 0036 once attempts: the runs of actions that run once and have not been done, for those who look why.
 -- programs: >= 0019
 
 -- One line for each version of an action that was begun. It goes when the action has been done.

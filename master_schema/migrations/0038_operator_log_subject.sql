@@ -1,0 +1,3 @@
+-- 0038 operator log subject: the acts on one job are found without a look at all of them.
+
+CREATE INDEX operator_log_subject ON operator_log (subject, seq);
