@@ -378,9 +378,8 @@ class Telemetry:
         self.rows_released = 0
         self.rows_without_memory = 0
         self.buckets_resurrected = 0
-        self.leading = self.elections_won = self.hints = 0
+        self.leading = self.elections_won = self.hints = self.pauses_in_force = self.jobs_paused = 0
         self.groups_unserved = self.stores_silent = self.handlers_unserved = self.batches_found = 0
-        self.pauses_in_force = self.jobs_paused = 0
         self.orphans_returned = self.rows_forgotten = 0
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0

@@ -122,8 +122,7 @@ class MemoryAgent:
 
     def __init__(self, rows: MemoryRows, lifespans: OpenLifespans, given: GivenByTest) -> None:
         settings, clock = rows.settings, rows.clock
-        self._rows = rows
-        self._lifespans = lifespans
+        self._rows, self._lifespans = rows, lifespans
         self._keeps_lifespans = given.resources is None
         self._clock = clock
         self._ended: dict[bytes, asyncio.Future[None]] = {}
