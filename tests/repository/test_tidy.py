@@ -35,7 +35,6 @@ FRAGMENTS = {
     "jobmaster/master/maintenance.py": "one part of the master, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",
     "jobmaster/master/stores.py": "one part of the master, as its neighbours",
-    "jobmaster/master/unserved_jobs.py": "one part of the master, as its neighbours",
     "jobmaster/testing/memory/workflows.py": "one part of the master in memory, as its neighbours",
 }
 """Small modules with one importer beside them, and why they are modules."""
