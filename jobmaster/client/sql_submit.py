@@ -60,6 +60,11 @@ def submit_call(handler: str, args: bytes, options: SubmitOptions, known: Mappin
         InvalidArguments, InputError: arguments or metadata with text that ``jsonb`` cannot hold.
     """
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if "wait_for" in given:
+        raise InputError(
+            "'wait_for' does not go with the SQL function that this submit calls",
+            hint="submit it with an asyncpg connection, or without connection= after the commit",
+        )
     if _NUL.search(args):
         raise InvalidArguments(
             f"the arguments of handler {handler!r} contain the character U+0000, which a jsonb cannot hold",

@@ -154,6 +154,7 @@ class JobChanger:
         if view.state is JobState.HELD:
             return None  # it came back to the master between the two statements
         if view.state is not JobState.ASSIGNED or view.bucket_id is None or view.bucket_epoch is None:
+            _refuse_waiting(view)
             effect = ChangeEffect.ALREADY_ENDED if view.state.final else ChangeEffect.ALREADY_STARTED
             return _unchanged(view, effect)
         identity = Identity(view.token, view.bucket_id, view.bucket_epoch)
@@ -232,6 +233,16 @@ def _unchanged(view: JobView, effect: ChangeEffect) -> JobChange:
     return JobChange(
         id_bytes=view.id_bytes, effect=effect, state=state, due_us=view.due_us, priority=view.priority, lane=view.lane
     )
+
+
+def _refuse_waiting(view: JobView) -> None:
+    """``Conflict`` for a job that waits for a signal."""
+    wait = view.headers.signal
+    if view.state is JobState.WAITING and view.bucket_id is None and wait is not None:
+        raise Conflict(
+            f"job {view.id} waits for the signal {wait.key!r}, and was not changed",
+            hint="send the signal first, or cancel the job and submit it anew",
+        )
 
 
 def _refuse_expired(job_id: bytes, headers: Headers, new: NewValues) -> None:

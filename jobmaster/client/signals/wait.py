@@ -15,7 +15,7 @@ from jobmaster.model.signal import OnTimeout
 KEY_CHARS_MAX = 200
 TIMEOUT_SECONDS_MAX = 316_224_000.0
 """Ten years, as far ahead as a due time can be."""
-_UNFIT = "\"'\\"
+_UNFIT = '"\\'
 
 
 class WaitFor(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ def signal(
     """The signal that a job waits for before its first run: ``submit(ship, wait_for=signal("order:17", timeout=3600))``.
 
     Args:
-        key: 1 to 200 printable characters, no quotes and backslashes. ``cluster.signals.send`` with it starts the job.
+        key: 1 to 200 printable characters, no double quotes or backslashes. ``cluster.signals.send`` with it starts the job.
         timeout: seconds from the submit, by the master's clock, until the wait is over; ``None``: no limit but ``expires``.
         on_timeout: ``expire``: the job ends as EXPIRED then; ``run``: it runs, and ``ctx.signal`` is ``None``.
 
@@ -61,7 +61,7 @@ def check_key(key: object) -> str:
     if found := next((char for char in checked if char in _UNFIT), None):
         raise InputError(
             f"the key of a signal contains {found!r}: {checked!r}",
-            hint="leave quotes and backslashes out, for example 'order:17'",
+            hint="leave double quotes and backslashes out, for example 'order:17'",
         )
     return checked
 

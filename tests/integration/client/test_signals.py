@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from jobmaster import Durability, JobState, signal
+import pytest
+
+from jobmaster import Conflict, Durability, InputError, JobState, signal
 from tests.integration.client.fixture import ClientFixture, resize
 
 ARGS = {"path": "a"}
@@ -54,6 +56,14 @@ async def test_a_wait_joins_the_transaction_of_its_caller(client: ClientFixture)
     await connection.close()
     assert gone.level is Durability.TRANSACTION
     assert (await cluster.signals.send("k")).delivered == 1
+
+
+async def test_what_waits_for_a_signal_is_not_changed_and_no_statement_makes_it(client: ClientFixture) -> None:
+    receipt = await client.cluster.submit(resize, ARGS, wait_for=signal("k"))
+    with pytest.raises(Conflict, match="waits for the signal 'k'"):
+        await client.cluster.run_now(receipt)
+    with pytest.raises(InputError, match="'wait_for' does not go with"):
+        client.cluster.statement(resize, ARGS, wait_for=signal("k"))
 
 
 async def test_a_cancelled_job_receives_nothing(client: ClientFixture) -> None:

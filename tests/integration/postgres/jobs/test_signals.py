@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
@@ -14,7 +15,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, JobState, SignalWait
 from jobmaster.model.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.ports import RecordKind
-from tests.integration.postgres.fixture import DUE, LANE, PRIORITY, MasterFixture, new_job, uuids
+from tests.integration.postgres.fixture import DUE, LANE, PRIORITY, SCHEMA, MasterFixture, new_job, uuids
 from tests.integration.postgres.jobs.test_confirmation import waiting as awaits_confirmation
 
 KEY = "order:17 'ü' {x}"
@@ -277,3 +278,36 @@ async def test_a_transaction_of_the_caller_is_needed(db: MasterFixture) -> None:
             assert (await db.master.signals.hold_waiting_in(connection, [row])).accepted == {row.id}
         await connection.close()
     assert await db.state(row.id) == "WAITING"
+
+
+async def test_a_signal_in_sql_is_sent_with_the_commit(db: MasterFixture) -> None:
+    ids = await wait(db, count=2)
+    connection = await db.connect(search_path="public")
+    send_ = f"SELECT {SCHEMA}.signal($1, $2, $3)"
+    same = '{"to": "one", "signal_id": "019a9f3c-55d1-7000-8000-000000000000"}'
+    transaction = connection.transaction()
+    await transaction.start()
+    assert await connection.fetchval(send_, KEY, '{"a": 1}', "{}") == 2
+    await transaction.rollback()
+    assert await states(db, ids) == ["WAITING"] * 2
+    for _ in range(2):
+        assert await connection.fetchval(send_, KEY, '{"a": 1}', same) == 1
+    assert await states(db, ids) == ["HELD", "WAITING"]
+    assert await received(db, ids[0]) == '{"a":1}'
+    assert await connection.fetchval(send_, "other", "7", '{"keep_for": "10 minutes"}') == 0
+    assert [kept.payload_json for kept in await db.master.signals.kept("other", 10)] == [b"7"]
+    for key, payload, options, problem in (
+        ('a"b', "1", "{}", "double quote or a backslash"),
+        ("", "1", "{}", "is empty"),
+        (KEY, "1", '{"too": "one"}', "did you mean 'to'"),
+        (KEY, "1", '{"to": "some"}', "'all' or 'one'"),
+        (KEY, "1", '{"keep_for": 0}', "more than 0"),
+        (KEY, "1", '{"signal_id": "x"}', "is not a UUID"),
+        (KEY, '"' + "x" * 20_000 + '"', "{}", "the limit is 16384"),
+        (KEY, "2", same, "another key, payload"),
+    ):
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            await connection.fetchval(send_, key, payload, options)
+        assert problem in f"{caught.value} {caught.value.hint}"
+    await connection.close()
+    assert await states(db, ids) == ["HELD", "WAITING"]
