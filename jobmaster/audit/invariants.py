@@ -114,7 +114,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         (Parameter.LIMIT, Parameter.QUIET),
         (HistoryCheck("i8_archived", "only finished jobs are in the lake"),),
     ),
-    Invariant("I9", "one job per idempotency key", "i9_one_job_per_key", _ROWS),
+    Invariant("I9", "one job per idempotency key, one at a time per unique key", "i9_one_job_per_key", _ROWS),
     Invariant(
         "I10",
         "one job per nominal time of a schedule, and no fire without a line",

@@ -225,7 +225,7 @@ class Submitter(SubmitChecks):
         if connection is not None:
             return await self._within(connection, request)
         receipt = await self.router.place(request)
-        if not options:
+        if not options and request.unique is None:  # a unique key is reserved by every submit
             self._remember_batcher(handler, request)
         return receipt
 

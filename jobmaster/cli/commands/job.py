@@ -43,6 +43,7 @@ from jobmaster.model.job_view import JobView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+    from jobmaster.handlers import Unique
     from jobmaster.model.pause import Pause
     from jobmaster.rules.unserved_cause import UnservedCause
     from jobmaster.settings.model import ClusterSettings
@@ -80,6 +81,20 @@ for command in job_changes.COMMANDS:
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
 @click.option("--key", help="Idempotency key: the same key again gives the same job.")
+@click.option("--unique", metavar="KEY", help="Unique key: no second job of it while one holds it.")
+@click.option(
+    "--unique-arg", "unique_args", metavar="NAME", multiple=True, help="An argument that makes the unique key."
+)
+@click.option("--window", type=DURATION, help="The unique key is held for this time, whatever becomes of the job.")
+@click.option("--throttle", type=DURATION, help="One job of the unique key in each clock window of this length.")
+@click.option(
+    "--debounce", type=DURATION, help="The unique key is held until the start; later submits move it at most this far."
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["existing", "reject", "replace"]),
+    help="What happens while another job holds the unique key.  [default: existing]",
+)
 @click.option("--timeout", type=DURATION, help="How long one attempt may run.")
 @click.option("--accept-time", type=DURATION, help="How long it may wait in the bucket of one agent.")
 @click.option("--complete-time", type=DURATION, help="How long it may run before another agent gets it.")
@@ -112,6 +127,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
       jobmaster job submit images.resize path=a.png width=800 --priority high
       jobmaster job submit reports.monthly --args '{"month": "2030-01"}' --at 2030-02-01T06:00:00Z
       jobmaster job submit images.resize path=a.png --within 30s
+      jobmaster job submit documents.index document=7 --unique 7 --debounce 1m --after 5s
     """
     args = _arguments(given.pop("args_text"), values)
     within, waits = given.pop("within"), given.pop("waits")
@@ -124,6 +140,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
             "level": receipt.level.value,
             "bucket_id": text(receipt.bucket_id) if receipt.bucket_id else None,
             "duplicate": receipt.duplicate,
+            "answer": receipt.answer.value,
             "unserved": receipt.unserved,
         }
         if not waits and within is None:
@@ -135,7 +152,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
 
     record, view = run_async(with_cluster(invocation.settings, work))
     if view is not None:
-        record = {**job_record(view), "level": record["level"], "duplicate": record["duplicate"]}
+        record = {**job_record(view), **{name: record[name] for name in ("level", "duplicate", "answer")}}
     emit_record(record, as_json=invocation.json)
     if view is not None and view.state is not JobState.SUCCEEDED:
         click.get_current_context().exit(1)
@@ -170,6 +187,20 @@ def _arguments(args_text: str | None, values: Sequence[str]) -> dict[str, Any]:
     return dict(args)
 
 
+def _unique(options: dict[str, Any]) -> Unique | None:
+    """Takes the options of a unique key out; ``None`` without one."""
+    terms = {name: options.pop(name) for name in ("window", "throttle", "debounce", "on_conflict") if name in options}
+    key, names = options.pop("unique", None), options.pop("unique_args", None)
+    if key is None and names is None:
+        if terms:
+            name = next(iter(terms)).replace("_", "-")
+            raise InputError(f"--{name} is given without a unique key", hint="give --unique KEY or --unique-arg NAME")
+        return None
+    from jobmaster.handlers import Unique  # loaded by few commands
+
+    return Unique(key=key, args=names, **terms)
+
+
 def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
     """The given options, by the names of the client."""
     options = {name: value for name, value in given.items() if value not in (None, (), False)}
@@ -182,6 +213,8 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
         options["wait_for"] = signal(options["wait_for"], timeout=seconds, on_timeout="run" if runs else "expire")
     elif seconds is not None or runs:
         raise InputError("--wait-timeout and --run-on-timeout belong to --wait-for KEY")
+    if unique := _unique(options):
+        options["unique"] = unique
     if "metadata" in options:
         pairs = [pair.partition("=") for pair in options["metadata"]]
         wrong = [name for name, sign, _ in pairs if not sign or not name]

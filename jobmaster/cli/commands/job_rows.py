@@ -134,6 +134,8 @@ def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequen
         "tags": list(headers.tags),
         "metadata": headers.metadata,
         "key": headers.key,
+        "unique_key": headers.unique_key,
+        "superseded_by": headers.superseded_by,
     }
 
 

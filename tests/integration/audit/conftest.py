@@ -126,6 +126,15 @@ async def history(audited: AuditedCluster) -> AuditedCluster:
     await audited.add_attempt(failed_by_rescue, 2, "refused", refused=True)
     keyed = await audited.add_job("SUCCEEDED", headers=b'{"key":"k1","metadata":{"x":"\\u0000"}}')
     await audited.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k1', $1, '')", keyed)
+    for begin, state in ((100, "SUCCEEDED"), (160, "FAILED")):
+        window = f'"unique_from_us":{begin},"unique_until_us":{begin + 60}'
+        await audited.add_job(state, headers=f'{{"unique_key":"w","unique_term":"window",{window}}}'.encode())
+    live, gone = (
+        b'{"unique_key":"l","unique_term":"live"}',
+        b'{"unique_key":"l","unique_term":"live","superseded_by":"x"}',
+    )
+    for state, headers in (("SUCCEEDED", live), ("PROCESSING", gone), ("HELD", live)):
+        await audited.add_job(state, headers=headers)
     await audited.execute(
         "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('leader', $1, 1, now() + interval '1 hour')",
         audited.agent,

@@ -195,6 +195,27 @@ async def key_of_another_job(audited: AuditedCluster) -> str:
     return "h k7"
 
 
+async def two_jobs_that_live_with_one_unique_key(audited: AuditedCluster) -> str:
+    for more in (b"", b"", b',"superseded_by":"x"'):
+        await audited.add_job("HELD", headers=b'{"unique_key":"u1","unique_term":"live"' + more + b"}")
+    return "h u1"
+
+
+async def two_windows_of_one_unique_key_that_overlap(audited: AuditedCluster) -> str:
+    for begin in (100, 150, 200):
+        window = f'"unique_from_us":{begin},"unique_until_us":{begin + 60}'
+        await audited.add_job("SUCCEEDED", headers=f'{{"unique_key":"u2","unique_term":"window",{window}}}'.encode())
+    return "h u2"
+
+
+async def unique_key_of_another_job(audited: AuditedCluster) -> str:
+    job = await audited.add_job("SUCCEEDED", headers=b'{"unique_key":"u3","unique_term":"live"}')
+    await audited.execute(
+        "INSERT INTO unique_key (handler, key, job_id, term, held_at) VALUES ('h', 'u4', $1, 'live', now())", job
+    )
+    return "h u4"
+
+
 NOMINAL = "to_timestamp(1900000000)"
 _FIRE = b'{"schedule":"nightly","nominal_us":1900000000000000}'
 
@@ -301,6 +322,9 @@ CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I8", under_an_old_epoch),
     ("I9", two_jobs_of_one_key),
     ("I9", key_of_another_job),
+    ("I9", two_jobs_that_live_with_one_unique_key),
+    ("I9", two_windows_of_one_unique_key_that_overlap),
+    ("I9", unique_key_of_another_job),
     ("I10", two_jobs_of_one_fire),
     ("I10", job_of_a_fire_without_a_line),
     ("I10", fire_without_its_job),

@@ -192,6 +192,9 @@ declared = Handlers()
 async def unique_resize(path: str, width: int = 800) -> None: ...
 
 
+async def plain_resize(path: str) -> None: ...
+
+
 async def test_a_handler_declares_it_for_every_submit(client: ClientFixture, open_cluster: OpenCluster) -> None:
     cluster = await open_cluster(handlers=declared)
     first = await cluster.submit(unique_resize, {"path": "a"})
@@ -201,6 +204,20 @@ async def test_a_handler_declares_it_for_every_submit(client: ClientFixture, ope
     keyed = await cluster.submit(unique_resize, {"path": "a"}, idempotency_key="mine")
     other = await cluster.submit(unique_resize, {"path": "a"}, unique=Unique(key="other"))
     assert len({first.id, keyed.id, other.id}) == 3
+
+
+async def test_a_handler_that_declares_it_never_takes_the_way_of_plain_submits(
+    open_cluster: OpenCluster, client: ClientFixture
+) -> None:
+    """Another handler of the same lane and priority has been submitted before, straight into a bucket."""
+    both = Handlers()
+    both.add(unique_resize, name="images.resize", unique=Unique(args=["path"]))
+    both.add(plain_resize, name="images.plain")
+    cluster = await open_cluster(handlers=both)
+    assert (await cluster.submit(plain_resize, ARGS)).level is Durability.STORE
+    receipts = [await cluster.submit(unique_resize, ARGS) for _ in range(3)]
+    assert len({receipt.id for receipt in receipts}) == 1
+    assert {receipt.level for receipt in receipts} == {Durability.MASTER}
 
 
 async def test_a_producer_without_the_code_follows_what_agents_have_published(
