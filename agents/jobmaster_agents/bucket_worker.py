@@ -201,6 +201,7 @@ class BucketWorker:
             list(self._handlers),
             progress,
         )
+        self.outcome_writer.on_continued = self.due_fetcher.kick
         self.cancellation = Cancellation(
             master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry, progress
         )

@@ -132,6 +132,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         _FEW,
         (HistoryCheck("i14_clean_exit", "no bucket is lost that its owner had emptied and closed", Subject.BUCKET),),
     ),
+    Invariant("I15", "a workflow continues exactly when a job of it has ended", "i15_workflow_continues", _ROWS),
 )
 
 HISTORY_CHECKS: tuple[HistoryCheck, ...] = (

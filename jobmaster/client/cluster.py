@@ -182,6 +182,9 @@ class Cluster:
         submitter = self._submitter or self._open_submitter()
         if type(handler) is Call:  # isinstance takes four times as long for a function, on the path of every submit
             handler, args = (handler.handler, handler.arguments) if args is None else parts(handler, args)
+        if options and (options.get("on_success") is not None or options.get("on_failure") is not None):
+            job_id = await self.workflows.start_with_callbacks(Call(handler, dict(args or {})), options)
+            return JobReceipt(self, job_id, Durability.MASTER)
         if options or (started := submitter.start(handler, args)) is None:
             receipt = await submitter.submit(handler, args, options)
             return self._receipt(receipt)

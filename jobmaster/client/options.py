@@ -12,7 +12,7 @@ import msgspec
 
 from jobmaster.client.signals.wait import WaitFor, wait_header
 from jobmaster.codec import encode_headers
-from jobmaster.handlers import CheckedUnique, Unique, check_lane, check_name, check_tags, checked_unique
+from jobmaster.handlers import Call, CheckedUnique, Unique, check_lane, check_name, check_tags, checked_unique
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
@@ -93,6 +93,11 @@ class SubmitOptions(BulkOptions, total=False):
     connection: Any
     """A connection with an open transaction on the master's database: the job's row joins it. Of asyncpg, async psycopg or
     async SQLAlchemy for a ``Cluster``; of psycopg, psycopg2, SQLAlchemy or Django for a ``SyncCluster``."""
+    on_success: Call[Any]
+    """Runs when the job has succeeded: it exists if and only if that outcome stands. ``previous`` among its arguments is the
+    job's result. The submit is a committed row, a [workflow](workflows.md) of one step, and takes the options of a step."""
+    on_failure: Call[Any]
+    """Runs when the job has failed, was cancelled or has expired. As ``on_success`` otherwise."""
     notify: bool
     """``False``: the commit sends no notice, and the job is found within a second. Only where the SQL
     function is called: with ``connection=`` of another driver than asyncpg, and by ``statement``."""
@@ -134,6 +139,11 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
             hint="arguments of the handler go into one mapping: submit(handler, {'path': 'a.png'}, priority='high')",
         )
     get = given.get
+    if get("on_success") is not None or get("on_failure") is not None:
+        raise InputError(
+            "'on_success' and 'on_failure' belong to a plain submit of one job",
+            hint="submit it without a transaction, or start a workflow: cluster.workflows.start(...)",
+        )
     key = get("idempotency_key")
     due_us, expires_us = (
         due_time_us(get("at"), get("after"), now_us, limits),

@@ -45,6 +45,8 @@ from jobmaster_agents.state.progress import Progress
 
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
+_STEP = b'"workflow":['
+"""In the headers of a step, as the triggers of the master look for it."""
 BATCH_ROWS = 2000
 WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0
@@ -109,6 +111,8 @@ class OutcomeWriter:
         self._when_relieved: list[Callable[[], None]] = []
         self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
         """Called with outcomes that the master has accepted."""
+        self.on_continued: Callable[[bytes], None] = lambda bucket_id: None
+        """Called with a bucket a job of which has ended as the step of a workflow: its next step may be due in the master."""
         self._on_promoted = on_promoted
         self._limits = limits
         self.copied = 0
@@ -309,6 +313,9 @@ class OutcomeWriter:
         self.upserted += len(written.accepted)
         self._metrics.accepted(_finals(jobs), written)
         self.on_ended([row for row in _finals(jobs) if row.id in written.accepted])
+        # A step always has a row, so outcomes that are copied are not looked through.
+        for bucket_id in {row.bucket_id for row in _finals(jobs) if row.headers and _STEP in row.headers}:
+            self.on_continued(bucket_id)
         self._settle(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here

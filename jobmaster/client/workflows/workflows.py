@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import msgspec
 
 from jobmaster.client.submitter import SubmitChecks
 from jobmaster.client.workflows.compiled import Compiler
-from jobmaster.client.workflows.definition import Flow, as_flow
+from jobmaster.client.workflows.definition import Flow, Step, StepOptions, as_flow, step
 from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
-from jobmaster.model.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
+from jobmaster.model.workflow import RunsOn, StepState, WorkflowState, WorkflowView
 from jobmaster.ports.workflows import WorkflowsPort
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 LISTED_MAX = 1000
 _INDEX_BYTES = 4
 """Last bytes of an id, which number the jobs of a workflow."""
+CALLBACKS = ("on_success", "on_failure")
+_FIRST_JOB = b"\0\1\0\1"
+"""End of the id of the first job of the first step (``workflow_job_id`` in the master)."""
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.005, 1.0
 _LOOK_SHARE = 0.1
 """Of the time that a wait has taken: how soon it looks again."""
@@ -74,10 +77,27 @@ class Workflows:
         """
         of = (self.new_id() if workflow_id is None else _checked_id(workflow_id)).bytes
         compiled = await Compiler(as_flow(flow), of, self._checks, self._args_bytes).compile(name)
-        for lane in sorted({step.lane for step in compiled.steps}):
+        for lane in sorted({row.lane for row in compiled.steps}):
             await self._cluster._router().check_served(lane)
         await self._port.start(compiled)
         return UUID(bytes=of)
+
+    async def start_with_callbacks(self, call: Call[Any], options: Mapping[str, Any]) -> bytes:
+        """A submit with ``on_success`` or ``on_failure``: a workflow of one step and these; the id of the step's job."""
+        given = {name: value for name, value in options.items() if name not in CALLBACKS}
+        if other := given.keys() - StepOptions.__annotations__.keys():
+            raise InputError(
+                f"a submit with {' or '.join(CALLBACKS)} has no option {', '.join(sorted(map(repr, other)))}",
+                hint=f"valid are {', '.join(StepOptions.__annotations__)}; or start a workflow",
+            )
+        first: Step[Any] = step(call, **cast("StepOptions", given))
+        flow: Flow = first
+        if options.get("on_failure") is not None:
+            flow = flow.on_failure(options["on_failure"])
+        if options.get("on_success") is not None:
+            flow = flow.then(options["on_success"])
+        of = await self.start(first.label, flow)
+        return of.bytes[:-_INDEX_BYTES] + _FIRST_JOB
 
     @staticmethod
     def new_id() -> UUID:
@@ -87,10 +107,14 @@ class Workflows:
     async def get(self, workflow: WorkflowRef) -> WorkflowView:
         """A workflow with its steps; ``NotFound`` when there is none of this id, or its retention is over."""
         of = _id_of(workflow)
+        return msgspec.structs.replace(await self._read(of), steps=await self._port.steps(of))
+
+    async def _read(self, of: bytes) -> WorkflowView:
+        """A workflow without its steps."""
         found = await self._port.list(1, ids=[of])
         if not found:
             raise NotFound(f"there is no workflow {ids.text(of)}", hint="jobmaster workflow list")
-        return _with_steps(found[0], await self._port.steps(of))
+        return found[0]
 
     async def list(
         self,
@@ -115,10 +139,10 @@ class Workflows:
     async def wait(self, workflow: WorkflowRef, *, timeout: float | None = None) -> WorkflowView:
         """Wait until the workflow has ended, compensations included; ``WaitTimeout`` after ``timeout`` seconds."""
         began = self._clock.boottime()
+        view = await self._read(_id_of(workflow))
         while True:
-            view = await self.get(workflow)
             if view.state.final:
-                return view
+                return await self.get(view)
             waited = self._clock.boottime() - began
             pause = min(max(waited * _LOOK_SHARE, _LOOK_SECONDS), _LOOK_SECONDS_MAX)
             if timeout is not None:
@@ -126,6 +150,7 @@ class Workflows:
                     raise WaitTimeout(f"workflow {view.id} is {view.state.value} after {timeout:g} s; it goes on")
                 pause = min(pause, timeout - waited)
             await asyncio.sleep(pause)
+            view = await self._read(view.id.bytes)
 
     async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
         """Begin no further step, request the cancellation of steps that run, and then undo what was done.
@@ -139,9 +164,9 @@ class Workflows:
         view = await self.get(workflow)
         if not cancelled and view.state is not WorkflowState.CANCELLING:
             raise Conflict(f"workflow {view.id} is {view.state.value}", hint="only one that runs can be cancelled")
-        for step in view.steps:
-            if step.state is StepState.STARTED and step.runs_on is not RunsOn.UNDO and step.job is not None:
-                await self._cluster.cancel(step.job, actor=actor)
+        for one in view.steps:
+            if one.state is StepState.STARTED and one.runs_on is not RunsOn.UNDO and one.job is not None:
+                await self._cluster.cancel(one.job, actor=actor)
         return await self.get(workflow)
 
     async def retry(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
@@ -161,10 +186,6 @@ class Workflows:
                 hint="start a new one" if undone else "only one that has failed or was cancelled can be retried",
             )
         return view
-
-
-def _with_steps(view: WorkflowView, steps: tuple[StepView, ...]) -> WorkflowView:
-    return msgspec.structs.replace(view, steps=steps)
 
 
 def _checked_id(workflow_id: UUID) -> UUID:

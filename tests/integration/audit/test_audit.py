@@ -297,6 +297,48 @@ async def lost_by_its_owner_after_its_end(audited: AuditedCluster) -> str:
     return str(bucket)
 
 
+async def add_workflow(audited: AuditedCluster, state: str, step: str, job: UUID | None, also: str = "STARTED") -> UUID:
+    """A workflow of two steps that do not depend on each other."""
+    of = fresh()
+    ended = "clock_timestamp()" if state in ("SUCCEEDED", "FAILED") else "NULL"
+    await audited.execute(
+        f"INSERT INTO workflow (id, name, state, undoes, args_bytes, ended_at) VALUES ($1, 'w', $2, false, 1, {ended})",
+        of,
+        state,
+    )
+    for number, became, job_id in ((1, step, job), (2, also, None)):
+        await audited.execute(
+            "INSERT INTO workflow_step (workflow, step, name, state, runs_on, parents, handler, priority, lane, args, refs,"
+            " headers, delay_us, kept, job_id) VALUES ($1, $2, 's', $3, 'success', '{}', 'h', 3, 'default', '', '[]', '', 0,"
+            " false, $4)", of, number, became, job_id,
+        )  # fmt: skip
+    return of
+
+
+async def a_step_that_missed_the_end_of_its_job(audited: AuditedCluster) -> str:
+    return f"{await add_workflow(audited, 'RUNNING', 'STARTED', await audited.add_job('SUCCEEDED'))} 1"
+
+
+async def a_step_that_ended_in_another_way_than_its_job(audited: AuditedCluster) -> str:
+    return f"{await add_workflow(audited, 'RUNNING', 'FAILED', await audited.add_job('SUCCEEDED'))} 1"
+
+
+async def a_step_without_its_job(audited: AuditedCluster) -> str:
+    return f"{await add_workflow(audited, 'RUNNING', 'STARTED', fresh())} 1"
+
+
+async def a_step_that_was_never_started(audited: AuditedCluster) -> str:
+    return f"{await add_workflow(audited, 'RUNNING', 'PENDING', None)} 1"
+
+
+async def a_workflow_that_stands_still(audited: AuditedCluster) -> str:
+    return str(await add_workflow(audited, "RUNNING", "SKIPPED", None, "SKIPPED"))
+
+
+async def a_workflow_that_ended_before_its_steps(audited: AuditedCluster) -> str:
+    return str(await add_workflow(audited, "SUCCEEDED", "SKIPPED", None))
+
+
 CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I1", two_final_rows),
     ("I1", an_assignment_that_failed_and_succeeded),
@@ -333,6 +375,12 @@ CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I14", lost_out_of_completing),
     ("I14", lost_after_the_exit),
     ("I14", lost_by_its_owner_after_its_end),
+    ("I15", a_step_that_missed_the_end_of_its_job),
+    ("I15", a_step_that_ended_in_another_way_than_its_job),
+    ("I15", a_step_without_its_job),
+    ("I15", a_step_that_was_never_started),
+    ("I15", a_workflow_that_stands_still),
+    ("I15", a_workflow_that_ended_before_its_steps),
 ]
 ALSO: dict[Callable[[AuditedCluster], Awaitable[str]], set[str]] = {
     in_flight_nowhere: {"I8"},

@@ -11,7 +11,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import branch, chain, group, previous, result_of, step
 from jobmaster.handlers import call
-from jobmaster.model.errors import Conflict, NotFound, WaitTimeout
+from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
 from jobmaster.model.workflow import StepState, WorkflowState, WorkflowView
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
@@ -138,6 +138,26 @@ async def test_a_cancel_stops_what_runs_and_undoes_what_was_done(
         "charge": "SUCCEEDED", "wait_for": "CANCELLED", "pass_on": "CANCELLED", "undo charge": "SUCCEEDED",
     }  # fmt: skip
     assert words(path) == ["charge-lamp", "began", "refund-lamp-4"]
+
+
+async def test_a_submit_has_callbacks(deployment: Deployment, cluster: Cluster, path: str) -> None:
+    await deployment.start_agent(*HANDLERS)
+    receipt = await cluster.submit(
+        call(pass_on, path, 1),
+        on_success=call(pass_on, path, previous),
+        on_failure=call(pack, path, "a"),
+        priority="high",
+    )
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == 2
+    (found,) = await cluster.workflows.list()
+    view = await cluster.workflows.wait(found, timeout=PATIENCE_SECONDS)
+    assert states(view) == {"pass_on": "SUCCEEDED", "pass_on 2": "SUCCEEDED", "pack": "SKIPPED"}
+    assert view.steps[0].job == receipt.id
+    assert words(path) == ["value-1", "value-2"]
+    with pytest.raises(InputError, match="has no option 'idempotency_key'"):
+        await cluster.submit(call(pass_on, path, 1), on_success=call(pack, path, "a"), idempotency_key="x")
+    with pytest.raises(InputError, match="belong to a plain submit"):
+        cluster.statement(call(pass_on, path, 1), on_success=call(pack, path, "a"))
 
 
 async def test_a_start_that_is_sent_again_starts_nothing(deployment: Deployment, cluster: Cluster, path: str) -> None:
