@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
@@ -311,3 +312,20 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(
         gate.opened.set()
     await until(lambda: len(harness.master.finals) == 40)
     await harness.settled()
+
+
+async def test_the_end_of_a_step_makes_the_agent_look_for_the_next_one(harness: WorkerHarness) -> None:
+    """Without that the next step waits for a hint of the leader. A plain job causes no look."""
+    bucket = harness.bucket()
+    looks: list[bytes] = []
+    assert harness.bucket_worker.outcome_writer.on_continued == harness.bucket_worker.due_fetcher.kick
+    harness.bucket_worker.outcome_writer.on_continued = looks.append
+    for headers, expected in (
+        (b"", []),
+        (b'{"tags":["workflow"]}', []),
+        (b'{"workflow":["x",1]}', [bucket.fence.bucket_id]),
+    ):
+        harness.master.script["copy_final"].append(DOWN)
+        harness.submit(bucket, [msgspec.structs.replace(job(), headers=headers)])
+        await harness.settled()
+        assert looks == expected
