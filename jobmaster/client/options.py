@@ -132,18 +132,8 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
             a ``job_id`` whose time is too far from this machine's clock.
     """
     given: dict[str, Any] = dict(options)
-    unknown = given.keys() - SubmitOptions.__annotations__.keys()
-    if unknown:
-        raise InputError(
-            f"submit has no option {', '.join(sorted(map(repr, unknown)))}",
-            hint="arguments of the handler go into one mapping: submit(handler, {'path': 'a.png'}, priority='high')",
-        )
+    _check_names(given)
     get = given.get
-    if get("on_success") is not None or get("on_failure") is not None:
-        raise InputError(
-            "'on_success' and 'on_failure' belong to a plain submit of one job",
-            hint="submit it without a transaction, or start a workflow: cluster.workflows.start(...)",
-        )
     key = get("idempotency_key")
     due_us, expires_us = (
         due_time_us(get("at"), get("after"), now_us, limits),
@@ -189,6 +179,20 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         notify=_flag(get("notify"), "notify"),
         waits=headers.signal is not None and headers.received is None,
     )
+
+
+def _check_names(given: Mapping[str, object]) -> None:
+    unknown = given.keys() - SubmitOptions.__annotations__.keys()
+    if unknown:
+        raise InputError(
+            f"submit has no option {', '.join(sorted(map(repr, unknown)))}",
+            hint="arguments of the handler go into one mapping: submit(handler, {'path': 'a.png'}, priority='high')",
+        )
+    if given.get("on_success") is not None or given.get("on_failure") is not None:
+        raise InputError(
+            "'on_success' and 'on_failure' belong to a plain submit of one job",
+            hint="submit it without a transaction, or start a workflow: cluster.workflows.start(...)",
+        )
 
 
 def _check_wait(headers: Headers, durability: object) -> None:
