@@ -147,10 +147,6 @@ class MemoryAgent:
         settlement = TransactionSettlement(self, self, outcomes, clock, telemetry)
         source = CallerTransactions(given.connection, rows)
         transactional = TransactionalRunner(source, settlement, outcomes, ownership, clock, telemetry)
-        settlement = TransactionSettlement(self, self, outcomes, clock, _TELEMETRY)
-        transactional = TransactionalRunner(
-            _CallerTransactions(given.connection), settlement, outcomes, ownership, clock, _TELEMETRY
-        )
         agent = AgentSettings()
         threads = ThreadPool(agent.threads, clock.boottime)
         self._limits = LimitedStarts(clock.boottime)  # every start has its permits: one job runs at a time
