@@ -1,4 +1,4 @@
--- 0036 signal function: signals are sent in SQL, inside any transaction on the master's database.
+-- 0039 signal function: signals are sent in SQL, inside any transaction on the master's database.
 
 -- A signal to the jobs that wait for its key, in the caller's transaction; returns how many it has reached. Options: to ('all' or
 -- 'one'), keep_for (seconds or the text of an interval), signal_id. Runs with the rights of its maker, as submit does.
