@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from jobmaster.client.batches.batch import Batch
     from jobmaster.client.batches.batches import Batches
     from jobmaster.client.batches.options import BatchOptions
+    from jobmaster.client.breakers.breakers import Breakers
+    from jobmaster.client.breakers.sync import SyncBreakers
     from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.jobs.changes import ChangeOptions
@@ -56,9 +58,11 @@ if TYPE_CHECKING:
         call,
         current_job,
     )
+    from jobmaster.handlers.breaker import Breaker
     from jobmaster.handlers.received_signal import ReceivedSignal
     from jobmaster.handlers.schedules import ScheduleOptions
     from jobmaster.model.batch import BatchState, BatchView
+    from jobmaster.model.breaker import BreakerState, BreakerView
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -112,6 +116,10 @@ __all__ = [
     "BatchState",
     "BatchView",
     "Batches",
+    "Breaker",
+    "BreakerState",
+    "BreakerView",
+    "Breakers",
     "BucketsFull",
     "BulkFailed",
     "BulkOptions",
@@ -190,6 +198,7 @@ __all__ = [
     "StoreRefused",
     "SubmitAnswer",
     "SubmitOptions",
+    "SyncBreakers",
     "SyncCluster",
     "SyncLimits",
     "SyncLock",
@@ -301,6 +310,11 @@ _MODULE_OF = {
     "Schedules": "jobmaster.client.schedules.schedules",
     "SchemaMismatch": "jobmaster.model.errors",
     "SignalSent": "jobmaster.model.signal",
+    "Breaker": "jobmaster.handlers.breaker",
+    "Breakers": "jobmaster.client.breakers.breakers",
+    "SyncBreakers": "jobmaster.client.breakers.sync",
+    "BreakerState": "jobmaster.model.breaker",
+    "BreakerView": "jobmaster.model.breaker",
     "Signals": "jobmaster.client.signals.signals",
     "Snooze": "jobmaster.handlers",
     "Step": "jobmaster.client.workflows.definition",

@@ -222,6 +222,12 @@ METRICS: dict[str, Metric] = {
         None,
         STEP_SECONDS,
     ),
+    "breaker_changes": Metric(
+        "jobmaster_breaker_changes",
+        _C,
+        "Changes of circuit breakers that this process has made, by the new state.",
+        "state",
+    ),
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
     ),
@@ -349,6 +355,7 @@ class Telemetry:
         self.batches_fenced = 0
         self.transactions: Tally = Tally(int)
         self.fires: Tally = Tally(int)
+        self.breaker_changes: Tally = Tally(int)
         self.batches_ended: Tally = Tally(int)
         self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = 0

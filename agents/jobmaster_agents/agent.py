@@ -29,6 +29,7 @@ from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.schedules import declared_schedules
 from jobmaster.settings.submit_rules import submit_rules
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.breakers.reporter import BreakerReporter
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
 from jobmaster_agents.buckets.helper_buckets import HelperBuckets
@@ -41,6 +42,7 @@ from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.batch_watch import BatchWatch
+from jobmaster_agents.leader.breaker_trials import BreakerTrials
 from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
@@ -108,6 +110,7 @@ class AgentRuntime:
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None
+        self._leader_seen: bytes | None = None
         self.grace_seconds = settings.leases.grace_seconds
         """Longest time of a graceful exit; a reload may change it."""
         self.ownership = Ownership(config.agent_id)
@@ -193,6 +196,7 @@ class AgentRuntime:
             log,
         )
         self.pause_watch = PauseWatch(config.agent_id, master.pauses, self.bucket_worker, clock, log)
+        self.breaker_reporter = self._make_breaker_reporter()
         self.fallback = HelperBuckets(
             self.ownership,
             master.unserved,
@@ -243,11 +247,18 @@ class AgentRuntime:
         self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
         batch_watch = BatchWatch(master.batches, self.due_notifier.notify, clock, telemetry, log)
+        self.breaker_trials = BreakerTrials(master.breakers, self._leads, telemetry, log)
         self.leader = Leader(
             self.ownership,
             master.leadership,
             self.due_notifier,
-            [*maintenance.tasks(), *unserved.tasks(), *self.schedule_firing.tasks(), *batch_watch.tasks()],
+            [
+                *maintenance.tasks(),
+                *unserved.tasks(),
+                *self.schedule_firing.tasks(),
+                *batch_watch.tasks(),
+                *self.breaker_trials.tasks(),
+            ],
             settings.leases,
             clock,
             self.failure_detector.kick,
@@ -258,6 +269,30 @@ class AgentRuntime:
         )
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
         self.due_listener = DueListener(due_notices, self.due_notifier, self.leader.leads) if due_notices else None
+
+    def _leads(self) -> bool:
+        return self.leader.leads()
+
+    def _make_breaker_reporter(self) -> BreakerReporter | None:
+        """``None``: no handler has a breaker."""
+        worker = self.bucket_worker
+        if worker.breaker_results is None or self._agent.mode not in WORKING_MODES:
+            return None
+        by_handler = {
+            handler.name: handler.options.breaker.rule.name
+            for handler in self._handlers
+            if handler.options.breaker is not None
+        }
+        return BreakerReporter(
+            self._config.agent_id,
+            self._master.breakers,
+            worker.breaker_results,
+            worker.breaker_rules,
+            by_handler,
+            self._clock,
+            self.telemetry,
+            self._log,
+        )
 
     # ------------------------------------------------------------ start and end
 
@@ -282,12 +317,14 @@ class AgentRuntime:
                 self.ownership_check,
                 self.pause_watch,
             ]
+        if self.breaker_reporter is not None:
+            periodic_tasks.append(self.breaker_reporter)
         if self._schedules:
             periodic_tasks.append(self.schedule_publisher)
         if self.limit_publisher.limits:
             periodic_tasks.append(self.limit_publisher)
         if may_lead(self._agent.mode, self._agent.weight):
-            periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing]
+            periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing, self.breaker_trials]
             if self.due_listener is not None:
                 periodic_tasks.append(self.due_listener)
         return periodic_tasks
@@ -323,6 +360,8 @@ class AgentRuntime:
         self.heartbeat.registered(sent)
         await self.schedule_publisher.publish()
         await self.limit_publisher.publish()
+        if self.breaker_reporter is not None:
+            await self.breaker_reporter.declare()
 
     def use_lifespans(self, lifespans: OpenLifespans) -> None:
         """Handlers get the resources of these lifespans, which are open."""
@@ -423,6 +462,10 @@ class AgentRuntime:
         if renewal.pauses != self._pauses_seen:  # what was resumed is due again at once
             self._pauses_seen = renewal.pauses
             self.leader.maintenance.hurry(UNSERVED)
+            self.breaker_trials.changed()
+        if renewal.leader != self._leader_seen:
+            self._leader_seen = renewal.leader
+            self.breaker_trials.changed()
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)

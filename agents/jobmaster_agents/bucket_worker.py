@@ -21,6 +21,7 @@ from jobmaster.model.batch import RANGE_BYTES
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.breakers.results import BreakerResults, handlers_by_breaker, rules_of
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery
 from jobmaster_agents.call_retry import RepeatedLog, UntilAnswered
@@ -93,8 +94,9 @@ class BucketWorker:
         """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.job_table = JobTable()
-        self.pauses = Pauses()
         self._limits = LimitedStarts(clock.boottime)
+        self.breaker_rules = rules_of(handlers)
+        self.pauses = Pauses(handlers_by_breaker(handlers))
         self.memory_recovery = MemoryRecovery(master.outcomes, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
             master.outcomes,
@@ -121,9 +123,10 @@ class BucketWorker:
             self._limits,
             master.limits,
         )
+        self.breaker_results = BreakerResults(self.outcome_writer, self.pauses) if self.breaker_rules else None
         handler_log = HandlerLog(telemetry, log, clock.boottime)
         self.outcome_builder = OutcomeBuilder(
-            self.outcome_writer,
+            self.breaker_results or self.outcome_writer,
             settings.jobs,
             settings.limits,
             settings.thresholds.transient_threshold_seconds,
@@ -153,6 +156,8 @@ class BucketWorker:
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)
+        if self.breaker_results is not None:
+            settlement.on_success = self.breaker_results.succeeded
         transactional = TransactionalRunner(transactions, settlement, self.outcome_builder, ownership, clock, telemetry)
         threads = ThreadPool(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted

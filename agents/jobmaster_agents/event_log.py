@@ -82,6 +82,7 @@ class Event(StrEnum):
     SCHEDULE_UNREADABLE = "schedule_unreadable"
     SCHEDULE_RETIRED = "schedule_retired"
     SCHEDULE_NOT_PUT = "schedule_not_put"
+    BREAKER_CHANGED = "breaker_changed"
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"
     LEFTOVERS_FORGOTTEN = "leftovers_forgotten"

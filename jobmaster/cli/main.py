@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.bucket:bucket_group",
         "Show buckets and their contents; freeze them in an emergency.",
     ),
+    "breaker": ("jobmaster.cli.commands.breaker:breaker_group", "List circuit breakers; open and close one."),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (

@@ -13,6 +13,7 @@ from uuid import UUID
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.batches import Batches
 from jobmaster.client.batches.options import BatchOptions, check_batch_options
+from jobmaster.client.breakers.breakers import Breakers
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.handler_lookup import HandlerLookup
@@ -115,6 +116,8 @@ class Cluster:
         """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
+        self.breakers = Breakers(master.breakers, self._refuse_closed)
+        """Circuit breakers: ``await cluster.breakers.open("stripe")``; see ``Breakers``."""
         self.signals = Signals(master.signals, settings.limits, self._refuse_closed)
         """Signals: ``await cluster.signals.send("order:17", {"paid": True})``; see ``Signals``."""
         self.workflows = Workflows(self, master.workflows, self._submit_checks, self._clock, settings.limits.args_bytes)

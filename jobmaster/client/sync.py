@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
+from jobmaster.client.breakers.sync import SyncBreakers
 from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
@@ -162,6 +163,8 @@ class SyncCluster:
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self.outbox = SyncOutbox(self)
         """Messages to other systems, in the caller's transaction; see ``SyncOutbox``."""
+        self.breakers = SyncBreakers(self)
+        """Circuit breakers: ``cluster.breakers.open("stripe")``; see ``SyncBreakers``."""
         self.signals = SyncSignals(self)
         """Signals: ``cluster.signals.send("order:17", {"paid": True})``; see ``SyncSignals``."""
         self.workflows = SyncWorkflows(self)

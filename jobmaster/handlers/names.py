@@ -1,4 +1,4 @@
-"""Rules for the names of handlers, lanes and tags."""
+"""Rules for names of handlers, lanes, tags and resources."""
 
 from __future__ import annotations
 

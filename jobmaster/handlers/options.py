@@ -10,6 +10,7 @@ from typing import Literal, TypedDict, TypeVar
 
 import msgspec
 
+from jobmaster.handlers.breaker import Breaker, checked_breaker
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.handlers.limits import Limit, checked_limits
 from jobmaster.handlers.names import LANE, check_lane
@@ -87,6 +88,8 @@ class JobOptions(TypedDict, total=False):
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
+    breaker: Breaker | str
+    """Circuit breaker of a resource: while the resource fails, the jobs wait in the master and use up no attempt."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -115,6 +118,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     needs: tuple[str, ...] = ()
     unique: CheckedUnique | None = None
     limits: tuple[Limit, ...] = ()
+    breaker: Breaker | None = None
 
     @property
     def records_itself(self) -> bool:
@@ -167,9 +171,12 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             needs=_needs(options.get("needs")),
             unique=None if (unique := options.get("unique")) is None else checked_unique(unique),
             limits=checked_limits(options.get("limit")),
+            breaker=checked_breaker(options.get("breaker"), handler),
         )
         checked = _limited(_confirmable(checked, options, is_async), options)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
+    except ConfigError:
+        raise
     except (ValueError, TypeError, InputError) as error:
         raise ConfigError(f"handler {handler!r}: {error}") from None
 

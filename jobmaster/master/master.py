@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jobmaster.master.batches import Batches
+from jobmaster.master.breakers import Breakers
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.changes import Changes
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
@@ -71,6 +72,7 @@ class Master:
         self.limits = Limits(data, control)
         self.locks = Locks(control)
         self.signals = Signals(data, schema)
+        self.breakers = Breakers(control)
         self.workflows = Workflows(data)
         self.batches = Batches(data, control)
 

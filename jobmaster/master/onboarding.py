@@ -12,7 +12,7 @@ from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.master.driver.job_errors import ABANDONED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Onboarded, RowRef, Written
+from jobmaster.ports import ANY_JOB, FetchScope, Onboarded, RowRef, Written
 from jobmaster.rules.batching import BATCH_BYTES
 
 _LEAPS_MAX = 16
@@ -63,14 +63,17 @@ class Onboarding:
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
-        capabilities: Sequence[str] | None = None,
+        scope: FetchScope = ANY_JOB,
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
         many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
         began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
         wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
-        rows = await self._data.write("onboarding/onboard", *fence, *wanted, without_tags or None, capabilities)
+        only = (list(scope.trials), list(scope.trial_handlers)) if scope.trials else (None, None)
+        rows = await self._data.write(
+            "onboarding/onboard", *fence, *wanted, without_tags or None, scope.capabilities, *only
+        )
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows

@@ -57,6 +57,8 @@ def in_force_of(rows: Sequence[Any]) -> PausesInForce:
             since_us=row["at_us"],
             until_us=row["until_us"],
             left_seconds=row["left_seconds"],
+            handlers=tuple(row["handlers"] or ()),
+            trials=tuple(row["trials"] or ()),
         )
         for row in rows
         if row["kind"] is not None

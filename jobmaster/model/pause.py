@@ -22,6 +22,9 @@ class PauseKind(StrEnum):
     """Every job of one priority, by its name."""
     TAG = "tag"
     """The jobs that have one tag."""
+    BREAKER = "breaker"
+    """The jobs of the handlers of one circuit breaker, by the name of its resource. Not by an operator's pause: while the
+    breaker is open or half-open."""
     SCHEDULE = "schedule"
     """The fires of one schedule. Part of the schedule, and not of the pauses in force, which are about jobs."""
 
@@ -41,6 +44,10 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     """``None``: until it is resumed."""
     left_seconds: float | None = None
     """Time to the end when it was read; ``None`` without an end."""
+    handlers: tuple[str, ...] = ()
+    """Of a breaker: the handlers whose jobs it holds."""
+    trials: tuple[bytes, ...] = ()
+    """Of a half-open breaker: the jobs that may start all the same."""
 
     @property
     def subject(self) -> str:
@@ -61,6 +68,8 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
         """True when a job with these properties does not start."""
         if self.kind is PauseKind.TAG:
             return self.value in tags
+        if self.kind is PauseKind.BREAKER:
+            return handler in self.handlers
         return self.value == {PauseKind.HANDLER: handler, PauseKind.LANE: lane, PauseKind.PRIORITY: priority}[self.kind]
 
 

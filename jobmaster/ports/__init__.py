@@ -13,6 +13,13 @@ Ids are 16 bytes, times are microseconds since 1970 by the answering server's cl
 from __future__ import annotations
 
 from jobmaster.ports.batches import AgentBatches, Batches, CancelBatches, ClientBatches, LeaderBatches
+from jobmaster.ports.breakers import (
+    BreakerLook,
+    Breakers,
+    ClientBreakers,
+    LeaderBreakers,
+    ReportedBreakers,
+)
 from jobmaster.ports.client import (
     ChangeMaster,
     Changes,
@@ -83,11 +90,13 @@ from jobmaster.ports.master import (
     WriterOutcomes,
 )
 from jobmaster.ports.master_answers import (
+    ANY_JOB,
     EVERY_OWNER,
     CancelledRow,
     DueGroup,
     DueSchedule,
     EndedRow,
+    FetchScope,
     FiredLine,
     HelpRequest,
     JobsStep,
@@ -153,6 +162,7 @@ from jobmaster.ports.store_answers import (
 from jobmaster.ports.uniqueness import Uniqueness
 
 __all__ = [
+    "ANY_JOB",
     "EVERY_OWNER",
     "FIND_IDS_MAX",
     "AcknowledgerStore",
@@ -166,6 +176,8 @@ __all__ = [
     "AuditStore",
     "Batches",
     "BeatStore",
+    "BreakerLook",
+    "Breakers",
     "BucketQueries",
     "Buckets",
     "CancelBatches",
@@ -178,6 +190,7 @@ __all__ = [
     "Claimed",
     "ClaimerStore",
     "ClientBatches",
+    "ClientBreakers",
     "ClientLimits",
     "ClientMaster",
     "ClientSchedules",
@@ -196,6 +209,7 @@ __all__ = [
     "EvacuationRescue",
     "EvacuationStore",
     "FallbackUnserved",
+    "FetchScope",
     "FetcherOnboarding",
     "FindStore",
     "FinishedStore",
@@ -213,6 +227,7 @@ __all__ = [
     "KeptStore",
     "KnownBucketsStore",
     "LeaderBatches",
+    "LeaderBreakers",
     "LeaderTick",
     "LeaderUnserved",
     "Leadership",
@@ -265,6 +280,7 @@ __all__ = [
     "ReplayOutcomes",
     "ReplayStore",
     "ReplyStatus",
+    "ReportedBreakers",
     "ReportedProgress",
     "Requests",
     "Rescue",

@@ -16,6 +16,7 @@ from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.batches import ClientBatches
+from jobmaster.ports.breakers import ClientBreakers
 from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
@@ -266,6 +267,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def signals(self) -> ClientSignals: ...
+
+    @property
+    def breakers(self) -> ClientBreakers: ...
 
     @property
     def workflows(self) -> WorkflowsPort: ...

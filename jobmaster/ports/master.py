@@ -20,8 +20,10 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.model.pause import PausesInForce
 from jobmaster.ports.limits import LimitedStarts
 from jobmaster.ports.master_answers import (
+    ANY_JOB,
     CancelledRow,
     DueGroup,
+    FetchScope,
     HelpRequest,
     LeaderTick,
     Onboarded,
@@ -201,11 +203,11 @@ class FetcherOnboarding(Release, Protocol):
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
-        capabilities: Sequence[str] | None = None,
+        scope: FetchScope = ANY_JOB,
     ) -> Onboarded:
         """HELD rows due within the horizon -> ASSIGNED to a bucket, under its lock, SKIP LOCKED, oldest due first: at most
         ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any), none with one of
-        these tags, and none that requires more than these capabilities (``None``: whatever it requires)."""
+        these tags, and only what ``scope`` admits."""
         ...
 
 

@@ -349,6 +349,21 @@ class EndedRow(NamedTuple):
     error: ErrorInfo | None
 
 
+class FetchScope(NamedTuple):
+    """Which due jobs of an owner's handlers it may fetch."""
+
+    capabilities: Sequence[str] | None = None
+    """Jobs that require another capability stay; ``None``: none does."""
+    trials: Sequence[bytes] = ()
+    """Trials of half-open breakers."""
+    trial_handlers: Sequence[str] = ()
+    """Handlers of which only these trials are fetched."""
+
+
+ANY_JOB = FetchScope()
+"""Every job of the handlers."""
+
+
 class OwnerTraits(NamedTuple):
     """Properties of an owner of buckets that decide which jobs it gets."""
 

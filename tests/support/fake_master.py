@@ -9,7 +9,7 @@ from typing import Any
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
-from jobmaster.ports import CancelledRow, Onboarded, RowRef, Written
+from jobmaster.ports import ANY_JOB, CancelledRow, FetchScope, Onboarded, RowRef, Written
 from tests.support.master_parts import MasterParts
 from tests.support.scripted import Scripted
 
@@ -204,7 +204,7 @@ class FakeMaster(MasterParts, Scripted):
         limit: int,
         handlers: Sequence[str] | None = None,
         without_tags: Sequence[str] = (),
-        capabilities: Sequence[str] | None = None,
+        scope: FetchScope = ANY_JOB,
     ) -> Onboarded:
         def effect() -> Onboarded:
             if fence.bucket_id in self.others:

@@ -235,6 +235,8 @@ class Executor:
         pauses, entry = self._pauses, job.entry
         if entry.handler in pauses.handlers or pauses.cover_bucket(job.claimed_list.owned):
             return True
+        if entry.handler in pauses.barred and entry.id not in pauses.trials:
+            return True
         # Only a pause of a tag reads the headers.
         return bool(pauses.tags and entry.headers) and not pauses.tags.isdisjoint(
             self._outcome_builder.headers(job).tags

@@ -19,7 +19,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import FetcherOnboarding
+from jobmaster.ports import FetcherOnboarding, FetchScope
 from jobmaster.rules import capabilities
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.call_retry import Backoff
@@ -117,7 +117,7 @@ class DueFetcher:
         self._handlers = handlers
         """Those that are not paused."""
         self._paused_tags: Sequence[str] = ()
-        self._capabilities = sorted(capabilities.CAPABILITIES)
+        self._scope = FetchScope(sorted(capabilities.CAPABILITIES))
         self._progress = progress or Progress(clock.boottime)
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
@@ -152,7 +152,10 @@ class DueFetcher:
     def apply_pauses(self, pauses: Pauses) -> None:
         """Fetch jobs of handlers and with tags that are not paused; what was passed over before may be there now."""
         if self._served is not None:
-            self._handlers = [name for name in self._served if name not in pauses.handlers]
+            self._handlers = [
+                name for name in self._served if name not in pauses.handlers and name not in pauses.barred
+            ]
+        self._scope = self._scope._replace(trials=sorted(pauses.trials), trial_handlers=sorted(pauses.barred))
         self._paused_tags = sorted(pauses.tags)
         for bucket_id in self._due:
             self.kick(bucket_id)
@@ -323,7 +326,7 @@ class DueFetcher:
             self._turn(due),
             handlers,
             self._paused_tags,
-            self._capabilities,
+            self._scope,
         )
         self.behind += answer.behind
         if not answer.bucket_ok:

@@ -6,7 +6,7 @@ moment of the answer, so never less. While nothing is paused the hot path reads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jobmaster.model.job import Priority
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
@@ -17,13 +17,21 @@ NEVER_READ = -1
 
 
 class Pauses:
-    """What shall not start."""
+    """What shall not start.
 
-    def __init__(self) -> None:
+    Args:
+        by_breaker: handlers of this agent by their circuit breaker.
+    """
+
+    def __init__(self, by_breaker: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._by_breaker = by_breaker or {}
         self.version = NEVER_READ
         self.in_force = False
         """Something is paused, or a batch is cancelled."""
         self.handlers: frozenset[str] = frozenset()
+        self.barred: frozenset[str] = frozenset()
+        """Handlers whose breaker is open or half-open: only trials of them start."""
+        self.trials: frozenset[bytes] = frozenset()
         self.lanes: frozenset[str] = frozenset()
         self.priorities: frozenset[int] = frozenset()
         self.tags: frozenset[str] = frozenset()
@@ -72,7 +80,16 @@ class Pauses:
 
         self.handlers, self.lanes, self.tags = map(values, (PauseKind.HANDLER, PauseKind.LANE, PauseKind.TAG))
         self.priorities = frozenset(int(Priority.parse(label)) for label in values(PauseKind.PRIORITY))
+        breakers = [pause for pause, _ in self._read if pause.kind is PauseKind.BREAKER]
+        barred = [self._by_breaker.get(pause.value, frozenset()) for pause in breakers]
+        self.barred = frozenset().union(*barred) - self.handlers
+        mine = [pause.trials for pause in breakers if pause.value in self._by_breaker]
+        self.trials = frozenset().union(*mine)
         self.in_force = bool(self._read or self.cancelled_ranges)
+
+    def end_trial(self, job_id: bytes) -> None:
+        """The trial has ended here: a further run of the job is none."""
+        self.trials -= {job_id}
 
     def cover_bucket(self, owned: OwnedBucket) -> bool:
         """True when no job of the bucket starts."""

@@ -47,7 +47,7 @@ class End(click.ParamType[Any]):
             return end
 
 
-KIND = click.Choice([kind.value for kind in PauseKind])
+KIND = click.Choice([kind.value for kind in PauseKind if kind is not PauseKind.BREAKER])
 _CHANGE = (
     click.argument("kind", type=KIND),
     click.argument("value"),
@@ -191,6 +191,8 @@ def explained(found: Sequence[Pause]) -> str:
 
 def remedy(each: Pause) -> str:
     """The command that ends a pause."""
+    if each.kind is PauseKind.BREAKER:
+        return f"jobmaster breaker close {each.value}"
     return f"jobmaster resume {each.kind} {each.value}"
 
 

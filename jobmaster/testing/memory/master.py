@@ -9,6 +9,7 @@ import msgspec
 
 from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.breaker import BreakerState, BreakerView
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import Fence, Identity
@@ -42,6 +43,7 @@ class MemoryMaster:
         self._handlers = rows.handlers = handlers
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
+        self.breakers = MemoryBreakers(rows, handlers)
         self.workflows = MemoryWorkflows()
         self.uniqueness = MemoryUniqueness(rows)
 
@@ -290,3 +292,46 @@ class MemoryPauses:
     async def followers(self, version: int) -> list[PauseFollower]:
         """No agent runs."""
         return []
+
+
+class MemoryBreakers:
+    """``jobmaster.ports.ClientBreakers`` over handlers in memory. Jobs run whatever the state is."""
+
+    def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
+        self._rows = rows
+        self._handlers = handlers
+        self._set: dict[str, BreakerView] = {}
+
+    async def list(self, name: str | None = None) -> Sequence[BreakerView]:
+        """The breakers that handlers declare, by name."""
+        found: dict[str, BreakerView] = {}
+        for handler in self._handlers:
+            if (breaker := handler.options.breaker) is None or name not in (None, breaker.rule.name):
+                continue
+            before = found.get(breaker.rule.name)
+            handlers = (handler.name,) if before is None else (*before.handlers, handler.name)
+            view = BreakerView(
+                **breaker.rule._asdict(),
+                state=BreakerState.CLOSED,
+                handlers=handlers,
+                calls=0,
+                failed=0,
+                trials=0,
+                changed_us=0,
+            )
+            own = self._set.get(view.name, view)
+            found[view.name] = msgspec.structs.replace(own, handlers=tuple(sorted(handlers)))
+        return [found[each] for each in sorted(found)]
+
+    async def set_state(
+        self, name: str, state: BreakerState, open_seconds: float | None, actor: str, reason: str
+    ) -> int | None:
+        """Open or close a breaker."""
+        for view in await self.list(name):
+            now_us = self._rows.clock.wall_us()
+            until_us = None if open_seconds is None else now_us + int(open_seconds * 1e6)
+            self._set[name] = msgspec.structs.replace(
+                view, state=state, changed_us=now_us, until_us=until_us, actor=actor, reason=reason
+            )
+            return now_us
+        return None

@@ -25,6 +25,7 @@ _TABLES = (
     "store_loss", "idempotency", "unique_key", "put_off", "bucket_request", "pause",
     "named_lock", "once_action", "once_attempt", "schedule", "schedule_fire", "signal",
     "workflow",
+    "breaker", "breaker_handler", "breaker_result", "breaker_trial",
     "batch", "batch_range", "batch_tally", "batch_callback",
 )  # fmt: skip
 

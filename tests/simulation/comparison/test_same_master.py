@@ -24,7 +24,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
 from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
-from jobmaster.ports import CancelledRow, UnstorableEntry
+from jobmaster.ports import CancelledRow, FetchScope, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
 from tests.simulation.comparison.two_masters import TwoMasters
@@ -248,7 +248,9 @@ class Masters(TwoMasters):
         fence = self.fence(bucket, None, 0)
         for master in (self.real, self.simulated):
             master.onboarding._positions.clear()
-        self.both(lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], (), words))
+        self.both(
+            lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], (), FetchScope(words))
+        )
 
     # ------------------------------------------------------------ pauses
 

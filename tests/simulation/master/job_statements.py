@@ -258,7 +258,7 @@ class JobStatements(StatementsBase):
     def onboarding_onboard(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
         limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int, tags: Sequence[str] | None,
-        words: Sequence[str] | None,
+        words: Sequence[str] | None, trials: Sequence[bytes] | None, trial_handlers: Sequence[str] | None,
     ) -> list[Record]:  # fmt: skip
         names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
@@ -268,7 +268,8 @@ class JobStatements(StatementsBase):
             (row for row in self.tables.jobs.values()
              if row.state == "HELD" and row.lane == lane and row.priority == priority and not row.cancel_requested
              and row.due_us is not None and from_us <= row.due_us <= latest
-             and (handlers is None or row.handler in handlers)
+             and (handlers is None or row.handler in handlers
+                  or (row.id in (trials or ()) and row.handler in (trial_handlers or ())))
              and (tags is None or not has_tag(row.headers, tags))
              and (words is None or not lacking(row.headers, words))),
             key=lambda row: (row.due_us, row.id),

@@ -38,13 +38,13 @@ class PauseStatements(StatementsBase):
             Record(
                 version=version, kind=kind, value=value, until_us=row.until_us,
                 left_seconds=None if row.until_us is None else (row.until_us - now) / 1e6, actor=row.actor,
-                reason=row.reason, at_us=row.at_us,
+                reason=row.reason, at_us=row.at_us, handlers=None, trials=None, cancelled_ranges=[],
             )
             for (kind, value), row in sorted(self.tables.pauses.items())
             if not self._is_over(row)
         ]  # fmt: skip
-        names = ("kind", "value", "until_us", "left_seconds", "actor", "reason", "at_us")
-        return found or [Record(version=version, **dict.fromkeys(names))]
+        names = ("kind", "value", "until_us", "left_seconds", "actor", "reason", "at_us", "handlers", "trials")
+        return found or [Record(version=version, cancelled_ranges=[], **dict.fromkeys(names))]
 
     def pauses_obey(self, old: Snapshot, agent_id: bytes, version: int) -> list[Record]:
         row = self.tables.agents.get(agent_id)
@@ -71,3 +71,14 @@ class PauseStatements(StatementsBase):
 
     def _is_over(self, row: PauseRow) -> bool:
         return row.until_us is not None and row.until_us <= self.now_us()
+
+    # ------------------------------------------------------------ breakers: no handler of a history has one
+
+    def breakers_half_open(self, old: Snapshot) -> list[Record]:
+        return []
+
+    def breakers_choose_trials(self, old: Snapshot) -> list[Record]:
+        return []
+
+    def breakers_forget(self, old: Snapshot) -> list[Record]:
+        return [Record(forgotten=0)]

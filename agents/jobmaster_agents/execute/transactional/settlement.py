@@ -6,6 +6,7 @@ a job whose transaction was committed has succeeded, whatever happened after it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -63,6 +64,8 @@ class TransactionSettlement:
         self._outcome_builder = outcome_builder
         self._now = clock.boottime
         self._telemetry = telemetry
+        self.on_success: Callable[[ClaimedJob], None] = lambda job: None
+        """Called for each success that an attempt has recorded itself."""
 
     @property
     def until_answered(self) -> UntilAnswered:
@@ -78,6 +81,7 @@ class TransactionSettlement:
         now, outcome_builder = self._now(), self._outcome_builder
         if conclusion is Conclusion.COMMITTED:
             self._recorder.recorded(row)
+            self.on_success(job)
             if job.phase is not JobPhase.GONE:
                 self._recorder.settle_accepted([job])
         elif job.phase is JobPhase.GONE:

@@ -11,6 +11,8 @@
 -- in: $10 bigint payload bytes of all rows together; the oldest is taken whatever it carries
 -- in: $11 text[] tags that are paused, NULL = none: jobs with one of them stay
 -- in: $12 text[] capabilities the owner has, NULL = all: a job that requires another one stays
+-- in: $13 uuid[] trials of half-open breakers, NULL = none
+-- in: $14 text[] handlers the owner has that only start as trials
 -- out: bucket_ok boolean, found integer (due rows up to the limit, those included that carry too much), id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
@@ -29,7 +31,7 @@ WITH b AS MATERIALIZED (
       AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
       AND j.due_at >= from_us($8::bigint)
       AND NOT j.cancel_requested
-      AND ($9::text[] IS NULL OR j.handler = ANY ($9))
+      AND ($9::text[] IS NULL OR j.handler = ANY ($9) OR (j.id = ANY ($13::uuid[]) AND j.handler = ANY ($14::text[])))
       AND ($11::text[] IS NULL OR NOT has_tag(j.headers, $11))
       AND ($12::text[] IS NULL OR required_words(j.headers) <@ $12)
       AND EXISTS (SELECT FROM b)

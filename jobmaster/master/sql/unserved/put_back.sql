@@ -24,6 +24,9 @@ WITH RECURSIVE kinds AS (
     ) AND NOT EXISTS (
         SELECT FROM pause p
         WHERE (p.kind, p.value) IN (('handler', k.handler), ('tag', k.tag)) AND (p.until IS NULL OR p.until > clock_timestamp())
+    ) AND NOT EXISTS (
+        SELECT FROM breaker_handler h JOIN breaker o ON o.name = h.breaker
+        WHERE h.handler = k.handler AND o.state = 'OPEN' AND (o.until IS NULL OR o.until > clock_timestamp())
     )
 ), lines AS MATERIALIZED (
     SELECT p.job_id, p.due_at, p.until

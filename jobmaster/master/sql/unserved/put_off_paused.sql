@@ -1,4 +1,4 @@
--- put_off_paused: overdue jobs of paused handlers, and jobs with paused tags, are due again later
+-- put_off_paused: overdue jobs of paused handlers, of handlers with an open breaker, and jobs with paused tags, are due again later
 -- in: $1 double precision seconds by which a job is overdue
 -- in: $2 double precision seconds until it is looked at again; at the end of the pause if that is sooner
 -- in: $3 integer limit
@@ -11,9 +11,15 @@
 -- index: job_due, one probe for each group and its oldest rows, only while a handler or a tag is paused; job_pkey; put_off_pkey.
 --        The tags of the 20 * $3 oldest jobs that have any are read in each group, and no more: reading them is slow
 WITH RECURSIVE paused AS MATERIALIZED (
-    SELECT kind, value, least(until, statement_timestamp() + make_interval(secs => $2::double precision)) AS away
-    FROM pause
-    WHERE kind IN ('handler', 'tag') AND (until IS NULL OR until > statement_timestamp())
+    SELECT kind, value, least(min(until), statement_timestamp() + make_interval(secs => $2::double precision)) AS away
+    FROM (
+        SELECT kind, value, until FROM pause
+        WHERE kind IN ('handler', 'tag') AND (until IS NULL OR until > statement_timestamp())
+        UNION ALL
+        SELECT 'handler', h.handler, b.until FROM breaker b JOIN breaker_handler h ON h.breaker = b.name
+        WHERE b.state = 'OPEN' AND (b.until IS NULL OR b.until > statement_timestamp())
+    ) AS both_kinds
+    GROUP BY kind, value
 ), lists AS MATERIALIZED (
     SELECT coalesce(array_agg(value) FILTER (WHERE kind = 'handler'), '{}') AS handlers,
            array_agg(value) FILTER (WHERE kind = 'tag') AS tags

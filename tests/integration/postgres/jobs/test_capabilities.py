@@ -10,6 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import Headers, NewJob
+from jobmaster.ports import FetchScope
 from jobmaster.rules.capabilities import required_words
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture
 
@@ -37,7 +38,7 @@ async def test_onboarding_leaves_jobs_that_require_more_than_the_owner_has(db: M
 
     async def fetched(*words: str) -> set[bytes]:
         fence = await db.bucket()
-        answer = await db.master.onboarding.onboard(fence, LANE, PRIORITY, 0.0, 10, None, (), words)
+        answer = await db.master.onboarding.onboard(fence, LANE, PRIORITY, 0.0, 10, None, (), FetchScope(words))
         return {entry.id for entry in answer.entries}
 
     assert await fetched() == {plain.id}

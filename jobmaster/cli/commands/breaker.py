@@ -1,0 +1,132 @@
+"""``jobmaster breaker``: circuit breakers of resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.operator_log import operator_name
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
+from jobmaster.model.breaker import BreakerView
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.settings.model import ClusterSettings
+
+COLUMNS = (
+    Column("NAME", "name"),
+    Column("STATE", "state"),
+    Column("SINCE (UTC)", "changed_at"),
+    Column("UNTIL (UTC)", "until_at"),
+    Column("CALLS", "calls", right=True),
+    Column("FAILED", "failed", right=True),
+    Column("TRIALS", "trials", right=True),
+    Column("REASON", "reason", whole=True),
+)
+
+
+@click.group("breaker")
+def breaker_group() -> None:
+    """List circuit breakers; open and close one."""
+
+
+@breaker_group.command("list")
+@pass_invocation
+def list_(invocation: Invocation) -> None:
+    """List the circuit breakers that handlers of agents have declared.
+
+    CALLS and FAILED: runs within the window. TRIALS: jobs that try the resource while the breaker is half-open.
+
+    \b
+    Example:
+      jobmaster breaker list -o json
+    """
+    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.list()))
+    emit_rows(
+        [_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="no handler has declared a breaker"
+    )
+
+
+@breaker_group.command("show")
+@click.argument("resource")
+@pass_invocation
+def show(invocation: Invocation, resource: str) -> None:
+    """Show a circuit breaker: state, rule, handlers, and the runs of its window.
+
+    \b
+    Example:
+      jobmaster breaker show stripe
+    """
+    view = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.get(resource)))
+    emit_record(_record(view), as_json=invocation.json)
+
+
+@breaker_group.command("open")
+@click.argument("resource")
+@click.option("--for", "seconds", type=float, metavar="SECONDS", help="Become half-open then (default: stay open).")
+@click.option("--reason", default="", help="For lists and the operator's log.")
+@pass_invocation
+def open_(invocation: Invocation, resource: str, seconds: float | None, reason: str) -> None:
+    """Open a circuit breaker: the jobs of its handlers wait in the master.
+
+    \b
+    Example:
+      jobmaster breaker open stripe --reason "maintenance until 14:00"
+    """
+    actor = operator_name()
+    view = run_async(
+        _with_cluster(
+            invocation.settings,
+            lambda cluster: cluster.breakers.open(resource, open_for=seconds, reason=reason, actor=actor),
+        )
+    )
+    emit_record(_record(view), as_json=invocation.json)
+
+
+@breaker_group.command("close")
+@click.argument("resource")
+@click.option("--reason", default="", help="For lists and the operator's log.")
+@pass_invocation
+def close(invocation: Invocation, resource: str, reason: str) -> None:
+    """Close a circuit breaker: the jobs of its handlers start again.
+
+    \b
+    Example:
+      jobmaster breaker close stripe
+    """
+    actor = operator_name()
+    view = run_async(
+        _with_cluster(invocation.settings, lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
+    )
+    emit_record(_record(view), as_json=invocation.json)
+
+
+def _record(view: BreakerView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "state": view.state.value,
+        "changed_at": iso(view.changed_us),
+        "until_at": iso(view.until_us),
+        "calls": view.calls,
+        "failed": view.failed,
+        "trials": view.trials,
+        "actor": view.actor,
+        "reason": view.reason,
+        "handlers": list(view.handlers),
+        "failures": view.failures,
+        "window": view.window_seconds,
+        "min_calls": view.min_calls,
+        "open_for": view.open_seconds,
+        "half_open": view.half_open,
+    }
+
+
+async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        return await work(cluster)

@@ -1,0 +1,1 @@
+"""What the page about circuit breakers takes for granted: nothing."""
