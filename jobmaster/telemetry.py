@@ -358,8 +358,7 @@ class Telemetry:
         self.breaker_changes: Tally = Tally(int)
         self.batches_ended: Tally = Tally(int)
         self.fire_late_seconds = Histogram(STEP_SECONDS)
-        self.jobs_running = 0
-        self.threads_stuck = self.handlers_stuck = 0
+        self.jobs_running = self.threads_stuck = self.handlers_stuck = 0
         self.progress_dropped = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
         self.job_wait_seconds = Histogram(JOB_SECONDS)
