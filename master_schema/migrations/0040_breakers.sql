@@ -1,4 +1,4 @@
--- 0039 breakers: circuit breakers of resources, shared by the cluster.
+-- 0040 breakers: circuit breakers of resources, shared by the cluster.
 
 -- One line for each resource that a handler names. OPEN and HALF_OPEN hold the jobs of its handlers as a pause does, and each
 -- change of what agents have to obey increases the version of the pauses.
