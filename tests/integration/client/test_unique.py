@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from jobmaster import (
@@ -19,6 +20,7 @@ from jobmaster import (
     SubmitAnswer,
     Unavailable,
     Unique,
+    signal,
 )
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
@@ -342,3 +344,33 @@ async def test_a_bulk_follows_the_handler_and_stops_at_a_rejected_job(
 async def test_one_key_for_a_whole_bulk_is_refused(client: ClientFixture) -> None:
     with pytest.raises(InputError, match="one key for every job"):
         await client.cluster.submit_many([{"path": "a"}], handler=resize, unique=Unique(key="k"))
+
+
+# ---------------------------------------------------------------- what has no unique key
+
+
+async def test_a_job_that_waits_for_a_signal_has_no_unique_key(client: ClientFixture) -> None:
+    with pytest.raises(InputError, match="would wait for a signal and hold a unique key"):
+        await client.cluster.submit(resize, ARGS, unique=Unique(key="k"), wait_for=signal("s"))
+    assert await client.rows() == {}
+
+
+async def test_a_job_of_a_batch_has_no_unique_key(client: ClientFixture) -> None:
+    async with client.cluster.batch("b") as batch:
+        with pytest.raises(InputError, match="belongs to a batch"):
+            await batch.submit(resize, ARGS, unique=Unique(key="k"))
+        with pytest.raises((InputError, BulkFailed), match="belongs to a batch"):
+            await batch.submit_many([ARGS], handler=resize, unique=Unique(args=["path"]))
+    assert await client.rows() == {}
+
+
+async def test_the_sql_function_has_no_unique_keys(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    with pytest.raises(InputError, match="by the SQL function has no unique key"):
+        client.cluster.statement(resize, ARGS, unique=Unique(key="k"))
+    cluster = await open_cluster(handlers=declared)
+    with pytest.raises(InputError, match="by the SQL function has no unique key"):
+        cluster.statement(unique_resize, ARGS)
+    async with await psycopg.AsyncConnection.connect(client.dsn) as connection:
+        with pytest.raises(InputError, match="by the SQL function has no unique key"):
+            await cluster.submit(unique_resize, ARGS, connection=connection)
+    assert await client.rows() == {}
