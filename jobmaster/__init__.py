@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobmaster.client.locks.sync_lock import SyncLock
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
+    from jobmaster.client.schedules.new_schedule import NewSchedule
     from jobmaster.client.schedules.schedules import Schedules
     from jobmaster.client.schedules.sync import SyncSchedules
     from jobmaster.client.signals.signals import Signals
@@ -165,6 +166,7 @@ __all__ = [
     "LockLost",
     "LockView",
     "Misfire",
+    "NewSchedule",
     "NotFound",
     "NotUnique",
     "OnFull",
@@ -286,6 +288,7 @@ _MODULE_OF = {
     "LockLost": "jobmaster.model.errors",
     "LockView": "jobmaster.model.lock",
     "Misfire": "jobmaster.model.schedule",
+    "NewSchedule": "jobmaster.client.schedules.new_schedule",
     "NotFound": "jobmaster.model.errors",
     "NotUnique": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.schedules.new_schedule import NewSchedule
 from jobmaster.client.submitter import SubmitChecks
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
@@ -19,7 +20,7 @@ from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import Durability
 from jobmaster.model.job_view import moment
-from jobmaster.model.schedule import FireOutcome, ScheduleRow, ScheduleSource
+from jobmaster.model.schedule import FireOutcome, Schedule, ScheduleRow, ScheduleSource
 from jobmaster.model.schedule_view import FireView, ScheduleView, fire_view, view_of
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import ScheduleMaster
@@ -89,6 +90,49 @@ class Schedules:
             Conflict: agents declare a schedule of this name.
             OutcomeUnknown: call it again.
         """
+        new = NewSchedule(name, when, handler, args, **options)
+        definition = await self._definition(new, await self._master.queries.now_us())
+        if await self._master.schedules.put([definition], next_fire_us):
+            raise _declared([name])
+        return await self.get(name)
+
+    async def put_many(self, schedules: Iterable[NewSchedule], /) -> builtins.list[ScheduleView]:
+        """Store many schedules, each as by ``put``, in one statement for a thousand of them.
+
+        All are checked before the first is stored. Where one name is taken by an agent while the call runs, the others are
+        stored.
+
+        Returns: the stored schedules, in the order in which they were given.
+
+        Raises:
+            InputError: one of them could never work, or two have one name; nothing was stored.
+            Conflict: agents declare schedules of these names; nothing was stored.
+            OutcomeUnknown: call it again.
+        """
+        given, now_us = [*schedules], await self._master.queries.now_us()
+        definitions: dict[str, Schedule] = {}
+        for new in given:
+            if not isinstance(new, NewSchedule):
+                raise InputError(
+                    f"{new!r} is no NewSchedule", hint='NewSchedule("nightly", "0 3 * * *", "reports.build")'
+                )
+            definition = await self._definition(new, now_us)
+            if definition.name in definitions:
+                raise InputError(f"two of the schedules are called {new.name!r}", hint="a name stands for one schedule")
+            definitions[definition.name] = definition
+        there = await self._named(definitions)
+        if taken := [
+            name for name, row in there.items() if row.source is not ScheduleSource.API and row.retired_us is None
+        ]:
+            raise _declared(taken)
+        if taken := await self._master.schedules.put([*definitions.values()], next_fire_us):
+            raise _declared(taken)
+        stored = await self._named(definitions)
+        return [view_of(stored[name], _coming_us(stored[name])) for name in definitions if name in stored]
+
+    async def _definition(self, new: NewSchedule, now_us: int) -> Schedule:
+        """What is stored; ``InputError`` names the schedule."""
+        name, handler, args = new.name, new.handler, new.args
         if isinstance(handler, Call):
             handler, args = parts(handler, args)
         try:
@@ -96,21 +140,24 @@ class Schedules:
             data = self._checks.encode(resolved, args)
             if resolved.handler is None:
                 await self._lookup.check(resolved, data, allow_unregistered=False)
-            declared = declare_encoded(name, when, resolved.name, data, options)._replace(
+            declared = declare_encoded(name, new.when, resolved.name, data, new.options)._replace(
                 handler_lane=resolved.lane, handler_priority=resolved.priority, source=ScheduleSource.API
             )
             definition = declared.resolve(schedule_defaults(self._settings))
             await self._cluster._router().check_served(definition.lane)
-            if next_fire_us(definition, await self._master.queries.now_us()) is None:
+            if next_fire_us(definition, now_us) is None:
                 raise InputError(f"{definition.expression!r} never fires from now on", hint="give a later 'end'")
         except InputError as error:
             raise type(error)(f"schedule {name!r}: {error.message}", hint=error.hint) from None
-        if await self._master.schedules.put([definition], next_fire_us):
-            raise Conflict(
-                f"schedule {name!r} is declared by agents, in their code or configuration",
-                hint="change it there, or give this one another name",
-            )
-        return await self.get(name)
+        return definition
+
+    async def _named(self, names: Iterable[str]) -> dict[str, ScheduleRow]:
+        """The rows of these names, retired ones included."""
+        wanted, found = sorted(names), dict[str, ScheduleRow]()
+        for at in range(0, len(wanted), PAGE):
+            page = await self._master.schedules.list(wanted[at : at + PAGE], retired=True, limit=PAGE)
+            found |= {row.schedule.name: row for row in page}
+        return found
 
     async def get(self, name: str) -> ScheduleView:
         """One schedule, a retired one included; ``NotFound`` when there is none of this name."""
@@ -268,6 +315,16 @@ class Schedules:
             found += page
             if len(page) < PAGE:
                 return found
+
+
+def _declared(names: Sequence[str]) -> Conflict:
+    listed = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    what = f"schedule {listed} is" if len(names) == 1 else f"the schedules {listed} are"
+    one = "it" if len(names) == 1 else "them"
+    return Conflict(
+        f"{what} declared by agents, in their code or configuration",
+        hint=f"change {one} there, or choose another name",
+    )
 
 
 def _coming_us(row: ScheduleRow) -> int | None:

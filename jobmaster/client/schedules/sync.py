@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
+from jobmaster.client.schedules.new_schedule import NewSchedule
 from jobmaster.client.schedules.schedules import ACTOR
 from jobmaster.handlers import Call
 from jobmaster.handlers.schedules import ScheduleOptions, When
@@ -33,6 +34,11 @@ class SyncSchedules:
     ) -> ScheduleView:
         """See ``Schedules.put``."""
         return self._cluster._call(lambda cluster: cluster.schedules.put(name, when, handler, args, **options))
+
+    def put_many(self, schedules: Iterable[NewSchedule], /) -> builtins.list[ScheduleView]:
+        """See ``Schedules.put_many``."""
+        given = [*schedules]
+        return self._cluster._call(lambda cluster: cluster.schedules.put_many(given))
 
     def get(self, name: str) -> ScheduleView:
         """See ``Schedules.get``."""

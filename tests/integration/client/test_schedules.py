@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jobmaster import NewSchedule
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
 from jobmaster.master.reports import Reader
@@ -71,6 +72,50 @@ async def test_nothing_is_stored_when_a_definition_is_refused(client: ClientFixt
     with pytest.raises(InputError, match="the name of a schedule is empty"):
         await schedules.put("", "5m", "images.resize", ARGS)
     assert await schedules.list(retired=True) == []
+
+
+async def test_many_schedules_are_put_by_a_few_statements(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    for runner in {id(each): each for each in vars(client.cluster.master.schedules).values()}.values():
+        for name in ("read", "write", "in_transaction"):
+            method = getattr(runner, name)
+
+            async def counted(statement: str, *args: Any, method: Any = method, **words: Any) -> Any:
+                calls.append(statement)
+                return await method(statement, *args, **words)
+
+            monkeypatch.setattr(runner, name, counted)
+    schedules = client.cluster.schedules
+    new = [NewSchedule(f"customer.{number}", "5m", "images.resize", ARGS, tags=["bulk"]) for number in range(2500)]
+    stored = await schedules.put_many(new)
+    assert [each.name for each in stored] == [each.name for each in new]
+    assert {(each.expression, each.handler, each.source) for each in stored} == {("300s", "images.resize", "api")}
+    assert len(calls) <= 12, calls
+    monkeypatch.undo()
+    assert len(await schedules.list(tag="bulk")) == 2500
+    (changed,) = await schedules.put_many([NewSchedule("customer.7", "6m", "images.resize", ARGS)])
+    assert changed.expression == "360s"
+    assert await schedules.put_many([]) == []
+
+
+async def test_of_many_schedules_none_is_stored_when_one_is_refused(client: ClientFixture) -> None:
+    schedules = client.cluster.schedules
+    good = NewSchedule("good", "5m", "images.resize", ARGS)
+    for bad, message in (
+        (NewSchedule("bad", "0 0 30 2 *", "images.resize", ARGS), "schedule 'bad': "),
+        (NewSchedule("bad", "5m", "images.resize", {"pth": 1}), r"schedule 'bad': .*argument"),
+        (NewSchedule("good", "6m", "images.resize", ARGS), "two of the schedules are called 'good'"),
+        ("bad", "'bad' is no NewSchedule"),
+    ):
+        with pytest.raises(InputError, match=message):
+            await schedules.put_many([good, bad])  # type: ignore[list-item]
+    declared = Schedule(name="nightly", handler="images.resize", expression="300s", args=b'{"path":"a.png"}')
+    await client.master.schedules.publish(client.agent.id, ScheduleSource.CODE, [declared], next_fire_us)
+    with pytest.raises(Conflict, match="schedule 'nightly' is declared by agents"):
+        await schedules.put_many([good, NewSchedule("nightly", "6m", "images.resize", ARGS)])
+    assert [one.name for one in await schedules.list()] == ["nightly"]
 
 
 async def test_a_schedule_that_agents_declare_is_not_replaced(client: ClientFixture) -> None:

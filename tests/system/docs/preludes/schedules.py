@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from jobmaster import Cluster, Handlers, call
+from jobmaster import Cluster, Handlers, NewSchedule, call
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing import Jobs
 
 handlers = Handlers()
 
-__all__ = ["ZoneInfo", "call", "datetime", "timedelta"]
+__all__ = ["NewSchedule", "ZoneInfo", "call", "datetime", "timedelta"]
 
 
 @handlers.job(name="reports.refresh")
