@@ -25,6 +25,9 @@ METADATA_CHARS_MAX = 4096
 MEANINGLESS = ("durability", "on_full", "allow_volatile")
 """Options that mean nothing inside the caller's transaction: the job is as safe as its commit."""
 
+SPAN_SECONDS_MAX = 1e12
+"""Longest ``after`` and ``expires``, as of the SQL function ``submit``: 31,700 years."""
+
 
 class FreshId(bytes):
     """A ``job_id`` that was made for this one submit and was sent nowhere before it: no job is searched for under it."""
@@ -335,9 +338,16 @@ def moment_us(value: object, what: str, error: type[InputError] = InvalidDueTime
 
 def _span_us(value: object, what: str) -> int:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not -math.inf < seconds < math.inf:
         raise InvalidDueTime(f"{what!r} must be finite seconds or a timedelta, not {value!r}")
+    if abs(seconds) > SPAN_SECONDS_MAX:
+        raise InvalidDueTime(f"{what!r} must be at most {SPAN_SECONDS_MAX:.0e} seconds, not {_short(value)}")
     return int(seconds * 1_000_000)
+
+
+def _short(value: object) -> str:
+    """For an error: an integer may have more digits than Python writes."""
+    return "a larger number" if isinstance(value, int) else repr(value)
 
 
 def _positive(value: object, what: str) -> float | None:

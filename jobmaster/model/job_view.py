@@ -20,8 +20,12 @@ _HEADERS = msgspec.json.Decoder(Headers)
 
 
 def moment(us: int | None) -> datetime | None:
-    """The time (aware, UTC) of microseconds since 1970; ``None`` for ``None`` and for 0."""
-    return EPOCH + timedelta(microseconds=us) if us else None
+    """The time (aware, UTC) of microseconds since 1970; ``None`` for ``None`` and for 0. A time outside the years 1 to 9999,
+    as another program may have stored it, is the last or the first that a datetime can have."""
+    try:
+        return EPOCH + timedelta(microseconds=us) if us else None
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if us is not None and us > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 VIEW_RESPONSE = {

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobmaster.client.options import SubmitOptions, check_submit_options
 from jobmaster.clock import new_id
@@ -14,6 +16,7 @@ from jobmaster.codec import decode_headers
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import Durability, Headers, OnFull, Priority
+from jobmaster.model.job_view import moment
 from jobmaster.settings.model import Limits
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -102,7 +105,7 @@ def test_due_times(options: dict[str, Any], due_us: int) -> None:
         ({"at": NOW + timedelta(days=3661)}, "3661 days ahead, the limit is 3660"),
         ({"at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-14)))}, "days ahead"),
         ({"after": 3661 * 86400}, "days ahead"),
-        ({"after": 1e300}, "days ahead"),
+        ({"after": 1e300}, r"at most 1e\+12 seconds"),
         ({"after": math.nan}, "finite"),
         ({"after": math.inf}, "finite"),
         ({"after": "5m"}, "finite seconds"),
@@ -174,3 +177,20 @@ def test_an_id_of_another_time_is_clock_skew() -> None:
     for off_seconds in (-3601, 3601):
         with pytest.raises(ClockSkew, match="3601 s off"):
             check_submit_options({"job_id": job_id}, Limits(), created_us + off_seconds * 1_000_000)
+
+
+@given(st.one_of(st.integers(), st.floats(), st.timedeltas(), st.integers(-(10**400), 10**400)))
+def test_a_span_of_any_size_is_stored_and_read_back_or_refused(span: object) -> None:
+    for name in ("expires", "after"):
+        try:
+            found = terms(**{name: span})
+        except InputError:
+            continue
+        expires_us = decode_headers(found.headers).expires_us if found.headers else None
+        assert expires_us is None or expires_us > NOW_US
+        assert expires_us is None or moment(expires_us) is not None
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_time_that_may_be_stored_can_be_shown(us: int) -> None:
+    assert (moment(us) is None) == (us == 0)
