@@ -175,6 +175,8 @@ class BulkSubmit:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
         if "wait_for" in options:
             raise InputError("wait_for belongs to one job", hint="use submit for each job that waits for a signal")
+        if self._checked.is_ordered:
+            raise InputError("ordering_key belongs to one job", hint="use submit for each job of an ordering key")
         if self._checked.unique is not None and self._checked.unique.key is not None:
             raise InputError(
                 "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"

@@ -91,6 +91,10 @@ class SubmitOptions(BulkOptions, total=False):
     wait_for: WaitFor | None
     """``signal("order:17", timeout=3600)``: the job waits for this signal before its first run, as a committed row (level
     ``master``), and is not due before ``at`` or ``after``. The handler finds the signal in ``ctx.signal``."""
+    ordering_key: str
+    """Jobs of one key run one at a time, in the order of their submits, across handlers, buckets and agents: each starts when
+    every earlier one has ended. The job is a committed row (level ``master``). At most 200 characters, no quote and no
+    backslash."""
     job_id: bytes | str | UUID
     """A UUIDv7 made now by the caller, to be able to send the same job again."""
     connection: Any
@@ -125,6 +129,8 @@ class CheckedOptions(NamedTuple):
     notify: bool | None
     waits: bool
     """The job waits for a signal."""
+    is_ordered: bool
+    """It has an ordering key."""
 
 
 def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> CheckedOptions:
@@ -160,6 +166,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
         signal=wait_header(wait_for := get("wait_for")),
         received=None if wait_for is None else wait_for.received,
+        ordering_key=_ordering_key(get("ordering_key"), get("durability")),
         batch=type(get("job_id")) is BatchJobId,
     )
     _check_limits(headers)
@@ -181,6 +188,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         connection=get("connection"),
         notify=_flag(get("notify"), "notify"),
         waits=headers.signal is not None and headers.received is None,
+        is_ordered=headers.ordering_key is not None,
     )
 
 
@@ -204,6 +212,20 @@ def _check_wait(headers: Headers, durability: object) -> None:
             f"'durability' is {durability!r}, and a job that waits for a signal waits in the master",
             hint="leave it out: the level is 'master' then",
         )
+
+
+def _ordering_key(value: object, durability: object) -> str | None:
+    if value is None:
+        return None
+    key = check_name(value, "ordering_key", KEY_CHARS_MAX)
+    if '"' in key or "\\" in key:
+        raise InputError("ordering_key has a quote or a backslash", hint="leave them out")
+    if durability not in (None, Durability.MASTER):
+        raise InputError(
+            f"'durability' is {durability!r}, and a job with an ordering key needs a row in the master",
+            hint="leave it out: the level is 'master' then",
+        )
+    return key
 
 
 def _encoded(headers: Headers, limits: Limits) -> bytes:
@@ -374,6 +396,10 @@ def _check_limits(headers: Headers) -> None:
     if complete and headers.at_most_once:
         raise InputError(
             "'complete_time' gives a job that runs to another agent, and a job delivered at most once has one start"
+        )
+    if complete and headers.ordering_key is not None:
+        raise InputError(
+            "'complete_time' starts a job beside its slow run, and an 'ordering_key' allows one run at a time"
         )
     if complete and timeout is not None and complete >= timeout:
         raise InputError(

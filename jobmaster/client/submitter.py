@@ -268,7 +268,9 @@ class Submitter(SubmitChecks):
         rule = self._unique_rule(resolved, checked, job, again=type(args) is StoredArguments)
         request = SubmitRequest(
             job=job if rule is None else job._replace(headers=headers_with_key(job.headers, rule)),
-            durability=Durability.MASTER if checked.waits else checked.durability or self._durability,
+            durability=Durability.MASTER
+            if checked.waits or checked.is_ordered
+            else checked.durability or self._durability,
             on_full=checked.on_full or self._on_full,
             allow_volatile=checked.allow_volatile,
             key=checked.key,

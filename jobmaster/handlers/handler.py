@@ -40,6 +40,7 @@ class Handler:
         "_model_result",
         "_once",
         "_optional",
+        "_ordered",
         "_signature",
         "_typed_result",
         "around",
@@ -130,9 +131,18 @@ class Handler:
         self.needs_context = self.is_surrounded or self.wants_context
         """It is run with a ``JobContext``."""
         self._once: Handler | None = None
+        self._ordered: Handler | None = None
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"
+
+    def ordered(self) -> Handler:
+        """This handler for a job that was submitted with an ordering key."""
+        if self._ordered is None:
+            self._ordered = Handler(
+                self.name, self.function, self.options.ordered(), self._signature, self.lifespan, self.around
+            )
+        return self._ordered
 
     def once(self) -> Handler:
         """This handler for a job that was submitted with ``delivery="at_most_once"``."""

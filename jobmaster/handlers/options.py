@@ -119,11 +119,17 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     unique: CheckedUnique | None = None
     limits: tuple[Limit, ...] = ()
     breaker: Breaker | None = None
+    is_ordered: bool = False
+    """Of a job with an ordering key: the master admits its start."""
 
     @property
     def records_itself(self) -> bool:
         """Its success is recorded by the attempt itself, not by the agent's batches."""
         return self.transactional or self.confirm is Confirm.EXPLICIT
+
+    def ordered(self) -> HandlerOptions:
+        """The same, of a job with an ordering key."""
+        return msgspec.structs.replace(self, is_ordered=True, start=StartRule.FENCED, complete_seconds=None)
 
     def once(self) -> HandlerOptions:
         """The same, of a job that is to be started at most once. It has no ``complete_time``: no other run may begin."""

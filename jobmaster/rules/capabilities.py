@@ -23,11 +23,14 @@ class Capability(StrEnum):
     """A run that takes longer is given to another agent."""
     SIGNALS = "signals"
     """The job has waited for a signal, and its handler reads what was sent."""
+    ORDERING = "ordering"
+    """The job starts when no earlier one of its ordering key is unfinished."""
 
 
 OF_FIELDS: Mapping[str, Capability] = {
     "complete_seconds": Capability.COMPLETE_TIME,
     "signal": Capability.SIGNALS,
+    "ordering_key": Capability.ORDERING,
 }
 """Fields of ``Headers`` that are unsafe to ignore when they have a value other than ``None``, 0 or nothing."""
 

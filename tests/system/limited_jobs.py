@@ -66,3 +66,10 @@ async def keyed(parts: list[str]) -> str:
 @handlers.job(name="free")
 async def free(path: str) -> None:
     note(path, "+", "free")
+
+
+@handlers.job(name="ordered")
+async def ordered(path: str, key: str, number: int) -> None:
+    note(path, f"+{number}", key)
+    await asyncio.sleep(0.01)
+    note(path, f"-{number}", key)

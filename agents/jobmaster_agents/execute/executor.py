@@ -43,7 +43,7 @@ from jobmaster_agents.execute.bucket_queues import (
 )
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
-from jobmaster_agents.state.limited_starts import LimitedStarts, LimitKey
+from jobmaster_agents.state.limited_starts import LimitedStarts, LimitKey, has_limits
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -442,7 +442,7 @@ class Executor:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
-            if handler.options.limits and not self._may_ask(slot, queue, job, now):
+            if has_limits(job) and not self._may_ask(slot, queue, job, now):
                 return now
             if self._ownership.suspended and needs_master(job):
                 self._defer(slot, queue, job)

@@ -168,6 +168,8 @@ class OutcomeBuilder:
         job.headers = headers
         if headers.at_most_once and job.handler is not None:
             job.handler = job.handler.once()
+        if headers.ordering_key is not None and job.handler is not None and not job.handler.options.is_ordered:
+            job.handler = job.handler.ordered()
         return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
     def end_unstarted(self, job: ClaimedJob, now: float) -> None:

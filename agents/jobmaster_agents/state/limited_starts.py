@@ -16,34 +16,41 @@ from collections.abc import Callable, Iterable
 
 from jobmaster.model.limit import FullLimit, LimitUse
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.time_limits import headers_of
 
 LimitKey = tuple[str, str]
 """Name and key of a limit."""
 Wake = Callable[[LimitKey, int], int]
 """Lets so many jobs that wait for a limit ask for their permits; how many there were."""
 
+ORDERING = ""
+"""Name that an ordering key has among the limits of a job; no limit has it."""
 ASK_AGAIN_SECONDS = 0.25
 """Between two questions for a full limit under which no job of this process has ended."""
 _RATE_SECONDS_MIN = 0.02
 _RATE_SECONDS_MAX = 1.0
 """Rates change at run time: the master is asked this often in any case."""
+_ORDERING_SECONDS_MAX = 2.0
+"""There are many ordering keys, and the jobs before mostly end in the same agent: the pause doubles up to this one."""
 _PROBE_MAX = 256
 _GONE = JobPhase.GONE
 
 
 def has_limits(job: ClaimedJob) -> bool:
     """True when the job needs permits for its start."""
-    return job.handler is not None and bool(job.handler.options.limits)
+    options = None if job.handler is None else job.handler.options
+    return options is not None and (bool(options.limits) or options.is_ordered)
 
 
 class _Full:
     """One full limit."""
 
-    __slots__ = ("ask_at", "by_rate", "probe")
+    __slots__ = ("ask_at", "by_rate", "pause", "probe")
 
     def __init__(self) -> None:
         self.ask_at = 0.0
         self.by_rate = False
+        self.pause = ASK_AGAIN_SECONDS
         self.probe = 1
         """How many jobs ask at the next interval: as many as had a permit the last time, or twice that."""
 
@@ -81,7 +88,11 @@ class LimitedStarts:
         found = self._uses.get(job)
         if found is None:
             assert job.handler is not None
-            found = self._uses[job] = job.handler.limit_uses(job.entry.args)
+            options = job.handler.options
+            found = job.handler.limit_uses(job.entry.args) if options.limits else ()
+            if options.is_ordered and (key := headers_of(job).ordering_key) is not None:
+                found = (LimitUse(ORDERING, key, 1), *found)
+            self._uses[job] = found
         return found
 
     def full_limit(self, job: ClaimedJob) -> LimitKey | None:
@@ -127,8 +138,10 @@ class LimitedStarts:
         pause = (
             min(max(limit.wait_seconds, _RATE_SECONDS_MIN), _RATE_SECONDS_MAX)
             if full.by_rate
-            else ASK_AGAIN_SECONDS * random.uniform(0.8, 1.2)
+            else full.pause * random.uniform(0.8, 1.2)
         )
+        if limit.name == ORDERING:
+            full.pause = min(full.pause * 2, _ORDERING_SECONDS_MAX)
         full.ask_at = self._now() + pause
         self._schedule()
 

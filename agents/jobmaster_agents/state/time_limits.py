@@ -45,7 +45,7 @@ def complete_seconds(job: ClaimedJob) -> float | None:
     """How long its run may last; ``None``: as long as it takes, as for each job that must not be started twice, or that has a
     limit: a slow run that goes on beside the next one could not be counted."""
     options = None if job.handler is None else job.handler.options
-    if options is not None and options.limits:
+    if options is not None and (options.limits or options.is_ordered):
         return None
     own = headers_of(job).complete_seconds if job.entry.headers else None
     if own is None and options is not None:

@@ -86,6 +86,8 @@ def stored_options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
         options["cancel_slow"] = headers.cancel_slow
     if headers.max_attempts is not None:
         options["max_attempts"] = headers.max_attempts
+    if headers.ordering_key is not None:
+        options["ordering_key"] = headers.ordering_key
     if headers.at_most_once:
         options["delivery"] = "at_most_once"
     if (wait_for := wait_of(headers)) is not None:

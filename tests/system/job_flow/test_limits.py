@@ -16,7 +16,18 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.limited_jobs import free, handlers, keyed, note, paced, shared, shared_process, shared_thread, tenant
+from tests.system.limited_jobs import (
+    free,
+    handlers,
+    keyed,
+    note,
+    ordered,
+    paced,
+    shared,
+    shared_process,
+    shared_thread,
+    tenant,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -181,3 +192,27 @@ async def test_a_key_that_cannot_be_computed_is_refused_at_submit_and_fails_a_jo
     assert view is not None
     assert view.error is not None
     assert view.error.reason == "arguments"
+
+
+async def test_jobs_of_an_ordering_key_run_one_at_a_time_in_order_over_agents_and_priorities(
+    limited: Deployment,
+) -> None:
+    await limited.start_agent()
+    await limited.start_agent()
+    path = limited.path("w")
+    async with await open_cluster(limited.settings, handlers) as cluster:
+        receipts = []
+        for n in range(12):
+            for key in ("a", "b", "c"):
+                receipts.append(
+                    await cluster.submit(
+                        ordered, {"path": str(path), "key": key, "number": n}, ordering_key=key,
+                        priority="high" if n % 2 else "low",
+                    )
+                )  # fmt: skip
+        assert {await one.wait(timeout=PATIENCE_SECONDS) for one in receipts} == {JobState.SUCCEEDED}
+        with pytest.raises(InputError, match="needs a row in the master"):
+            await cluster.submit(ordered, {"path": "", "key": "", "number": 1}, ordering_key="a", durability="store")
+    for key in ("a", "b", "c"):
+        seen = [line.split()[0] for line in path.read_text().splitlines() if line.split()[1] == key]
+        assert seen == [word for n in range(12) for word in (f"+{n}", f"-{n}")]

@@ -10,12 +10,23 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
 from jobmaster.master.driver.statements import sql
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import InFlightRow
+from jobmaster.model.job import Headers, InFlightRow
 from jobmaster.model.limit import LimitUse, LimitValues
 from jobmaster.ports import Admission, RecordKind
-from tests.integration.postgres.fixture import SCHEMA, MasterFixture, final_row, hold_row, in_flight_row, uuids
+from jobmaster.rules import capabilities
+from tests.integration.postgres.fixture import (
+    ERROR,
+    SCHEMA,
+    MasterFixture,
+    final_row,
+    hold_row,
+    in_flight_row,
+    new_job,
+    uuids,
+)
 from tests.support.waiting import eventually
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -290,3 +301,113 @@ async def test_the_count_of_permits_reads_rows_by_their_key_and_never_all_jobs(d
     assert "Index Scan using job" in text or "_pkey" in text, text
     assert "Hash" not in text
     assert uuids([]) == []
+
+
+# ------------------------------------------------------------ ordering keys
+
+
+def _ordered_headers(key: str) -> bytes:
+    return encode_headers(Headers(ordering_key=key))
+
+
+async def _ordered(db: MasterFixture, count: int, key: str = "order 7 ü") -> list[bytes]:
+    """Jobs of an ordering key: ASSIGNED, token 2."""
+    ids = _ids(count)
+    await db.master.intake.insert_held([new_job(each, headers=_ordered_headers(key)) for each in ids])
+    answer = await db.master.onboarding.onboard(
+        db.fence, "default", 3, 60.0, count, None, (), sorted(capabilities.CAPABILITIES)
+    )
+    assert len(answer.entries) == count
+    return ids
+
+
+async def _start(db: MasterFixture, job: bytes, token: int = 2, key: str = "order 7 ü") -> bool:
+    row = in_flight_row(job, token)._replace(headers=_ordered_headers(key))
+    answer = await db.master.limits.admit(db.fence, [row], {job: (LimitUse("", key, 1),)})
+    return job in answer.written.accepted
+
+
+async def test_jobs_of_an_ordering_key_start_one_after_another_in_the_order_of_their_ids(db: MasterFixture) -> None:
+    first, second, third = await _ordered(db, 3)
+    assert not await _start(db, second)
+    assert not await _start(db, third)
+    assert await _start(db, first)
+    assert await _start(db, first), "sent again"
+    assert not await _start(db, second), "the first runs"
+    await db.master.outcomes.record_final([final_row(first, db.fence, 2)])
+    assert not await _start(db, third)
+    assert await _start(db, second)
+
+
+async def test_of_two_jobs_in_one_call_the_second_waits(db: MasterFixture) -> None:
+    ids = await _ordered(db, 2)
+    rows = [in_flight_row(each, 2)._replace(headers=_ordered_headers("order 7 ü")) for each in ids]
+    uses = {each: (LimitUse("", "order 7 ü", 1),) for each in ids}
+    answer = await db.master.limits.admit(db.fence, rows, uses)
+    assert answer.written.accepted == {ids[0]}
+    assert [tuple(full)[:2] for full in answer.denied.values()] == [("", "order 7 ü")]
+
+
+async def test_an_earlier_job_that_waits_for_its_retry_is_waited_for(db: MasterFixture) -> None:
+    first, second = await _ordered(db, 2)
+    assert await _start(db, first)
+    await db.master.outcomes.hold(db.fence, [hold_row(first, 2, due_us=4_000_000_000_000_000, attempt=1, error=ERROR)])
+    assert not await _start(db, second)
+
+
+async def test_an_earlier_job_whose_submit_commits_late_waits_for_the_one_that_runs(db: MasterFixture) -> None:
+    """Two producers at once: the id of the later commit is the lower one."""
+    (late,) = _ids(1)
+    (other,) = await _ordered(db, 1)
+    assert await _start(db, other)
+    await db.master.intake.insert_held([new_job(late, headers=_ordered_headers("order 7 ü"))])
+    answer = await db.master.onboarding.onboard(
+        db.fence, "default", 3, 60.0, 9, None, (), sorted(capabilities.CAPABILITIES)
+    )
+    assert [entry.id for entry in answer.entries] == [late]
+    assert not await _start(db, late)
+    await db.master.outcomes.record_final([final_row(other, db.fence, 2)])
+    assert await _start(db, late)
+
+
+async def test_other_keys_and_jobs_without_a_key_are_not_waited_for(db: MasterFixture) -> None:
+    await _ordered(db, 1, "other")
+    await db.assigned(1)
+    (job,) = await _ordered(db, 1)
+    assert await _start(db, job)
+
+
+async def test_two_starts_of_one_key_at_once_are_decided_one_after_the_other(db: MasterFixture) -> None:
+    """Written interleaving: the first has the lock of the key and has not committed."""
+    first, second = await _ordered(db, 2)
+    await db.sql.execute("UPDATE job SET state = 'SUCCEEDED', due_at = NULL WHERE id = $1", UUID(bytes=first))
+    (late,) = await _ordered(db, 1)
+    connection = await asyncpg.connect(db.dsn, server_settings={"search_path": SCHEMA})
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        row = in_flight_row(second, 2)._replace(headers=_ordered_headers("order 7 ü"))
+        columns = [[UUID(bytes=second)], *([value] for value in row[1:])]
+        await connection.fetch(
+            sql("limits/admit"), UUID(bytes=db.fence.bucket_id), db.fence.epoch, UUID(bytes=db.fence.owner), *columns,
+            [1], [""], ["order 7 ü"], [1],
+        )  # fmt: skip
+        waiting = asyncio.ensure_future(_start(db, late))
+
+        async def waits() -> bool:
+            return bool(await db.sql.fetchval(WAITING))
+
+        await eventually(waits, 60, "the other start to wait")
+        await transaction.commit()
+        assert not await waiting
+    finally:
+        await connection.close()
+
+
+async def test_the_look_for_earlier_jobs_reads_the_index_of_ordering_keys(db: MasterFixture) -> None:
+    await db.sql.execute("SET enable_seqscan = off")
+    plan = await db.sql.fetch(
+        "EXPLAIN SELECT FROM job j WHERE ordering_key(j.headers) = 'a' AND j.id < gen_random_uuid()"
+        " AND j.state IN ('HELD', 'ASSIGNED', 'PROCESSING', 'WAITING')"
+    )
+    assert "ordering_key" in "\n".join(row[0] for row in plan if "Index Cond" in row[0])
