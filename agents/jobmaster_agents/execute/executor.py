@@ -43,7 +43,7 @@ from jobmaster_agents.execute.bucket_queues import (
 )
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
-from jobmaster_agents.state.limited_starts import LimitedStarts, LimitKey, has_limits
+from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts, LimitKey, has_limits
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -620,8 +620,32 @@ class Executor:
         if len(waiting) >= _FULL_JOBS and job.entry.handler not in self.full_handlers:
             self.full_handlers |= {job.entry.handler}
 
+    def _wake_first(self, limit: LimitKey) -> int:
+        """The earliest job of an ordering key here may ask, whatever its priority: no later one can start before it."""
+        found = [
+            (job.entry.id, queue, job)
+            for queue in self._queues.values()
+            for job in queue.aside.get(limit, ())
+            if job.phase is _QUEUED
+        ]
+        if not found:
+            for queue in self._queues.values():
+                queue.aside.pop(limit, None)
+            return 0
+        _, queue, job = min(found, key=lambda each: each[0])
+        queue.aside[limit].remove(job)
+        if not queue.aside[limit]:
+            del queue.aside[limit]
+        self.full_handlers -= {job.entry.handler}
+        queue.jobs.appendleft(job)
+        self._limits.may_ask([job])
+        self._wake_slot()
+        return 1
+
     def _wake_aside(self, limit: LimitKey, count: int) -> int:
         """So many jobs of a limit may ask for their permits, those of the highest priority first; how many there were."""
+        if limit[0] == ORDERING:
+            return self._wake_first(limit)
         woken: list[ClaimedJob] = []
         for queue in sorted(self._queues.values(), key=lambda each: -each.owned.priority):
             waiting = queue.aside.get(limit)

@@ -30,7 +30,7 @@ ASK_AGAIN_SECONDS = 0.25
 _RATE_SECONDS_MIN = 0.02
 _RATE_SECONDS_MAX = 1.0
 """Rates change at run time: the master is asked this often in any case."""
-_ORDERING_SECONDS_MAX = 2.0
+_ORDERING_SECONDS_MAX = 1.0
 """There are many ordering keys, and the jobs before mostly end in the same agent: the pause doubles up to this one."""
 _PROBE_MAX = 256
 _GONE = JobPhase.GONE
