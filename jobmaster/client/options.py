@@ -144,10 +144,8 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
     _check_names(given)
     get = given.get
     key = get("idempotency_key")
-    due_us, expires_us = (
-        due_time_us(get("at"), get("after"), now_us, limits),
-        _expires_us(get("expires"), now_us, limits),
-    )
+    due_us = due_time_us(get("at"), get("after"), now_us, limits)
+    expires_us = _expires_us(get("expires"), now_us, limits)
     if expires_us is not None and expires_us <= due_us:
         raise InvalidDueTime(
             "'expires' is not after the due time: the job could never start",
