@@ -15,7 +15,7 @@ from jobmaster.master.driver.statements import sql
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Headers, InFlightRow
 from jobmaster.model.limit import LimitUse, LimitValues
-from jobmaster.ports import Admission, RecordKind
+from jobmaster.ports import Admission, FetchScope, RecordKind
 from jobmaster.rules import capabilities
 from tests.integration.postgres.fixture import (
     ERROR,
@@ -315,7 +315,7 @@ async def _ordered(db: MasterFixture, count: int, key: str = "order 7 ü") -> li
     ids = _ids(count)
     await db.master.intake.insert_held([new_job(each, headers=_ordered_headers(key)) for each in ids])
     answer = await db.master.onboarding.onboard(
-        db.fence, "default", 3, 60.0, count, None, (), sorted(capabilities.CAPABILITIES)
+        db.fence, "default", 3, 60.0, count, None, (), FetchScope(sorted(capabilities.CAPABILITIES))
     )
     assert len(answer.entries) == count
     return ids
@@ -362,7 +362,7 @@ async def test_an_earlier_job_whose_submit_commits_late_waits_for_the_one_that_r
     assert await _start(db, other)
     await db.master.intake.insert_held([new_job(late, headers=_ordered_headers("order 7 ü"))])
     answer = await db.master.onboarding.onboard(
-        db.fence, "default", 3, 60.0, 9, None, (), sorted(capabilities.CAPABILITIES)
+        db.fence, "default", 3, 60.0, 9, None, (), FetchScope(sorted(capabilities.CAPABILITIES))
     )
     assert [entry.id for entry in answer.entries] == [late]
     assert not await _start(db, late)
