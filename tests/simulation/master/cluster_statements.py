@@ -354,7 +354,9 @@ class ClusterStatements(
         if row is None:
             return []
         times = {"due_at": self.moment(row.due_us), "changed_at": self.moment(row.changed_us)}
-        return [Record({**row._asdict(), **times, "waited_us": None, "ran_us": None})]
+        # No handler of a history reports its progress.
+        reported = dict.fromkeys(("done", "total", "progress_text", "progress_at"))
+        return [Record({**row._asdict(), **times, **reported, "waited_us": None, "ran_us": None})]
 
     def queries_states(self, old: Snapshot, ids: Sequence[bytes], low: bytes, high: bytes) -> list[Record]:
         return [Record(id=i, state=self.tables.jobs[i].state) for i in ids if i in self.tables.jobs]
