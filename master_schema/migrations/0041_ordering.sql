@@ -1,4 +1,4 @@
--- 0043 ordering: jobs of one ordering key run one at a time, in the order of their ids.
+-- 0041 ordering: jobs of one ordering key run one at a time, in the order of their ids.
 
 -- The ordering key of a job, from its headers, in the form of encode(..., 'escape'); see signal_key in 0028.
 CREATE FUNCTION ordering_key(headers bytea) RETURNS text LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
