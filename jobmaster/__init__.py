@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from jobmaster.client.batches.batch import Batch
     from jobmaster.client.batches.batches import Batches
     from jobmaster.client.batches.options import BatchOptions
+    from jobmaster.client.batches.sync import SyncBatch, SyncBatches
     from jobmaster.client.breakers.breakers import Breakers
     from jobmaster.client.breakers.sync import SyncBreakers
     from jobmaster.client.bulk import BulkFailed, BulkSummary
@@ -200,6 +201,8 @@ __all__ = [
     "StoreRefused",
     "SubmitAnswer",
     "SubmitOptions",
+    "SyncBatch",
+    "SyncBatches",
     "SyncBreakers",
     "SyncCluster",
     "SyncLimits",
@@ -327,6 +330,8 @@ _MODULE_OF = {
     "StoreRefused": "jobmaster.model.errors",
     "SubmitAnswer": "jobmaster.model.uniqueness",
     "SubmitOptions": "jobmaster.client.options",
+    "SyncBatch": "jobmaster.client.batches.sync",
+    "SyncBatches": "jobmaster.client.batches.sync",
     "SyncCluster": "jobmaster.client.sync",
     "SyncLimits": "jobmaster.client.limits.sync",
     "SyncLock": "jobmaster.client.locks.sync_lock",

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Show buckets and their contents; freeze them in an emergency.",
     ),
     "breaker": ("jobmaster.cli.commands.breaker:breaker_group", "List circuit breakers; open and close one."),
+    "batch": ("jobmaster.cli.commands.batch:batch_group", "List, show, watch, cancel and retry batches of jobs."),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (

@@ -29,6 +29,8 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
+from jobmaster.client.batches.options import BatchOptions
+from jobmaster.client.batches.sync import SyncBatch, SyncBatches
 from jobmaster.client.breakers.sync import SyncBreakers
 from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.caller_connections import caller_connection, run
@@ -159,6 +161,8 @@ class SyncCluster:
         self.job = self.handlers.job
         self.limits = SyncLimits(self)
         """How many jobs may run at once: ``cluster.limits.set("stripe", 50)``; see ``SyncLimits``."""
+        self.batches = SyncBatches(self)
+        """Batches that there are: ``cluster.batches.cancel(batch)``; see ``SyncBatches``. ``batch`` opens one."""
         self.schedules = SyncSchedules(self)
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self.outbox = SyncOutbox(self)
@@ -437,6 +441,12 @@ class SyncCluster:
     def pauses(self) -> list[Pause]:
         """See ``Cluster.pauses``."""
         return self._call(lambda cluster: cluster.pauses())
+
+    # ------------------------------------------------------------ batches
+
+    def batch(self, name: str, /, **options: Unpack[BatchOptions]) -> SyncBatch:
+        """See ``Cluster.batch``; for ``with``."""
+        return SyncBatch(self, name, options)
 
     # ------------------------------------------------------------ locks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation.master.batch_statements import BatchStatements
 from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.pause_statements import PauseStatements
@@ -21,7 +22,13 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
 
 
 class ClusterStatements(
-    ChangeStatements, PauseStatements, LockStatements, ScheduleStatements, SignalStatements, UniquenessStatements
+    ChangeStatements,
+    PauseStatements,
+    LockStatements,
+    ScheduleStatements,
+    SignalStatements,
+    UniquenessStatements,
+    BatchStatements,
 ):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 

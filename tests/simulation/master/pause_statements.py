@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobmaster.model.batch import RANGE_BYTES
 from tests.simulation.master.statements_base import StatementsBase
 from tests.simulation.master.tables import ALIVE, PauseRow, Record, Snapshot
 
@@ -34,17 +35,22 @@ class PauseStatements(StatementsBase):
 
     def pauses_in_force(self, old: Snapshot) -> list[Record]:
         now, version = self.now_us(), self.tables.pause_version
+        ranges = sorted(
+            lowest[:RANGE_BYTES].hex()
+            for lowest, batch_id in self.tables.batch_ranges.items()
+            if (batch := self.tables.batches[batch_id]).cancel_requested and batch.look_us is not None
+        )
         found = [
             Record(
                 version=version, kind=kind, value=value, until_us=row.until_us,
                 left_seconds=None if row.until_us is None else (row.until_us - now) / 1e6, actor=row.actor,
-                reason=row.reason, at_us=row.at_us, handlers=None, trials=None, cancelled_ranges=[],
+                reason=row.reason, at_us=row.at_us, handlers=None, trials=None, cancelled_ranges=ranges,
             )
             for (kind, value), row in sorted(self.tables.pauses.items())
             if not self._is_over(row)
         ]  # fmt: skip
         names = ("kind", "value", "until_us", "left_seconds", "actor", "reason", "at_us", "handlers", "trials")
-        return found or [Record(version=version, cancelled_ranges=[], **dict.fromkeys(names))]
+        return found or [Record(version=version, cancelled_ranges=ranges, **dict.fromkeys(names))]
 
     def pauses_obey(self, old: Snapshot, agent_id: bytes, version: int) -> list[Record]:
         row = self.tables.agents.get(agent_id)

@@ -207,6 +207,10 @@ class Tables:
         self.waiting: dict[bytes, str] = {}
         """Jobs that wait for a signal, as the index holds them, and the key; a cancel leaves its entry behind."""
         self.once_attempts: dict[tuple[str, str], OnceAttempt] = {}
+        self.batches: dict[bytes, Any] = {}
+        self.batch_ranges: dict[bytes, bytes] = {}
+        self.batch_tallies: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        """Range and agent: jobs ended, and when the last ones were."""
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.unique_keys: dict[tuple[str, str], UniqueKeyRow] = {}

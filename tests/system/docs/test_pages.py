@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 PRELUDES = Path(__file__).with_name("preludes")
 EXPLAINING = {
     "docs/breakers.md": "breakers",
+    "docs/batches.md": "batches",
     "docs/delivery.md": "delivery",
     "docs/fastapi.md": "fastapi",
     "docs/handlers.md": "handlers",

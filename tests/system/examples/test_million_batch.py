@@ -1,0 +1,41 @@
+"""``examples/million_batch``: a batch, in a small form, with its progress bar and its callback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.patience import PATIENCE_SECONDS
+from tests.system.cli.conftest import Terminal
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def test_it_draws_its_progress_and_the_callback_has_run(example: Terminal) -> None:
+    ran = subprocess.run(
+        [sys.executable, "million.py", "5000"],
+        cwd=example.folder,
+        env=example.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "] 100%\n" in ran.stdout
+    assert re.search(r"SUCCEEDED: 5000 of 5000 in [0-9.]+ s\nbatch [0-9a-f-]{36} has ended\n", ran.stdout), ran.stdout
+    (listed,) = example.call("batch", "list", "--name", "squares", "-o", "json").json
+    assert (listed["state"], listed["size"], listed["succeeded"]) == ("SUCCEEDED", 5000, 5000)
+    shown = example.call("batch", "show", listed["id"])
+    assert re.search(r"^succeeded +5000$", shown.out, re.MULTILINE), shown.out
+    watched = example.call("batch", "watch", listed["id"])
+    assert watched.code == 0, watched.err
+    assert "100%  5 000 of 5 000  SUCCEEDED" in watched.out
+    cancelled = example.call("batch", "cancel", listed["id"], "-o", "json").json
+    assert (cancelled["state"], cancelled["cancel_requested"]) == ("SUCCEEDED", False), "what has ended stays as it is"
+    retried = example.call("batch", "retry", listed["id"])
+    assert retried.code != 0
+    assert "only what has failed can be retried" in retried.err
