@@ -1,5 +1,4 @@
 -- 0034 uniqueness: business keys that one job holds at a time.
--- programs: >= 0019
 
 -- One row for each key of a handler: the job that holds it, and how long. The row is locked before it is decided upon, so the
 -- submits of one key follow each other. It is written together with the row of its job: a key without a job cannot exist.

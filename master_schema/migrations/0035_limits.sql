@@ -1,5 +1,4 @@
 -- 0035 limits: how many jobs may run at once and how many may start in a time, and the permits of those that run.
--- programs: >= 0019
 
 -- One limit. What agents declare, and beside it what an operator has set, which counts until it is reset.
 CREATE TABLE job_limit (

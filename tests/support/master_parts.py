@@ -8,8 +8,7 @@ PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
     *("schedules", "signals"),
-    "limits",
-    "workflows",
+    *("limits", "workflows", "batches", "breakers", "uniqueness"),
 )
 """Attributes of the master whose methods are calls of the master."""
 

@@ -35,6 +35,10 @@ async def resize(path: str, width: int = 800) -> Size:
     return Size(width, 1)
 
 
+@handlers.outbox("webhooks")
+async def webhooks(key: str, payload: dict[str, int]) -> None: ...
+
+
 @handlers.job(name="pay", lane="payroll", priority="high")
 def pay(employee: int) -> None: ...
 

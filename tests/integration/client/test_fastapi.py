@@ -181,7 +181,7 @@ def test_the_lifespan_of_the_application_runs_inside(settings: ClusterSettings) 
         return {"greeting": request.state.greeting, "handlers": jobs.handlers.names()}
 
     with TestClient(app) as web:
-        assert web.get("/").json() == {"greeting": "hello", "handlers": ["images.resize", "pay"]}
+        assert web.get("/").json() == {"greeting": "hello", "handlers": ["images.resize", "outbox.webhooks", "pay"]}
     assert seen == ["Cluster", "ended before the cluster was closed"]
 
 

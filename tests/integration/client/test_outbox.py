@@ -6,11 +6,7 @@ import pytest
 
 from jobmaster import Durability, UnknownHandler
 from jobmaster.model.errors import Conflict
-from tests.integration.client.fixture import ClientFixture, handlers
-
-
-@handlers.outbox("webhooks")
-async def webhooks(key: str, payload: dict[str, int]) -> None: ...
+from tests.integration.client.fixture import ClientFixture
 
 
 async def test_a_message_stands_with_the_commit_of_its_sender(client: ClientFixture) -> None:

@@ -13,7 +13,7 @@ from jobmaster.settings.model import ClusterSettings
 
 LACKING: dict[str, Any] = {
     "lane": "default", "priority": 3, "handler": "gone", "jobs": 1000, "oldest_us": 5_000_000, "known": False, "active": True,
-    "frozen": False,
+    "frozen": False, "requires": [],
 }  # fmt: skip
 
 

@@ -57,7 +57,9 @@ async def filled(db: MasterFixture) -> MasterFixture:
 async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: MasterFixture, analysed: bool) -> None:
     if analysed:
         await filled.sql.execute("ANALYZE job")
-    nodes = await _plan(filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6, None)
+    nodes = await _plan(
+        filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6, *[None] * 4
+    )
     used = {index for _, index in _scans(nodes)}
     assert used == {"_lane_priority_due_at_idx", "_pkey"}
     due = [node for node in nodes if str(node.get("Index Name", "")).endswith("_due_at_idx")]
