@@ -118,6 +118,11 @@ async def test_trials_survive_the_death_of_every_agent_and_of_the_leader(
     """Each agent is killed while it may run a trial, and is started again by its supervisor."""
     await submitted(deployment, broken, seconds=1.0)
     await is_in(broken, BreakerState.OPEN)
+
+    async def all_wait() -> bool:
+        return (await deployment.states()).get(JobState.HELD, 0) == JOBS
+
+    await eventually(all_wait, PATIENCE_SECONDS, "every job to wait in the master")
     deployment.path("down").unlink()
     await is_in(broken, BreakerState.HALF_OPEN, BreakerState.CLOSED)
     for agent in deployment.agents:
