@@ -139,6 +139,8 @@ async def test_an_operator_opens_and_closes_it(deployment: Deployment, broken: C
     deployment.path("down").unlink()
     opened = deployment.run("breaker", "open", "resource", "--reason", "maintenance", "-o", "json")
     assert json.loads(opened.stdout)["state"] == "OPEN", opened.stderr
+    for agent in deployment.agents:
+        await agent.wait_event("pauses_changed", 1, PATIENCE_SECONDS)  # it obeys
     await submitted(deployment, broken)
 
     async def all_wait() -> bool:
