@@ -23,7 +23,7 @@ Subject = tuple[str, str]
 
 
 class PausedAt(NamedTuple):
-    """A pause in force."""
+    """A pause in force, from one change of its end to the next."""
 
     version: int
     began: float
@@ -100,7 +100,7 @@ class Audit:
     _fires: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """Newest job of each fire of a schedule."""
     _authorised: set[Identity] = field(default_factory=set)
-    _pauses: dict[Subject, PausedAt] = field(default_factory=dict)
+    _pauses: dict[Subject, list[PausedAt]] = field(default_factory=dict)
     lock_revoked: bool = False
     """An operator has taken the lock from its holder, or a failover has forgotten who holds it."""
     _lock_fence: int = 0
@@ -291,11 +291,10 @@ class Audit:
     def paused(self, subject: Subject, version: int, seconds: float | None) -> None:
         """A pause is committed, or another end of it."""
         ends = float("inf") if seconds is None else self.loop.now + seconds
-        before = self._pauses.get(subject)
-        if before is not None and before.ends > self.loop.now:
-            self._pauses[subject] = before._replace(ends=ends)
-        else:
-            self._pauses[subject] = PausedAt(version, self.loop.now, ends)
+        before = self._pauses.get(subject, [])
+        if before and before[-1].ends <= self.loop.now:
+            before = []
+        self._pauses[subject] = [*before, PausedAt(version, self.loop.now, ends)]
 
     def resumed(self, subject: Subject) -> None:
         """A pause is over."""
@@ -311,16 +310,17 @@ class Audit:
 
     def _obeys_no_pause(self, process: Process, subject: Subject) -> bool:
         """True when the agent has confirmed a pause in force of this subject, or was registered after it."""
-        pause = self._pauses.get(subject)
-        if pause is None or self._pauses_forgotten or self.loop.now >= pause.ends:
+        changes = self._pauses.get(subject)
+        if not changes or self._pauses_forgotten or self.loop.now >= changes[-1].ends:
             return False
-        if self.clocks_jumped and pause.ends < float("inf"):
+        if self.clocks_jumped and any(pause.ends < float("inf") for pause in changes):
             return False
-        agent_id = process.agent_id
-        confirmed = self._obeyed.get(agent_id, 0) >= pause.version
-        later = self._registered.get(agent_id, 0.0) > pause.began
+        obeyed = self._obeyed.get(process.agent_id, 0)
+        registered = self._registered.get(process.agent_id, 0.0)
         self.hits["start while something is paused"] += 1
-        return confirmed or later
+        # An agent that has not read a later end obeys until the end that it knows.
+        known = [pause.ends for pause in changes if obeyed >= pause.version or registered > pause.began]
+        return bool(known) and self.loop.now < known[-1]
 
     # ------------------------------------------------------------ runs
 
