@@ -184,7 +184,7 @@ class PageRunner:
             stdin=subprocess.DEVNULL,
             text=True,
             check=False,
-            timeout=COMMAND_SECONDS,
+            timeout=patient(COMMAND_SECONDS),
         )
         if (ran.returncode != 0) is not fails:
             raise PageFailed(f"{self._page.name}: exit {ran.returncode} of\n{shown}\n{ran.stdout}")
