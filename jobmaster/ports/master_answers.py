@@ -83,6 +83,10 @@ class LeaderTick(NamedTuple):
     """An agent of greater weight could lead: it should take over."""
     late: bool = False
     """A job runs longer than its ``complete_time``: it should be given to another agent."""
+    signals: bool = False
+    """A job has waited in vain for its signal, or a signal has lost its sender."""
+    batches: bool = False
+    """A batch is to be looked at."""
     fires_in_seconds: float | None = None
     """Until the first fire of a schedule is to be decided; below 0: it is overdue. ``None``: there is none."""
 

@@ -13,7 +13,8 @@ from jobmaster.model.batch import DueBatch, EndReason
 from jobmaster.ports import LeaderBatches
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.maintenance_schedule import MORE, MaintenanceTask
+from jobmaster_agents.leader.maintenance_schedule import BATCHES as TASK
+from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MORE, MaintenanceTask
 from jobmaster_agents.outcomes.batch_tally import note_end
 
 LOOK_SECONDS = 5.0
@@ -48,7 +49,7 @@ class BatchWatch:
 
     def tasks(self) -> list[MaintenanceTask]:
         """The task of this class."""
-        return [MaintenanceTask("batches", LOOK_SECONDS, self.look)]
+        return [MaintenanceTask(TASK, IDLE_SECONDS, self.look)]
 
     async def look(self) -> bool | None:
         """Look at those that are due; ``MORE`` when there are more."""

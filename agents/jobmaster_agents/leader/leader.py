@@ -25,7 +25,14 @@ from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, LATE_JOBS, MaintenanceTask, MaintenanceTasks
+from jobmaster_agents.leader.maintenance_schedule import (
+    BATCHES,
+    IDLE_SECONDS,
+    LATE_JOBS,
+    SIGNALS,
+    MaintenanceTask,
+    MaintenanceTasks,
+)
 from jobmaster_agents.state.ownership import Ownership
 
 
@@ -158,8 +165,9 @@ class Leader:
         self.on_next_fire(tended.fires_in_seconds)
         if tended.overdue:
             self._on_overdue()
-        if tended.late:
-            self.maintenance.hurry(LATE_JOBS)
+        for found, task in ((tended.late, LATE_JOBS), (tended.signals, SIGNALS), (tended.batches, BATCHES)):
+            if found:
+                self.maintenance.hurry(task)
         self._note_unserved(await self._due_notifier.notify((group.lane, group.priority) for group in tended.due))
         if tended.heavier and self._epoch is not None and await self._transfer(self._epoch):
             return IDLE_SECONDS

@@ -10,7 +10,7 @@ from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, Rep
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MORE, MaintenanceTask
+from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MORE, SIGNALS, MaintenanceTask
 from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, ResurrectedBuckets
 from jobmaster_agents.state.store_reachability import StoreReachability
 
@@ -67,7 +67,7 @@ class ClusterMaintenance:
             MaintenanceTask("tombstones", 30.0, self.forget_buckets),
             MaintenanceTask("expiry", 30.0, self.expire_jobs),
             MaintenanceTask(LATE_JOBS, 60.0, self.reassign_late),
-            MaintenanceTask("signals", 5.0, self.end_waits),
+            MaintenanceTask(SIGNALS, 60.0, self.end_waits),
             MaintenanceTask("resurrected", 60.0, self.resurrected.adopt),
             MaintenanceTask("retention", 3600.0, self.forget_leftovers),
         ]

@@ -11,6 +11,10 @@ from jobmaster.clock import Clock
 IDLE_SECONDS = 60.0
 LATE_JOBS = "late"
 """Name of the task that runs when the leader's tick has found a job past its ``complete_time``."""
+SIGNALS = "signals"
+"""Name of the task that runs when the tick has found a wait for a signal that is over, or a signal without its sender."""
+BATCHES = "batches"
+"""Name of the task that runs when the tick has found a batch to look at."""
 MORE = True
 """Result of a maintenance task that has more to do: it runs again with the next tick."""
 

@@ -200,6 +200,11 @@ class BatchStatements(JobStatements):
             )
         ]  # fmt: skip
 
+    def batches_wanted(self) -> bool:
+        """Of the leader's tick."""
+        now = self.now_us()
+        return any(row.look_us is not None and row.look_us <= now for row in self.tables.batches.values())
+
     def batches_due(self, old: Snapshot, limit: int, quiet: float, lost: float) -> list[Record]:
         now = self.now_us()
         due = sorted(

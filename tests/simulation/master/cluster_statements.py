@@ -224,7 +224,8 @@ class ClusterStatements(
         )
         return [
             Record(
-                epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late, lanes=lanes, priorities=priorities,
+                epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late,
+                signals=self.signals_wanted(), batches=self.batches_wanted(), lanes=lanes, priorities=priorities,
                 fires_in_seconds=self.fires_in_seconds(),
             )
         ]  # fmt: skip

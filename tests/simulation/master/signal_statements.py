@@ -110,6 +110,14 @@ class SignalStatements(JobStatements):
         self._put(row._replace(state=state, changed_us=now, **values))
         self.tables.waiting.pop(row.id, None)
 
+    def signals_wanted(self) -> bool:
+        """Of the leader's tick."""
+        now = self.now_us()
+        rows = [self.tables.jobs[job_id] for job_id in self.tables.waiting]
+        return any(
+            row.state == "WAITING" and row.expires_us is not None and row.expires_us <= now for row in rows
+        ) or any(not row.finished and row.sent_us <= now - 10_000_000 for row in self.tables.signals.values())
+
     def signals_finish(self, old: Snapshot, age: float, portion: int) -> list[Record]:
         before = self.now_us() - int(age * 1e6)
         late = [row for row in self.tables.signals.values() if not row.finished and row.sent_us <= before]

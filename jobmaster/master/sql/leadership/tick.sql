@@ -4,12 +4,14 @@
 -- in: $3 double precision lease, seconds
 -- in: $4 double precision horizon, seconds from now
 -- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
---      and has been there for longer than its lease), late boolean (a job runs longer than its complete_time), lanes text[],
---      priorities smallint[], fires_in_seconds double precision (until the first fire of a schedule is to be decided; NULL = there
+--      and has been there for longer than its lease), late boolean (a job runs longer than its complete_time),
+--      signals boolean (a job has waited in vain for its signal, or the sender of a signal has not finished it for ten
+--      seconds), batches boolean (a batch is to be looked at), lanes text[], priorities smallint[], fires_in_seconds double precision (until the first fire of a schedule is to be decided; NULL = there
 --      is none)
 -- move: nothing
 -- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
--- index: lease_pkey; job_due, two probes a group; job_late and schedule_decide, one probe each; the table of agents is small
+-- index: lease_pkey; job_due, two probes a group; job_late, job_unconfirmed, signal_unfinished, batch_look and
+--        schedule_decide, one probe each; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
     WHERE name = 'leader' AND owner = $1::uuid
@@ -45,6 +47,17 @@ SELECT epoch,
            WHERE state = 'PROCESSING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp()
            ORDER BY expires_at LIMIT 1
        ), false) AS late,
+       coalesce((
+           SELECT true FROM job
+           WHERE state = 'WAITING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp() AND bucket_id IS NULL
+           ORDER BY expires_at LIMIT 1
+       ), false) OR coalesce((
+           SELECT true FROM signal
+           WHERE NOT finished AND sent_at <= statement_timestamp() - interval '10 seconds' ORDER BY sent_at LIMIT 1
+       ), false) AS signals,
+       coalesce((
+           SELECT true FROM batch WHERE look_at <= statement_timestamp() ORDER BY look_at LIMIT 1
+       ), false) AS batches,
        (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
        (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities,
        (SELECT extract(epoch FROM decide_at - clock_timestamp())::double precision FROM schedule

@@ -9,7 +9,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Conflict
-from jobmaster.ports import EVERY_OWNER
+from jobmaster.ports import EVERY_OWNER, LeaderTick
 from tests.integration.postgres.fixture import MasterFixture, in_flight_row, new_job, uuids
 
 _OVERDUE = "UPDATE agent SET lease_until = clock_timestamp() - interval '1 ms' WHERE id = $1"
@@ -323,7 +323,7 @@ async def test_tending_keeps_the_leaders_lease_and_sees_what_is_due_and_overdue(
     tick = db.master.leadership.tick
     assert (await tick(db.owner, 1, 60.0, 60.0)).epoch is None
     await db.master.leadership.acquire(db.owner, 1, 60.0)
-    assert await tick(db.owner, 1, 60.0, 60.0) == (1, [], False, False, False, None)
+    assert await tick(db.owner, 1, 60.0, 60.0) == LeaderTick(1, [], overdue=False)
     now = await db.sql.fetchval("SELECT to_us(clock_timestamp())")
     await db.master.intake.insert_held(
         [

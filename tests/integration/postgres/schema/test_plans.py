@@ -42,6 +42,7 @@ def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
 
 
 LATE_INDEX = "_expires_at_idx2"
+UNCONFIRMED_INDEX = "_expires_at_idx1"
 """``job_late``, after ``job_expiring`` and ``job_unconfirmed``."""
 
 
@@ -131,7 +132,7 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: Master
 async def test_finding_due_groups_costs_two_probes_a_group(filled: MasterFixture) -> None:
     await filled.master.leadership.acquire(filled.owner, 1, 60.0)
     nodes = await _plan(filled, "leadership/tick", filled.owner, 1, 60.0, 60.0, generic=True)
-    assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx", LATE_INDEX}
+    assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx", LATE_INDEX, UNCONFIRMED_INDEX}
     read = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))
     )
