@@ -15,4 +15,4 @@ async def before(cluster: Cluster, names: dict[str, Any]) -> None:
 
 async def after(names: dict[str, Any]) -> None:
     """Both handlers have the breaker."""
-    assert {handler.options.breaker.resource for handler in names["handlers"]} == {"stripe"}
+    assert {handler.options.breaker.rule.name for handler in names["handlers"]} == {"stripe"}
