@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 
 import jobmaster
-from jobmaster import Cluster, Handlers, JobContext, call
+from jobmaster import Cluster, Handlers, JobContext, SyncCluster, call
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import addresses
+from tests.support.waiting import until
 
 handlers = Handlers()
 
@@ -44,5 +45,8 @@ async def after(names: dict[str, Any]) -> None:
         connection.execute("INSERT INTO orders VALUES (8, 'b@example.org')")
         connection.rollback()
         connection.execute("INSERT INTO orders VALUES (9, 'c@example.org')")
-    held = names["cluster"].jobs(handler="mail.send", state="HELD")
-    assert [job.arguments for job in held] == [{"to": "c@example.org"}]
+    await until(lambda: _held(names["cluster"]) == ["c@example.org"], "the jobs that are due now have ended")
+
+
+def _held(cluster: SyncCluster) -> list[str]:
+    return [job.arguments["to"] for job in cluster.jobs(handler="mail.send", state="HELD")]
