@@ -10,8 +10,8 @@
 --      is none)
 -- move: nothing
 -- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
--- index: lease_pkey; job_due, two probes a group; job_late, job_unconfirmed, signal_unfinished, batch_look and
---        schedule_decide, one probe each; the table of agents is small
+-- index: lease_pkey; job_due, two probes a group; job_expires, signal_unfinished, batch_look and
+--        schedule_decide, one or two probes each; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
     WHERE name = 'leader' AND owner = $1::uuid

@@ -4,7 +4,7 @@
 -- out: expired bigint
 -- move: HELD -> EXPIRED
 -- fence: FOR UPDATE SKIP LOCKED, oldest first: one that is being onboarded is left to its agent
--- index: job_expiring, which holds only HELD jobs with an expiry; then job_pkey
+-- index: job_expires; then job_pkey
 WITH late AS MATERIALIZED (
     SELECT id FROM job
     WHERE state = 'HELD' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp()

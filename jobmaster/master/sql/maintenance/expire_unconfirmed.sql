@@ -5,7 +5,7 @@
 -- move: WAITING -> HELD|FAILED
 -- fence: FOR UPDATE SKIP LOCKED, oldest first, read under that lock: a confirmation that came first has made it final. A job
 --        that is WAITING without a bucket waits for a signal and has not run
--- index: job_unconfirmed; then job_pkey
+-- index: job_expires; then job_pkey
 WITH late AS MATERIALIZED (
     SELECT id, token, bucket_id, bucket_epoch, ran_us, error IS NOT NULL AS last FROM job
     WHERE state = 'WAITING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp() AND bucket_id IS NOT NULL

@@ -8,7 +8,7 @@
 --        token grows, so whatever the slow run still writes is refused by the row; a job that ends here keeps the identity of
 --        that run. No bucket lock: the row alone decides which run counts. A job that must not be started twice is left to
 --        its run.
--- index: job_late, which holds only running jobs with a complete_time; then job_pkey; attempt_pkey, one partition a row
+-- index: job_expires; then job_pkey; attempt_pkey, one partition a row
 WITH late AS MATERIALIZED (
     SELECT id, token, bucket_id, bucket_epoch, cancel_requested FROM job
     WHERE state = 'PROCESSING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp()

@@ -5,7 +5,7 @@
 -- move: WAITING -> EXPIRED|HELD
 -- fence: FOR UPDATE SKIP LOCKED, oldest first, read under that lock: a signal that came first has made the row HELD. Jobs of a
 --        bucket wait for a confirmation, not for a signal, and are left to expire_unconfirmed
--- index: job_unconfirmed; then job_pkey
+-- index: job_expires; then job_pkey
 WITH late AS MATERIALIZED (
     SELECT id, signal_runs(headers) AND coalesce(expires_of(headers) > statement_timestamp(), true) AS runs FROM job
     WHERE state = 'WAITING' AND expires_at IS NOT NULL AND expires_at <= statement_timestamp()

@@ -271,9 +271,9 @@ SELECT (substr(uuid_floor(clock_timestamp())::text, 1, 14) || '7000-8000-' || lp
        'default', 'h', 1, gen_random_uuid(), 1, '{}'
 FROM generate_series($1::integer, $1 + 99) n
 """
-_UNCONFIRMED = """
+_EXPIRES = """
 SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE i.indisvalid AND pg_get_indexdef(i.indexrelid) ~ 'USING btree \\(expires_at\\) WHERE .*WAITING'
+WHERE i.indisvalid AND pg_get_indexdef(i.indexrelid) ~ 'USING btree \\(state, expires_at\\) WHERE .*WAITING'
 """
 
 
@@ -281,9 +281,9 @@ WHERE i.indisvalid AND pg_get_indexdef(i.indexrelid) ~ 'USING btree \\(expires_a
 async def before_its_index(
     master_dsn: str, admin: asyncpg.Connection[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """A cluster with jobs, of the program that knew migration 8 only; every partition that holds a row counts as large."""
+    """A cluster with jobs, of the program before the migration of that index; each partition with a row counts as large."""
     with monkeypatch.context() as older:
-        older.setattr(migrate_module, "migrations", lambda: migrations()[:8])
+        older.setattr(migrate_module, "migrations", lambda: migrations()[:42])
         await _migrate(master_dsn)
     monkeypatch.setattr(index_building, "_LARGE_BYTES", 1)
     await admin.execute(_FINISHED, 1)
@@ -311,9 +311,9 @@ async def test_writers_go_on_while_an_index_on_job_is_built(
     assert await admin.fetchval(building_waits) == 1
     await transaction.rollback()
     await task
-    assert any(line.startswith("building job_unconfirmed on job_day_") for line in told)
+    assert any(line.startswith("building job_expires on job_day_") for line in told)
     parts = await admin.fetchval("SELECT count(*) FROM pg_partition_tree('job')")
-    assert await admin.fetchval(_UNCONFIRMED) == parts, "one for job and one for each partition"
+    assert await admin.fetchval(_EXPIRES) == parts, "one for job and one for each partition"
     await reader.close()
 
 
@@ -321,13 +321,13 @@ async def test_an_index_whose_building_was_broken_off_is_built_anew(
     before_its_index: str, admin: asyncpg.Connection[asyncpg.Record]
 ) -> None:
     leaf = await admin.fetchval("SELECT tableoid::regclass::text FROM job LIMIT 1")
-    await admin.execute(f"CREATE INDEX {leaf}_job_unconfirmed ON {leaf} (expires_at)")
+    await admin.execute(f"CREATE INDEX {leaf}_job_expires ON {leaf} (expires_at)")
     await admin.execute(
-        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = $1::text::regclass", f"{leaf}_job_unconfirmed"
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = $1::text::regclass", f"{leaf}_job_expires"
     )
     await _migrate(before_its_index)
     parts = await admin.fetchval("SELECT count(*) FROM pg_partition_tree('job')")
-    assert await admin.fetchval(_UNCONFIRMED) == parts
+    assert await admin.fetchval(_EXPIRES) == parts
 
 
 def test_the_printed_sql_may_begin_later() -> None:

@@ -41,9 +41,8 @@ def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
     }
 
 
-LATE_INDEX = "_expires_at_idx2"
-UNCONFIRMED_INDEX = "_expires_at_idx1"
-"""``job_late``, after ``job_expiring`` and ``job_unconfirmed``."""
+EXPIRES_INDEX = "_state_expires_at_idx"
+"""``job_expires``."""
 
 
 @pytest.fixture
@@ -132,16 +131,21 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: Master
 async def test_finding_due_groups_costs_two_probes_a_group(filled: MasterFixture) -> None:
     await filled.master.leadership.acquire(filled.owner, 1, 60.0)
     nodes = await _plan(filled, "leadership/tick", filled.owner, 1, 60.0, 60.0, generic=True)
-    assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx", LATE_INDEX, UNCONFIRMED_INDEX}
+    assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx", EXPIRES_INDEX}
     read = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))
     )
     assert read <= 4, "10,000 waiting jobs are not counted"
 
 
-async def test_late_jobs_are_found_by_their_own_index(filled: MasterFixture) -> None:
-    nodes = await _plan(filled, "maintenance/reassign_late", 10, 3, b"{}", generic=True)
-    assert {index for _, index in _scans(nodes)} <= {LATE_INDEX, "_pkey"}
+async def test_jobs_whose_time_has_come_are_found_by_the_index_of_expiries(filled: MasterFixture) -> None:
+    for name, args in (
+        ("maintenance/reassign_late", (10, 3, b"{}")),
+        ("maintenance/expire_held", (10, b"{}")),
+        ("maintenance/expire_unconfirmed", (10, b"{}")),
+    ):
+        nodes = await _plan(filled, name, *args, generic=True)
+        assert {index for _, index in _scans(nodes)} <= {EXPIRES_INDEX, "_pkey"}, name
 
 
 async def test_many_buckets_cost_nothing_when_none_is_lost(filled: MasterFixture, rescuer: bytes) -> None:
