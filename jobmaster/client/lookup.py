@@ -78,10 +78,11 @@ class JobLookup:
             if state is None:
                 raise not_found(job_id)
         if state in IN_FLIGHT_STATES:
-            await self._notify_owner(job_id)
+            await self.notify_owner(job_id)
         return state
 
-    async def _notify_owner(self, job_id: bytes) -> None:
+    async def notify_owner(self, job_id: bytes) -> None:
+        """The owner of a job in flight reads its cancel request now, and not with its next renewal."""
         view = await self._master.queries.get(job_id)
         if view is not None and view.bucket_id is not None:
             handle = await self.bucket(view.bucket_id)

@@ -109,7 +109,7 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     """Jobs that it has had: one, and one more for each retry of the workflow."""
     error: str = ""
-    """Why it failed without a job."""
+    """Why it failed, in one line, while its job is in the master."""
 
 
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):

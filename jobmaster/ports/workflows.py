@@ -11,23 +11,31 @@ from jobmaster.model.workflow import NewWorkflow, StepView, WorkflowState, Workf
 class WorkflowsPort(Protocol):
     """For clients. What follows the end of a step is decided in the master, in the statement that ends its job."""
 
-    async def start(self, workflow: NewWorkflow) -> bool:
-        """Store a workflow; its steps without parents become jobs. False: the id is known, and nothing was stored."""
+    async def start(self, workflow: NewWorkflow) -> bool | None:
+        """Store a workflow; its steps without parents become jobs. False: the id is known, and nothing was stored. ``None``:
+        it is known with another name or other steps."""
         ...
 
-    async def cancel(self, workflow_id: bytes, actor: str) -> bool:
-        """Begin nothing more of a workflow; False when it is not running any more, or compensates already."""
+    async def cancel(self, workflow_id: bytes, actor: str) -> tuple[bool, Sequence[bytes]]:
+        """Begin nothing more of a workflow, and request the cancellation of the jobs of its steps that run.
+
+        Returns: False when it is not running any more, or is cancelled or compensates already; and the jobs, whose owners may
+            be notified, also when it was cancelled before.
+        """
         ...
 
     async def retry(self, workflow_id: bytes, actor: str) -> bool:
         """A workflow that has failed goes on from the steps that failed; False: it has not, or was undone."""
         ...
 
+    async def get(self, workflow_id: bytes) -> WorkflowView | None:
+        """A workflow without its steps."""
+        ...
+
     async def list(
         self,
         limit: int,
         *,
-        ids: Sequence[bytes] | None = None,
         states: Sequence[WorkflowState] | None = None,
         name: str | None = None,
         before: bytes | None = None,

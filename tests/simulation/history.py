@@ -35,6 +35,7 @@ from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.lockers import Lockers
+from tests.simulation.workload.orders import ORDERLY, ORDERS_EVERY, Orders, unfinished
 from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
 
 FAULTLESS_EVERY = 4
@@ -114,6 +115,7 @@ class History:
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
         self.clients: Clients | None = None
         self.recurring: Recurring | None = None
+        self.has_orders = scenario is not None and scenario.__name__ in ORDERLY
         self.run_isolated = isolated
 
     def _master_us(self) -> int:
@@ -180,6 +182,8 @@ class History:
             self.audit.broken("invalid job", wrong)
         for wrong in gaps(self, self.recurring.untouched if self.recurring is not None else []):
             self.audit.broken("I10", wrong)
+        for wrong in unfinished(self):
+            self.audit.broken("I15", wrong)
         for wrong in left_behind(self):
             self.audit.broken("definition", wrong)
         for task in (*hosts, clients, *scenario):
@@ -191,7 +195,10 @@ class History:
         cluster = Cluster(self.settings, self.open_master(), stores, handlers=HANDLERS, clock=SimClock(self.loop, 7.0))
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
         self.recurring = Recurring(self, Random(f"schedules {self.seed}"), self.new_id)
-        await asyncio.gather(self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS))
+        work = [self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS)]
+        if self.has_orders or self.seed % ORDERS_EVERY == 2:
+            work.append(Orders(self, cluster, Random(f"orders {self.seed}"), self.new_id).run(ACTIVE_SECONDS))
+        await asyncio.gather(*work)
 
     async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:
         """Until everything has ended, or the time for it is over."""
@@ -206,7 +213,7 @@ class History:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
             return False
-        if undecided(self) or left_behind(self):
+        if undecided(self) or left_behind(self) or unfinished(self):
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False

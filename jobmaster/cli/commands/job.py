@@ -272,19 +272,19 @@ def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: st
 @click.argument("job")
 @pass_invocation
 def show(invocation: Invocation, job: str) -> None:
-    """Show one job by its id or the beginning of it: state, arguments, result or error.
+    """Show one job by its id or the beginning of it: state, arguments, result or error, and its workflow and step.
 
     \b
     Example:
       jobmaster job show 019a9f3c-55d1
     """
 
-    async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None, list[Pause]]:
+    async def work(cluster: Cluster) -> tuple[JobView, UnservedCause | None, list[Pause], str | None]:
         view = await _view(cluster, invocation.settings, job)
-        return view, await _cause(cluster, view), covering(await cluster.pauses(), view)
+        return view, await _cause(cluster, view), covering(await cluster.pauses(), view), await _step(cluster, view)
 
-    view, cause, pauses = run_async(with_cluster(invocation.settings, work))
-    emit_record(job_record(view, cause, pauses), as_json=invocation.json)
+    found = run_async(with_cluster(invocation.settings, work))
+    emit_record(job_record(*found), as_json=invocation.json)
 
 
 @job_group.command("timeline")
@@ -415,6 +415,18 @@ async def _cause(cluster: Cluster, view: JobView) -> UnservedCause | None:
         if view.state is JobState.HELD
         else None
     )
+
+
+async def _step(cluster: Cluster, view: JobView) -> str | None:
+    """Name of the step that a job is of; its number when the workflow is forgotten."""
+    if view.headers.workflow is None:
+        return None
+    workflow, number = view.headers.workflow
+    try:
+        steps = (await cluster.workflows.get(workflow)).steps
+    except NotFound:
+        return str(number)
+    return steps[number - 1].name
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

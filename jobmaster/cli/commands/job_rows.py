@@ -101,8 +101,11 @@ def _awaited(view: JobView) -> str | None:
     return wait.key if wait is not None and view.state is JobState.WAITING and view.bucket_id is None else None
 
 
-def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequence[Pause] = ()) -> dict[str, Any]:
-    """One job as a record; ``cause`` is the reason why no agent takes it, ``pauses`` are those that keep it from starting."""
+def job_record(
+    view: JobView, cause: UnservedCause | None = None, pauses: Sequence[Pause] = (), step: str | None = None
+) -> dict[str, Any]:
+    """One job as a record; ``cause`` is the reason why no agent takes it, ``pauses`` are those that keep it from starting,
+    ``step`` is the name of its step in a workflow."""
     headers, error = view.headers, view.error
     return {
         "id": str(view.id),
@@ -111,6 +114,8 @@ def job_record(view: JobView, cause: UnservedCause | None = None, pauses: Sequen
         "waits_for": _awaited(view),
         "signal": None if headers.received is None else json.loads(headers.received.payload),
         "paused": [f"{each.subject}, by {each.actor}: {each.reason}" for each in pauses],
+        "workflow": headers.workflow[0] if headers.workflow else None,
+        "step": step,
         "handler": view.handler,
         "priority": view.priority.label,
         "lane": view.lane,

@@ -22,6 +22,8 @@ STEPS_MAX = 1000
 """Steps of a workflow, compensations included."""
 DEPTH_MAX = 200
 """Steps one after another."""
+WAITS_MAX = 25_000
+"""Pairs of a step and a step that it waits for: each end of a step looks at those that are left."""
 BYTES_MAX = 16 << 20
 """Arguments and headers of all steps of a workflow."""
 NAME_CHARS_MAX = 200
@@ -55,6 +57,11 @@ class Compiler:
                 hint="start parts of it as workflows of their own, or use a batch for many equal jobs",
             )
         self._parents = {step: self._parents_of(step) for step in steps}
+        if (waits := sum(map(len, self._parents.values()))) > WAITS_MAX:
+            raise InputError(
+                f"the steps wait for one another {waits} times, the limit is {WAITS_MAX}",
+                hint="put a step between two large groups, so that the second waits for that one alone",
+            )
         self._number = {step: number for number, step in enumerate(self._in_order(), 1)}
         names = self._names()
         rows = [await self._row(step, names[step]) for step in self._number]

@@ -17,7 +17,7 @@ from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
-from jobmaster.model.workflow import RunsOn, StepState, WorkflowState, WorkflowView
+from jobmaster.model.workflow import WorkflowState, WorkflowView
 from jobmaster.ports.workflows import WorkflowsPort
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ LISTED_MAX = 1000
 _INDEX_BYTES = 4
 """Last bytes of an id, which number the jobs of a workflow."""
 CALLBACKS = ("on_success", "on_failure")
-_FIRST_JOB = b"\0\1\0\1"
-"""End of the id of the first job of the first step (``workflow_job_id`` in the master)."""
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.005, 1.0
 _LOOK_SHARE = 0.1
 """Of the time that a wait has taken: how soon it looks again."""
@@ -72,6 +70,7 @@ class Workflows:
         Raises:
             InputError: it could never work (a cycle, a missing step, an unknown handler, arguments, options, sizes);
                 nothing was stored.
+            Conflict: the id belongs to a workflow with another name or other steps.
             OutcomeUnknown: call it again with the same ``workflow_id``.
             Unavailable: the master cannot be reached; nothing was stored.
         """
@@ -79,7 +78,11 @@ class Workflows:
         compiled = await Compiler(as_flow(flow), of, self._checks, self._args_bytes).compile(name)
         for lane in sorted({row.lane for row in compiled.steps}):
             await self._cluster._router().check_served(lane)
-        await self._port.start(compiled)
+        if await self._port.start(compiled) is None:
+            raise Conflict(
+                f"workflow {ids.text(of)} was started with another name or other steps",
+                hint="new_id() makes an id for each workflow; only the same start may be sent again under it",
+            )
         return UUID(bytes=of)
 
     async def start_with_callbacks(self, call: Call[Any], options: Mapping[str, Any]) -> bytes:
@@ -97,7 +100,9 @@ class Workflows:
         if options.get("on_success") is not None:
             flow = flow.then(options["on_success"])
         of = await self.start(first.label, flow)
-        return of.bytes[:-_INDEX_BYTES] + _FIRST_JOB
+        job = (await self._port.steps(of.bytes))[0].job
+        assert job is not None, "the first step waits for no other one"
+        return job.bytes
 
     @staticmethod
     def new_id() -> UUID:
@@ -111,10 +116,10 @@ class Workflows:
 
     async def _read(self, of: bytes) -> WorkflowView:
         """A workflow without its steps."""
-        found = await self._port.list(1, ids=[of])
-        if not found:
+        found = await self._port.get(of)
+        if found is None:
             raise NotFound(f"there is no workflow {ids.text(of)}", hint="jobmaster workflow list")
-        return found[0]
+        return found
 
     async def list(
         self,
@@ -153,25 +158,24 @@ class Workflows:
             view = await self._read(view.id.bytes)
 
     async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
-        """Begin no further step, request the cancellation of steps that run, and then undo what was done.
+        """Begin no further step, cancel the jobs of the steps that run, and then undo what was done. What runs after a failure
+        or at the end still runs.
 
         Raises:
             Conflict: it has ended, or undoes its steps already.
             NotFound: there is none of this id.
         """
         of = _id_of(workflow)
-        cancelled = await self._port.cancel(of, check_name(actor, "'actor'"))
-        view = await self.get(workflow)
+        cancelled, jobs = await self._port.cancel(of, check_name(actor, "'actor'"))
+        view = await self._read(of)
         if not cancelled and view.state is not WorkflowState.CANCELLING:
             raise Conflict(f"workflow {view.id} is {view.state.value}", hint="only one that runs can be cancelled")
-        for one in view.steps:
-            if one.state is StepState.STARTED and one.runs_on is not RunsOn.UNDO and one.job is not None:
-                await self._cluster.cancel(one.job, actor=actor)
-        return await self.get(workflow)
+        await asyncio.gather(*map(self._cluster._job_lookup.notify_owner, jobs))  # the requests are stored
+        return await self.get(of)
 
     async def retry(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
-        """Resume a workflow that has failed or was cancelled: its failed steps get new jobs, and what has succeeded stays.
-        One whose compensation has failed goes on with that compensation.
+        """Resume a workflow that has failed or was cancelled: its failed steps get new jobs, and what has succeeded stays. What
+        runs after a failure or at the end is decided again. One whose compensation has failed goes on with that compensation.
 
         Raises:
             Conflict: it has not failed, or all of it was undone.

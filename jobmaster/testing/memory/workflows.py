@@ -16,7 +16,7 @@ class MemoryWorkflows:
         """Refused."""
         _refuse()
 
-    async def cancel(self, workflow_id: bytes, actor: str) -> bool:
+    async def cancel(self, workflow_id: bytes, actor: str) -> tuple[bool, Sequence[bytes]]:
         """Refused."""
         _refuse()
 
@@ -24,11 +24,14 @@ class MemoryWorkflows:
         """Refused."""
         _refuse()
 
+    async def get(self, workflow_id: bytes) -> WorkflowView | None:
+        """There are none."""
+        return None
+
     async def list(
         self,
         limit: int,
         *,
-        ids: Sequence[bytes] | None = None,
         states: Sequence[WorkflowState] | None = None,
         name: str | None = None,
         before: bytes | None = None,

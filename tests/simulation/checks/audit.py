@@ -86,6 +86,9 @@ class Audit:
     """Archived jobs and how they ended."""
     forgotten: set[bytes] = field(default_factory=set)
     """Jobs whose newest rows a failover has forgotten."""
+    acknowledged_workflows: set[bytes] = field(default_factory=set)
+    forgotten_workflows: set[bytes] = field(default_factory=set)
+    """Workflows whose start a failover has forgotten."""
     forgotten_keys: set[str] = field(default_factory=set)
     """Keys that were given to a job, and a failover has forgotten to which."""
     _owners: dict[tuple[bytes, int], bytes] = field(default_factory=dict)
@@ -174,8 +177,31 @@ class Audit:
                 replaced.add(before.digest)
 
     def called_off(self, job_id: bytes) -> None:
-        """The master requests the cancellation of the job of a fire."""
+        """The master requests the cancellation of the job of a fire or of a step."""
         self.jobs[job_id].cancelled = True
+
+    def began_step(self, tables: Tables, job_id: bytes, name: str, before: Collection[bytes]) -> None:
+        """The master makes the job of a step, which is as good as acknowledged.
+
+        Args:
+            before: jobs of the steps that it waits for.
+        """
+        if job_id in self.jobs:
+            if job_id not in self.forgotten:
+                self.broken("I15", f"step {name} gets the job {text(job_id)} twice")
+            return
+        for parent in before:
+            row = tables.jobs.get(parent)
+            if parent not in self.forgotten and (row is not None and row.state not in FINAL):
+                self.broken("I15", f"step {name} begins, and {text(parent)} before it has not ended")
+        job = self.jobs[job_id] = Job(job_id, "failing step" if name.startswith("fails") else "step", level="master")
+        job.seconds = 0.4 if name.startswith("slow") else 0.0
+
+    def cancelled_steps(self, tables: Tables, job_ids: Collection[bytes]) -> None:
+        """A workflow was cancelled, and with it the jobs of its steps."""
+        for row in filter(None, map(tables.jobs.get, job_ids)):
+            if row.state not in FINAL and not row.cancel_requested:
+                self.broken("I15", f"{text(row.id)} is a step of a cancelled workflow, and has no cancel request")
 
     def accepted(self, statement: str, row: JobRow, token: int, bucket_id: bytes | None, epoch: int | None) -> None:
         """A write about an existing row was accepted."""
@@ -249,6 +275,7 @@ class Audit:
                 self.forgotten.add(job_id)
                 if job_id in self.jobs:
                     self.jobs[job_id].excused = "failover"
+        self.forgotten_workflows |= before.workflows.keys() - after.workflows.keys()
         self.forgotten_keys |= {key for _, key in before.keys.keys() - after.keys.keys()}
         for job_id, _ in before.quarantine.keys() - after.quarantine.keys():
             if job_id in self.jobs:
@@ -447,7 +474,7 @@ def _may_fail(job: Job, row: JobRow) -> bool:
     if b'"too_slow"' in error:
         return job.kind in ("slow", "slow stopped", "never in time")
     return (
-        job.kind in ("doomed", "failing", "given up")
+        job.kind in ("doomed", "failing", "given up", "failing step")
         or b'"agent_lost"' in error
         or (job.kind.startswith("once") and b'"abandoned"' in error)
     )

@@ -13,6 +13,7 @@ from tests.simulation.master.schedule_statements import ScheduleStatements
 from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 from tests.simulation.master.uniqueness_statements import UniquenessStatements
+from tests.simulation.master.workflow_statements import WorkflowStatements
 
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
 
@@ -29,6 +30,7 @@ class ClusterStatements(
     SignalStatements,
     UniquenessStatements,
     BatchStatements,
+    WorkflowStatements,
 ):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 

@@ -45,11 +45,14 @@ class MasterServer(Server):
             dict(tables.fires),
             dict(tables.signals),
             dict(tables.waiting),
+            dict(tables.workflow_steps),
         )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:
         """One statement, all at once."""
-        return cast(list[Record], getattr(self.statements, _twin(name))(old, *args))
+        answer = cast(list[Record], getattr(self.statements, _twin(name))(old, *args))
+        self.statements.run_triggers(name, old)
+        return answer
 
     def terminate(self, agents: set[bytes]) -> None:
         """The sessions of these agents end; what they had begun has no effect."""
@@ -99,6 +102,7 @@ class SimConnection:
         records = rows_of(body, columns)
         self._be_in_time("copy_final", len(records), len(body))
         written = self._server.statements.copy(records)
+        self._server.statements.run_triggers("copy_final", self.old)
         if written < 0:
             raise asyncpg.UniqueViolationError("duplicate key")
         return f"COPY {written}"

@@ -207,6 +207,9 @@ class Tables:
         self.waiting: dict[bytes, str] = {}
         """Jobs that wait for a signal, as the index holds them, and the key; a cancel leaves its entry behind."""
         self.once_attempts: dict[tuple[str, str], OnceAttempt] = {}
+        self.workflows: dict[bytes, Any] = {}
+        self.workflow_steps: dict[bytes, Any] = {}
+        """Of each workflow by number; replaced as a whole."""
         self.batches: dict[bytes, Any] = {}
         self.batch_ranges: dict[bytes, bytes] = {}
         self.batch_tallies: dict[tuple[bytes, bytes], tuple[int, int]] = {}
@@ -244,6 +247,7 @@ class Snapshot(NamedTuple):
     fires: Mapping[tuple[str, int], FireRow] = MappingProxyType({})
     signals: Mapping[bytes, SignalRow] = MappingProxyType({})
     waiting: Mapping[bytes, str] = MappingProxyType({})
+    workflow_steps: Mapping[bytes, Any] = MappingProxyType({})
 
 
 class Record(dict[str, Any]):

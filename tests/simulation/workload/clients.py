@@ -39,6 +39,8 @@ SLOW = ("slow", "slow stopped", "never in time")
 """Their first runs, or all, take longer than their ``complete_time``."""
 COMPLETE_SECONDS = 0.5
 SUBMITS_MAX = 12
+_OTHERS = {"once by handler": "once", "step": "step", "failing step": "step"}
+"""Handlers of other kinds of jobs than most."""
 HANDLERS = Handlers()
 
 
@@ -60,7 +62,7 @@ async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
     place = (None, None) if owned is None else (owned.bucket_id, owned.epoch)
     job: Job = history.audit.jobs[job_id]
     identity = (job_id, token, *place)
-    handler = "fenced" if job.kind in FENCED else "once" if job.kind == "once by handler" else "plain"
+    handler = "fenced" if job.kind in FENCED else _OTHERS.get(job.kind, "plain")
     subjects = [("handler", handler), ("lane", "default")]
     if live is not None:
         subjects.append(("priority", Priority(live.claimed_list.owned.priority).label))
@@ -71,7 +73,7 @@ async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
     if snoozes < job.snoozes:
         raise Snooze(job.pause, "as it was told")
-    if job.kind == "failing":
+    if job.kind in ("failing", "failing step"):
         raise Fail("as it was told")
     if job.kind == "given up":
         raise Hopeless("as it was told")
@@ -92,6 +94,11 @@ async def fenced(ctx: JobContext) -> int:
 
 @HANDLERS.job(name="once", timeout=20, delivery="at_most_once")
 async def once(ctx: JobContext) -> int:
+    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+
+
+@HANDLERS.job(name="step", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
+async def step(ctx: JobContext, before: Any = None) -> int:
     return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 

@@ -16,7 +16,7 @@
 -- in: $15 bytea[] headers
 -- in: $16 bigint[] delays in microseconds
 -- in: $17 boolean[] whether another step needs the result
--- out: started boolean (false: the id is known, and nothing was stored)
+-- out: started boolean (false: the id is known, and nothing was stored; NULL: it is known with other steps)
 -- move: none -> HELD
 -- fence: the key of the workflow: sent again, it starts nothing
 -- index: workflow_pkey, as the arbiter

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
@@ -36,7 +37,8 @@ async def start(db: MasterFixture, of: bytes, *steps: NewStep, args_bytes: int =
 
 
 async def read(db: MasterFixture, of: bytes) -> WorkflowView:
-    (found,) = await db.master.workflows.list(1, ids=[of])
+    found = await db.master.workflows.get(of)
+    assert found is not None
     return found
 
 
@@ -73,8 +75,9 @@ async def end(
     assert written.accepted == {job}
 
 
-S, F, B, P, R, K = (
-    StepState.SUCCEEDED, StepState.FAILED, StepState.BLOCKED, StepState.PENDING, StepState.STARTED, StepState.SKIPPED
+S, F, B, P, R, K, C = (
+    StepState.SUCCEEDED, StepState.FAILED, StepState.BLOCKED, StepState.PENDING, StepState.STARTED, StepState.SKIPPED,
+    StepState.CANCELLED,
 )  # fmt: skip
 
 
@@ -159,6 +162,28 @@ async def test_a_parent_waits_for_the_lock_of_the_other_one(db: MasterFixture) -
     await db.after_lock("/* end */", two.execute(update, second), transaction.commit)
     assert await states(db, of) == [StepState.EXPIRED, StepState.EXPIRED, B]
     assert (await read(db, of)).state is WorkflowState.FAILED
+    await one.close()
+    await two.close()
+
+
+async def test_the_lock_comes_before_the_look_at_the_step_itself(db: MasterFixture) -> None:
+    """A failover has forgotten that a step was started, and its job runs. The start that is made again, and the end of the
+    job, meet: without the lock the end would find a step that is not started, and nothing would follow it."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2))
+    first = UUID(bytes=await job_of(db, of, 1))
+    await db.sql.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", first)
+    second = UUID(bytes=await job_of(db, of, 2))
+    await db.sql.execute("UPDATE job SET state = 'HELD' WHERE id = $1", first)
+    await db.sql.execute("UPDATE workflow_step SET state = 'STARTED' WHERE step = 1")
+    await db.sql.execute("UPDATE workflow_step SET state = 'PENDING', job_id = NULL, tries = 0 WHERE step = 2")
+    one, two = await db.connect(), await db.connect()
+    update = "UPDATE job SET state = 'SUCCEEDED' WHERE id = $1 /* end */"
+    transaction = one.transaction()
+    await transaction.start()
+    await one.execute(update, first)
+    await db.after_lock("/* end */", two.execute(update, second), transaction.commit)
+    assert await states(db, of) == [S, S, R]
     await one.close()
     await two.close()
 
@@ -258,7 +283,7 @@ async def test_a_retried_workflow_goes_on_from_the_step_that_failed(db: MasterFi
     await end(db, of, 1)
     await end(db, of, 2, state="FAILED")
     failed = await job_of(db, of, 2)
-    assert not (await db.master.workflows.cancel(of, "me"))
+    assert await db.master.workflows.cancel(of, "me") == (False, [])
     assert await db.master.workflows.retry(of, "me")
     assert not await db.master.workflows.retry(of, "me")
     assert await states(db, of) == [S, R, P]
@@ -272,14 +297,88 @@ async def test_a_cancelled_workflow_begins_nothing_more_and_undoes_what_was_done
     of = workflow_id()
     await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 1, on="undo"))
     await end(db, of, 1)
-    assert await db.master.workflows.cancel(of, "me")
-    assert not await db.master.workflows.cancel(of, "me")
-    assert await states(db, of) == [S, R, StepState.CANCELLED, P]
+    entry = (await fetched(db))[await job_of(db, of, 2)]
+    assert await db.master.workflows.cancel(of, "me") == (True, [entry.id])
+    assert await db.master.workflows.cancel(of, "me") == (False, [entry.id])
+    assert (await db.view(entry.id)).cancel_requested, "its owner reads that with its next renewal, at the latest"
+    assert await states(db, of) == [S, R, C, P]
     assert (await read(db, of)).state is WorkflowState.CANCELLING
-    await db.master.requests.cancel(await job_of(db, of, 2), tombstone=None, actor="me")
-    assert await states(db, of) == [S, StepState.CANCELLED, StepState.CANCELLED, R]
+    await db.master.outcomes.record_final([final(db.fence, entry, state="CANCELLED")])
+    assert await states(db, of) == [S, C, C, R]
+    assert await db.master.workflows.cancel(of, "me") == (False, []), "compensations are not cancelled"
     await end(db, of, 4)
     assert (await read(db, of)).state is WorkflowState.CANCELLED
+
+
+async def test_a_cancel_ends_the_jobs_that_wait_in_the_same_transaction(db: MasterFixture) -> None:
+    """A client that dies after the call leaves nothing to do."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2), step(of, 3, 1, 2), step(of, 4, 1, on="undo"), step(of, 5, 3, on="end"))
+    assert (await db.master.workflows.cancel(of, "me"))[0]
+    assert await states(db, of) == [C, C, C, P, R]
+    assert [await db.state(await job_of(db, of, number)) for number in (1, 2)] == ["CANCELLED", "CANCELLED"]
+    await end(db, of, 5)
+    assert await states(db, of) == [C, C, C, K, S]
+    assert (await read(db, of)).state is WorkflowState.CANCELLED
+
+
+async def test_a_cancel_that_ends_every_step_ends_the_workflow(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 1, on="undo"))
+    assert (await db.master.workflows.cancel(of, "me"))[0]
+    assert await states(db, of) == [C, C, K]
+    assert (await read(db, of)).state is WorkflowState.CANCELLED
+
+
+async def test_a_cancel_and_the_end_of_a_step_follow_one_another(db: MasterFixture) -> None:
+    """Both lock the job first and the workflow second: no deadlock, whichever comes first."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2))
+    first = UUID(bytes=await job_of(db, of, 1))
+    one, two = await db.connect(), await db.connect()
+    transaction = one.transaction()
+    await transaction.start()
+    await one.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", first)
+    cancel = two.fetchrow("SELECT * FROM workflow_cancel($1, 'me') /* cancel */", UUID(bytes=of))
+    with pytest.raises(asyncpg.SerializationError, match="a step has begun meanwhile"):
+        await db.after_lock("/* cancel */", cancel, transaction.commit)
+    assert (await db.master.workflows.cancel(of, "me"))[0]
+    assert await states(db, of) == [S, C, C]
+    await one.close()
+    await two.close()
+
+
+async def test_what_runs_after_a_failure_is_not_called_off_by_it(db: MasterFixture) -> None:
+    """A chain of steps on failure, in a workflow with compensations."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 2), step(of, 4, 1, 2, 3, on="failure"), step(of, 5, 4),
+                step(of, 6, 1, on="undo"))  # fmt: skip
+    await end(db, of, 1)
+    await end(db, of, 2, state="FAILED")
+    assert await states(db, of) == [S, F, B, R, P, P]
+    assert (await read(db, of)).state is WorkflowState.FAILING
+    assert await db.master.workflows.cancel(of, "me") == (True, []), "nor by a cancel"
+    assert await states(db, of) == [S, F, B, R, P, P]
+    await end(db, of, 4)
+    await end(db, of, 5)
+    assert await states(db, of) == [S, F, B, S, S, R]
+
+
+async def test_a_retry_decides_again_what_runs_after_a_failure_or_at_the_end(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 1, 2, on="failure"), step(of, 4, 3),
+                step(of, 5, 1, 2, on="end"))  # fmt: skip
+    for _ in range(2):
+        await end(db, of, 1, state="FAILED")
+        assert await states(db, of) == [F, B, R, P, R]
+        for number in (3, 5, 4):
+            await end(db, of, number)
+        assert (await read(db, of)).state is WorkflowState.FAILED
+        assert await db.master.workflows.retry(of, "me")
+    await end(db, of, 1)
+    await end(db, of, 2)
+    assert await states(db, of) == [S, S, K, K, R]
+    assert [each.tries for each in await db.master.workflows.steps(of)] == [3, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -311,22 +410,70 @@ async def test_a_step_with_a_delay_is_due_later(db: MasterFixture) -> None:
 
 async def test_a_workflow_that_is_started_again_starts_nothing(db: MasterFixture) -> None:
     of = workflow_id()
-    await start(db, of, step(of, 1))
-    assert not await db.master.workflows.start(NewWorkflow(of, "order", 1000, (step(of, 1),)))
+    steps = (step(of, 1), step(of, 2, 1, args=b'{"a":1}'))
+    await start(db, of, *steps)
+    again = db.master.workflows.start
+    assert await again(NewWorkflow(of, "order", 1000, steps)) is False
+    for other in (
+        NewWorkflow(of, "another", 1000, steps),
+        NewWorkflow(of, "order", 1000, steps[:1]),
+        NewWorkflow(of, "order", 1000, (*steps, step(of, 3))),
+        NewWorkflow(of, "order", 1000, (steps[0], step(of, 2, args=b'{"a":1}'))),
+        NewWorkflow(of, "order", 1000, (steps[0], step(of, 2, 1, args=b'{"a":2}'))),
+    ):
+        assert await again(other) is None, "it is another workflow"
     assert await db.sql.fetchval("SELECT count(*) FROM job") == 1
 
 
-async def test_a_step_of_an_old_workflow_has_an_id_of_the_present(db: MasterFixture) -> None:
-    """The range of the workflow may have retired: its id would be below the floor."""
-    of = workflow_id()
+@pytest.mark.parametrize("days", [-800, 800])
+async def test_a_workflow_of_another_time_has_jobs_of_the_present(db: MasterFixture, days: int) -> None:
+    """Its id was made long ago, or by a clock that is wrong: there is no partition for such a job, or it would vanish."""
+    now = new_id()
+    of = (int.from_bytes(now[:6]) + days * 86_400_000).to_bytes(6) + now[6:12] + bytes(4)
     await start(db, of, step(of, 1), step(of, 2, 1))
-    await db.sql.execute("UPDATE workflow SET started_at = clock_timestamp() - interval '40 days'")
     await end(db, of, 1)
-    first, second = await job_of(db, of, 1), await job_of(db, of, 2)
-    assert second[:6] > first[:6]
-    assert second[6:12] == first[6:12]
     await end(db, of, 2)
     assert (await read(db, of)).state is WorkflowState.SUCCEEDED
+    second = await job_of(db, of, 2)
+    assert abs(int.from_bytes(second[:6]) - int.from_bytes(now[:6])) < 3_600_000
+    assert second[6:12] == of[6:12]
+
+
+async def test_a_workflow_below_the_floor_has_jobs_above_it(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    entry = (await fetched(db))[await job_of(db, of, 1)]
+    floor = await db.sql.fetchval("SELECT floor FROM watermark")
+    await db.sql.execute("UPDATE watermark SET floor = $1", UUID(bytes=of[:12] + b"\0\1\0\0"))
+    await db.master.outcomes.record_final([final(db.fence, entry)])
+    await db.sql.execute("UPDATE watermark SET floor = $1", floor)
+    assert await states(db, of) == [S, R]
+    assert (await job_of(db, of, 2))[:6] > of[:6]
+
+
+async def test_a_step_that_failed_shows_the_error_of_its_job(db: MasterFixture) -> None:
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1))
+    await end(db, of, 1, state="FAILED")
+    assert [each.error for each in await db.master.workflows.steps(of)] == ["ValueError: no", ""]
+
+
+async def test_workflows_are_listed_by_state_and_name_from_the_newest_on(db: MasterFixture) -> None:
+    made = [workflow_id() for _ in range(4)]
+    for of in made:
+        await start(db, of, step(of, 1))
+    await end(db, made[1], 1)
+
+    async def listed(limit: int = 10, **only: Any) -> list[bytes]:
+        return [found.id.bytes for found in await db.master.workflows.list(limit, **only)]
+
+    assert await listed() == made[::-1]
+    assert await listed(2) == [made[3], made[2]]
+    assert await listed(2, before=made[2]) == [made[1], made[0]]
+    assert await listed(states=[WorkflowState.SUCCEEDED]) == [made[1]]
+    assert await listed(1, states=[WorkflowState.SUCCEEDED, WorkflowState.RUNNING]) == [made[3]]
+    assert await listed(name="order") == made[::-1]
+    assert await listed(name="another") == []
 
 
 async def test_a_step_whose_start_a_failover_has_forgotten_counts_with_its_outcome(db: MasterFixture) -> None:
