@@ -207,6 +207,7 @@ class BucketWorker:
             progress,
         )
         self.outcome_writer.on_continued = self.due_fetcher.kick
+        self.outcome_writer.step_scope = self.due_fetcher.step_scope
         self.cancellation = Cancellation(
             master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry, progress
         )

@@ -10,11 +10,11 @@ from operator import itemgetter
 import asyncpg
 
 from jobmaster.master.driver import binary_copy, resent_writes
-from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of
+from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of, run_batch
 from jobmaster.master.driver.connection import Connection, StatementRunner, to_us
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
-from jobmaster.ports import CancelledRow, ProgressLine, UnstorableEntry, Written
+from jobmaster.model.job import AttemptOutcome, Entry, FinalRow, HoldRow, InFlightRow, JobState
+from jobmaster.ports import CancelledRow, FinishedSteps, ProgressLine, StepScope, UnstorableEntry, Written
 
 _DIGEST_CHARS = 16
 _WHY_CHARS = 400
@@ -72,6 +72,31 @@ class Outcomes:
         if batch.stale:
             await self.mark_refused(batch.stale)
         return written
+
+    async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
+        """``record_final`` of outcomes of steps; next steps that fit become ASSIGNED to the bucket, under its lock."""
+        entries: list[Entry] = []
+        more = False
+
+        async def send(some: Sequence[FinalRow]) -> BatchAnswer:
+            nonlocal more
+            wanted = (scope.lane, scope.priority, scope.handlers, scope.without_tags or None, scope.capabilities)
+            found = await run_batch(
+                self._data, "outcomes/finish_steps", *columns(some), *fence, *wanted, ids=ids_of(some)
+            )
+            entries.extend(
+                Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
+                for _, _, id_, token, handler, args, due, headers, attempt, rescues in found
+                if id_ is not None
+            )
+            more = more or found[0]["more"]
+            return BatchAnswer(found[0]["accepted"])
+
+        batch = Batch(self._data, "outcomes/finish_steps", send, resent_writes.final)
+        written = await batch.write(rows)
+        if batch.stale:
+            await self.mark_refused(batch.stale)
+        return FinishedSteps(written, entries, more)
 
     async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
         """Outcomes that their rows refused are noted on the ``attempt`` rows of their identities; one that is there twice

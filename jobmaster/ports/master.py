@@ -24,6 +24,7 @@ from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
     FetchScope,
+    FinishedSteps,
     HelpRequest,
     LeaderTick,
     Onboarded,
@@ -33,6 +34,7 @@ from jobmaster.ports.master_answers import (
     RecordKind,
     Renewal,
     RowRef,
+    StepScope,
     StoreGeneration,
     Swept,
     UnservedHandler,
@@ -97,6 +99,11 @@ class WriterOutcomes(ReplayOutcomes, AssignedOutcomes, Protocol):
 
     async def retry_here(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock; writes ``attempt`` rows."""
+        ...
+
+    async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
+        """``record_final`` of outcomes of steps of workflows; next steps that fit become ASSIGNED to the bucket, at most as many
+        as have ended."""
         ...
 
 

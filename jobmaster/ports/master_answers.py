@@ -191,6 +191,28 @@ class Onboarded(NamedTuple):
     """Entries that were due before the place where the calls before this one had begun to read."""
 
 
+class StepScope(NamedTuple):
+    """Which next steps of workflows the owner of a bucket takes with the outcomes of the steps before them."""
+
+    lane: str
+    priority: int
+    handlers: Sequence[str] | None = None
+    """``None``: any."""
+    without_tags: Sequence[str] = ()
+    capabilities: Sequence[str] | None = None
+    """Jobs that require another capability stay; ``None``: none does."""
+
+
+class FinishedSteps(NamedTuple):
+    """Answer of a write of outcomes of steps."""
+
+    written: Written
+    entries: Sequence[Entry]
+    """Next steps that are now ASSIGNED to the bucket. (An answer that was lost names none: they are found without a copy.)"""
+    more: bool
+    """Further next steps are HELD that the bucket could take."""
+
+
 class CancelledRow(NamedTuple):
     """A job that waited in a bucket and is CANCELLED now; its copy may still be in the bucket."""
 

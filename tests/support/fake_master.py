@@ -9,7 +9,16 @@ from typing import Any
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
-from jobmaster.ports import ANY_JOB, CancelledRow, FetchScope, Onboarded, RowRef, Written
+from jobmaster.ports import (
+    ANY_JOB,
+    CancelledRow,
+    FetchScope,
+    FinishedSteps,
+    Onboarded,
+    RowRef,
+    StepScope,
+    Written,
+)
 from tests.support.master_parts import MasterParts
 from tests.support.scripted import Scripted
 
@@ -40,6 +49,8 @@ class FakeMaster(MasterParts, Scripted):
         self.rows: dict[bytes, Row] = {}
         self.entries: dict[bytes, Entry] = {}
         """What HELD rows onboard as."""
+        self.next_steps: list[Entry] = []
+        """Steps that follow the next outcomes of steps, in the same bucket."""
         self.others: set[bytes] = set()
         """Buckets that are another's now."""
         self.states: dict[bytes, BucketState] = {}
@@ -77,6 +88,14 @@ class FakeMaster(MasterParts, Scripted):
 
         written: Written = await self.do("record_final", (list(rows),), effect)
         return written
+
+    async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
+        """No step is followed by another one, unless the test has put entries into ``next_steps``."""
+        written = await self.record_final(rows)
+        entries, self.next_steps = self.next_steps, []
+        for entry in entries:
+            self.rows[entry.id] = Row("ASSIGNED", entry.token, fence.bucket_id, fence.epoch)
+        return FinishedSteps(written, entries, False)
 
     async def is_recorded(self, row: FinalRow) -> bool:
         def effect() -> bool:

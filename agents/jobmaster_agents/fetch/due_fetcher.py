@@ -19,7 +19,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import FetcherOnboarding, FetchScope
+from jobmaster.ports import FetcherOnboarding, FetchScope, StepScope
 from jobmaster.rules import capabilities
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.call_retry import Backoff
@@ -242,6 +242,28 @@ class DueFetcher:
             return batch
         return min(TURN_SLOTS * self._executor.slots_of(due.owned.fence.bucket_id) + int(due.per_second), batch)
 
+    def step_scope(self, owned: OwnedBucket) -> StepScope | None:
+        """Which next steps of workflows the bucket takes with the outcomes of the steps before them, beside what is fetched.
+
+        ``None``: none. Where others may have a free slot and this bucket has none, the next step is any bucket's.
+        """
+        due = self._due.get(owned.fence.bucket_id)
+        if due is None or owned.closed or owned.lost or owned.paused or due.crowded:
+            return None
+        if not self._ownership.may_start(self._now()) or (due.rests_until and self._now() < due.rests_until):
+            return None
+        bucket_id, handlers = owned.fence.bucket_id, self._free_handlers()
+        if not self.alone and self._executor.backlog(bucket_id) >= self._executor.slots_of(bucket_id):
+            return None
+        return StepScope(owned.lane, owned.priority, handlers, self._paused_tags, self._scope.capabilities)
+
+    def _free_handlers(self) -> Sequence[str] | None:
+        """Handlers that are not paused and whose limits are not reached; ``None``: any."""
+        full = self._executor.full_handlers
+        if not full or self._handlers is None:
+            return self._handlers
+        return [name for name in self._handlers if name not in full]
+
     # ------------------------------------------------------------ fetching
 
     async def run(self) -> None:
@@ -315,16 +337,13 @@ class DueFetcher:
         if horizon is None:
             return fence, []
         due.hinted = False
-        handlers, full = self._handlers, self._executor.full_handlers
-        if full and handlers is not None:
-            handlers = [name for name in handlers if name not in full]
         answer = await self._onboarding.onboard(
             fence,
             owned.lane,
             owned.priority,
             horizon,
             self._turn(due),
-            handlers,
+            self._free_handlers(),
             self._paused_tags,
             self._scope,
         )

@@ -28,7 +28,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import ReplyStatus, WriterOutcomes, WriterStore, Written
+from jobmaster.ports import ReplyStatus, StepScope, WriterOutcomes, WriterStore, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, BatchSize, fitting_count
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.call_retry import Backoff, UntilAnswered
@@ -112,7 +112,9 @@ class OutcomeWriter:
         self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
         """Called with outcomes that the master has accepted."""
         self.on_continued: Callable[[bytes], None] = lambda bucket_id: None
-        """Called with a bucket a job of which has ended as the step of a workflow: its next step may be due in the master."""
+        """Called with a bucket a job of which has ended as the step of a workflow: a next step may be due in the master."""
+        self.step_scope: Callable[[OwnedBucket], StepScope | None] = lambda owned: None
+        """Which next steps a bucket takes now; ``None``: none."""
         self._on_promoted = on_promoted
         self._limits = limits
         self.copied = 0
@@ -309,14 +311,48 @@ class OutcomeWriter:
             await self._write_upsert(jobs)
 
     async def _write_upsert(self, jobs: Jobs) -> None:
-        written = await self.send("record_final", jobs, lambda some: self._outcomes.record_final(_finals(some)))
+        # A step always has a row, so outcomes that are copied are not looked through.
+        steps = [job for job in jobs if _is_step(job.entry)]
+        if steps:
+            await self._write_steps(steps)
+            jobs = [job for job in jobs if not _is_step(job.entry)]
+        if jobs:
+            await self._record(jobs, "record_final", self._outcomes.record_final)
+
+    async def _record(
+        self, jobs: Jobs, what: str, record: Callable[[Sequence[FinalRow]], Coroutine[object, object, Written]]
+    ) -> None:
+        written = await self.send(what, jobs, lambda some: record(_finals(some)))
         self.upserted += len(written.accepted)
         self._metrics.accepted(_finals(jobs), written)
         self.on_ended([row for row in _finals(jobs) if row.id in written.accepted])
-        # A step always has a row, so outcomes that are copied are not looked through.
-        for bucket_id in {row.bucket_id for row in _finals(jobs) if row.headers and _STEP in row.headers}:
-            self.on_continued(bucket_id)
         self._settle(jobs, written)
+
+    async def _write_steps(self, jobs: Jobs) -> None:
+        """Outcomes of steps of workflows; the next steps stay in the bucket where it may take them."""
+        for owned, mine in by_bucket(jobs):
+            scope, fence, entries = self.step_scope(owned), owned.fence, list[Entry]()
+            bucket_id, more = fence.bucket_id, scope is None
+            if scope is None:
+                await self._record(mine, "record_final", self._outcomes.record_final)
+            else:
+
+                async def finish(
+                    rows: Sequence[FinalRow], fence: Fence = fence, scope: StepScope = scope, entries: list[Entry] = entries
+                ) -> Written:
+                    nonlocal more
+                    finished = await self._outcomes.finish_steps(fence, rows, scope)
+                    entries += finished.entries
+                    more = more or finished.more
+                    return finished.written
+
+                await self._record(mine, "finish_steps", finish)
+            if entries:
+                await self._put_assigned(
+                    owned, fence, entries, [HoldRow.of(entry, owned.priority, owned.lane) for entry in entries]
+                )
+            if more:
+                self.on_continued(bucket_id)
 
     # ------------------------------------------------------------ back to the master, or later here
 
@@ -339,28 +375,30 @@ class OutcomeWriter:
             rows = [row for row in _holds(done) if row.id in written.accepted and row.id not in written.cancelled]
             self._settle(done, written)
             if rows:
-                await self._put_retries(owned, fence, rows)
+                back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
+                await self._put_assigned(owned, fence, list(map(_next_entry, rows)), back)
             if not written.bucket_ok:
                 if not owned.closed:  # else it began to complete, or was frozen, meanwhile
                     self.refused_by_bucket(owned, "a write was refused by the bucket's lock")
                 if not owned.lost:  # giving jobs back needs no bucket, only their rows
                     await self._write_holds([job for job in mine if job.entry.id not in written.settled])
 
-    async def _put_retries(self, owned: OwnedBucket, fence: Fence, rows: Sequence[HoldRow]) -> None:
-        """Put the copies of rows that the master has ASSIGNED with token + 1.
+    async def _put_assigned(
+        self, owned: OwnedBucket, fence: Fence, entries: Sequence[Entry], rows: Sequence[HoldRow]
+    ) -> None:
+        """Put the copies of rows that the master has ASSIGNED to the bucket: retries, and next steps.
 
-        Rows without a copy are given back under their new identity. If a copy exists after all (its answer was lost), its
-        row refuses it.
+        Rows without a copy are given back, as ``rows`` has them, under their new identity. If a copy exists after all (its
+        answer was lost), its row refuses it.
         """
-        result = await self.bucket_enqueuer.put(fence, list(map(_next_entry, rows)))
+        result = await self.bucket_enqueuer.put(fence, entries)
         if result.done:
             return
         if result.shows_loss(owned, fence):
-            self.forget(fence.bucket_id, f"the store answered {result.reply} to a retry", result.reply)
+            self.forget(fence.bucket_id, f"the store answered {result.reply} to a retry or a next step", result.reply)
             return  # the rescuer sweeps the rows
         ids = {entry.id for entry in result.left}
-        back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows if row.id in ids]
-        await self._give_back(fence, back)
+        await self._give_back(fence, [row for row in rows if row.id in ids])
 
     async def give_back(self, owned: OwnedBucket, entries: Sequence[Entry]) -> bool:
         """Jobs in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
@@ -401,6 +439,8 @@ class OutcomeWriter:
         """An attempt has recorded its outcome itself, in its own transaction."""
         self._metrics.ended([row])
         self.on_ended([row])
+        if _STEP in row.headers:
+            self.on_continued(row.bucket_id)
 
     def settle_refused(self, job: ClaimedJob) -> None:
         """The row belongs to another assignment, or is final: the copy is settled, nothing is recorded."""
@@ -421,6 +461,11 @@ class OutcomeWriter:
         """The bucket has another owner: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
         self._on_forgotten(bucket_id, why, reply)
+
+
+def _is_step(entry: Entry) -> bool:
+    """True for the job of a step of a workflow."""
+    return bool(entry.headers) and _STEP in entry.headers
 
 
 def _finals(jobs: Jobs) -> list[FinalRow]:

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.codec import decode_headers
-from tests.simulation.master.job_statements import JobStatements
+from jobmaster.rules.capabilities import lacking
+from tests.simulation.master.job_statements import JobStatements, has_tag
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
 _STEP = b'"workflow":['
 _FAILED = frozenset({"FAILED", "CANCELLED", "EXPIRED"})
 _OPEN = frozenset({"PENDING", "STARTED"})
 _HOUR_MS = 3_600_000
-_OUTCOMES = frozenset({"copy_final", "outcomes/record_final"})
+_OUTCOMES = frozenset({"copy_final", "outcomes/record_final", "outcomes/finish_steps"})
 """Statements by which agents record outcomes."""
 
 
@@ -84,6 +85,36 @@ class WorkflowStatements(JobStatements):
                 self._step_ended(row, old)
 
     # ------------------------------------------------------------ statements
+
+    def outcomes_finish_steps(self, old: Snapshot, *given: Any) -> list[Record]:
+        *outcomes, bucket_id, epoch, owner, lane, priority, handlers, tags, words = given
+        (answer,) = self.outcomes_record_final(old, *outcomes)
+        accepted, known = answer["accepted"], set(self.tables.jobs)
+        self.run_triggers("outcomes/finish_steps", old)
+        now = self.now_us()
+        fit = sorted(
+            (row for job_id, row in self.tables.jobs.items()
+             if job_id not in known and row.state == "HELD" and row.lane == lane and row.priority == priority
+             and row.due_us is not None and row.due_us <= now and (handlers is None or row.handler in handlers)
+             and (tags is None or not has_tag(row.headers, tags))
+             and (words is None or not lacking(row.headers, words))),
+            key=lambda row: row.id,
+        )  # fmt: skip
+        more = len(fit) > len(accepted)
+        names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
+        if not fit or not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
+            return [Record(accepted=accepted, more=more, **dict.fromkeys(names))]
+        found = []
+        for row in fit[: len(accepted)]:
+            moved = row._replace(state="ASSIGNED", token=row.token + 1, bucket_id=bucket_id, bucket_epoch=epoch,
+                                 expires_us=None, changed_us=now)  # fmt: skip
+            self._put(moved)
+            self.audit.bound(self.tables, "finish_steps", bucket_id, epoch, owner)
+            values = (row.id, moved.token, row.handler, row.args, self.moment(row.due_us), row.headers, row.attempt,
+                      row.rescues)  # fmt: skip
+            found.append(Record(accepted=accepted, more=more, **dict(zip(names, values, strict=True))))
+        self.hits["workflow: next step in the same bucket"] += len(found)
+        return found
 
     def workflows_start(
         self, old: Snapshot, of: bytes, name: str, undoes: bool, args_bytes: int, *columns: Any

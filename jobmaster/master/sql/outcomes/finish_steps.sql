@@ -1,0 +1,21 @@
+-- finish_steps: outcomes of steps of workflows, as record_final writes them; the next steps stay in the bucket where that is possible
+-- in: $1-$17 as of record_final
+-- in: $18 uuid bucket
+-- in: $19 bigint its epoch
+-- in: $20 uuid owner
+-- in: $21 text its lane
+-- in: $22 smallint its priority
+-- in: $23 text[] handlers the owner has, NULL = any
+-- in: $24 text[] tags that are paused, NULL = none
+-- in: $25 text[] capabilities the owner has, NULL = all
+-- out: accepted uuid[], more boolean (further next steps are HELD that the bucket could take), id uuid (NULL: no row), token integer,
+--      handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
+-- move: none|ASSIGNED|PROCESSING -> SUCCEEDED|FAILED|CANCELLED|EXPIRED; none -> HELD -> ASSIGNED
+-- fence: that of record_final; of the next steps that of onboard: the bucket's lock (id, epoch, owner, ACTIVE) FOR SHARE. It is
+--        not waited for, because jobs and workflows are locked before.
+-- index: job_pkey, as the arbiter and for the next steps; workflow_pkey, workflow_step_pkey; bucket_pkey
+SELECT accepted, more, id, token, handler, args, due_at, headers, attempt, rescues
+FROM finish_steps($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::text[], $6::integer[], $7::uuid[], $8::bigint[],
+                  $9::integer[], $10::integer[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[],
+                  $16::bytea[], $17::bytea[], $18::uuid, $19::bigint, $20::uuid, $21::text, $22::smallint, $23::text[], $24::text[],
+                  $25::text[])
