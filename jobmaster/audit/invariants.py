@@ -29,6 +29,7 @@ class Subject(StrEnum):
     JOB = "job"
     BUCKET = "bucket"
     FIRE = "fire"
+    STEP = "step"
     FILE = "file"
 
 
@@ -132,7 +133,19 @@ INVARIANTS: tuple[Invariant, ...] = (
         _FEW,
         (HistoryCheck("i14_clean_exit", "no bucket is lost that its owner had emptied and closed", Subject.BUCKET),),
     ),
-    Invariant("I15", "a workflow continues exactly when a job of it has ended", "i15_workflow_continues", _ROWS),
+    Invariant(
+        "I15",
+        "a workflow continues exactly when a job of it has ended",
+        "i15_workflow_continues",
+        _ROWS,
+        (
+            HistoryCheck(
+                "i15_steps",
+                "each try of a step of a workflow is one job, and the tries before it have ended",
+                Subject.STEP,
+            ),
+        ),
+    ),
 )
 
 HISTORY_CHECKS: tuple[HistoryCheck, ...] = (

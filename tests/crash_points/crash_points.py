@@ -97,6 +97,15 @@ POINTS: dict[str, CrashPoint] = {
     "R0": CrashPoint("effect done, nothing recorded", _W, "master.copy_final", BEFORE),
     "R1": CrashPoint("outcome committed, reply lost", _W, "master.copy_final", AFTER),
     "R1 upsert": CrashPoint("outcome of a job that has a row committed, reply lost", _W, "master.record_final", AFTER),
+    "R0 step": CrashPoint("step of a workflow ended, nothing written", _W, "master.finish_steps", BEFORE, later=2),
+    "R1 step": CrashPoint(
+        "outcome of a step committed and the next step ASSIGNED, no copy in the store",
+        _W,
+        "master.finish_steps",
+        AFTER,
+        "Entry(",
+        later=2,
+    ),
     "R0 transaction": CrashPoint(
         "effect done in a transaction, its outcome not written", _W, "transaction.write", BEFORE, later=2
     ),

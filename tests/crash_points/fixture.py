@@ -26,10 +26,13 @@ import asyncpg
 from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.workflows.definition import chain
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.handlers import call
 from jobmaster.model.job import JobState
+from jobmaster.model.workflow import WorkflowState
 from jobmaster.ports import ReplyStatus
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments
@@ -39,6 +42,8 @@ from tests.support.waiting import eventually
 
 FAULTY, HEALTHY, PREY = "faulty", "healthy", "prey"
 NO_OTHERS = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
+LINKS = 3
+"""Steps of a workflow."""
 ROUNDS_MAX = 12
 ROUND_SECONDS = 2.0
 HEAL_SECONDS = 40.0
@@ -80,10 +85,22 @@ class Work:
 
     expected: dict[bytes, tuple[str, JobState, int]] = field(default_factory=dict)
     """Id -> (kind, final state, attempt)."""
+    workflows: list[UUID] = field(default_factory=list)
+    """Each has to succeed, with one job for each step."""
 
     def add(self, kind: str, receipts: Sequence[JobReceipt[Any]], state: JobState, attempt: int) -> None:
         for receipt in receipts:
             self.expected[receipt.id_bytes] = (kind, state, attempt)
+
+    def add_workflow(self, workflow: UUID, steps: int) -> None:
+        self.workflows.append(workflow)
+        for number in range(1, steps + 1):
+            job_id = workflow.bytes[:-4] + b"\0\1" + number.to_bytes(2)
+            self.expected[job_id] = (f"step {number}", JobState.SUCCEEDED, 1)
+
+    def join(self, other: Work) -> None:
+        self.expected |= other.expected
+        self.workflows += other.workflows
 
     @property
     def ids(self) -> list[bytes]:
@@ -211,7 +228,7 @@ class FaultyDeployment(Deployment):
 
     async def work(self, *, many: int = 1) -> Work:
         """Jobs of every kind for the agent under fault: acknowledged by its store, committed, due later, slow, fenced,
-        failing, retrying, put off, failed for good, given up, cancelled."""
+        failing, retrying, put off, failed for good, given up, cancelled, and the steps of a workflow."""
         submit = self.client.submit
         path = {"path": str(self.path("witness"))}
         work = Work()
@@ -239,6 +256,8 @@ class FaultyDeployment(Deployment):
             add(1, "given up", JobState.FAILED, 1, jobs.given_up),
             add(1, "late", succeeded, 1, jobs.late),
         )
+        linked = chain(*[call(jobs.link, **path)] * LINKS)
+        work.add_workflow(await self.client.workflows.start("links", linked), LINKS)
         receipts = await asyncio.gather(*(submit(jobs.quick, path, after=60, durability="master") for _ in range(1)))
         for receipt in receipts:
             await receipt.cancel()
@@ -277,7 +296,7 @@ class FaultyDeployment(Deployment):
         faults = self.faulty.faults
         work = Work()
         for _ in range(ROUNDS_MAX):
-            work.expected |= (await self.work()).expected
+            work.join(await self.work())
             end = time.monotonic() + ROUND_SECONDS
             while time.monotonic() < end:
                 if all(faults.done(name) for name in names):
@@ -304,6 +323,9 @@ class FaultyDeployment(Deployment):
             rescues_max: how often a job may have been found with a dead agent.
         """
         try:
+            for workflow in work.workflows:
+                view = await self.client.workflows.wait(workflow, timeout=HEAL_SECONDS)
+                assert view.state is WorkflowState.SUCCEEDED, view
             ended = await self.client.wait_all(work.ids, timeout=HEAL_SECONDS)
         except JobMasterError as error:
             raise AssertionError(f"{error}\n{await self.unfinished(work)}\n{self.tails()}") from error

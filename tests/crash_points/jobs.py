@@ -23,6 +23,12 @@ async def quick(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
 
 
+@handlers.job(name="link", lane=VICTIM)
+async def link(ctx: JobContext, path: str) -> None:
+    """A step of a workflow."""
+    witness(ctx, path, "ran")
+
+
 @handlers.job(name="slow", lane=VICTIM)
 async def slow(ctx: JobContext, path: str) -> None:
     await asyncio.sleep(SLOW_SECONDS)

@@ -16,8 +16,10 @@ from jobmaster.pipeline.steps.invariants import (
     JOB_CHECKS,
     LAKE,
     MASTER,
+    STEPS,
     lines_of,
     second_jobs_of_fires,
+    tries_of_steps,
     unclean_exits,
     violations_of,
 )
@@ -29,7 +31,8 @@ _PARTITIONS_MIN = 4
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
-_FIRES = ("id", "state", "headers")
+_NAMED = ("id", "state", "headers")
+"""Of jobs whose headers name a schedule or a workflow."""
 _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
@@ -80,11 +83,12 @@ def _check_history(
     live = int(context.connection.fetch("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
-    of_fires = history.archived_frame("jobs", _FIRES, archived).unionByName(history.live_frame("jobs", _FIRES))
+    named = history.archived_frame("jobs", _NAMED, archived).unionByName(history.live_frame("jobs", _NAMED))
     violations = (
         violations_of(counted, partitions)
         .unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
-        .unionByName(second_jobs_of_fires(of_fires))
+        .unionByName(second_jobs_of_fires(named))
+        .unionByName(tries_of_steps(named))
     )
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
@@ -100,7 +104,7 @@ def _check_history(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES)}
+    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS)}
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

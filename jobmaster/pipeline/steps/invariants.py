@@ -27,6 +27,7 @@ JOB_CHECKS = history_checks(Subject.JOB)
 """In the order of the bits of column ``faults``."""
 (CLEAN_EXIT,) = history_checks(Subject.BUCKET)
 (FIRES,) = history_checks(Subject.FIRE)
+(STEPS,) = history_checks(Subject.STEP)
 _BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
 
@@ -103,6 +104,43 @@ def second_jobs_of_fires(jobs: DataFrame) -> DataFrame:
             "detail"
         ),
     )
+
+
+def tries_of_steps(jobs: DataFrame) -> DataFrame:
+    """One line for each step of a workflow with two jobs of one try, or with a job that has not ended before a later try.
+
+    The try stands in the id of the job: four hexadecimal digits before those of the step. Few jobs are of workflows, and the
+    others are left out before the shuffle.
+
+    Args:
+        jobs: ``id, state, headers`` of the lake and of the master, together.
+
+    Returns:
+        As ``violations_of``, with the id of the first of the jobs.
+    """
+    of_steps = jobs.where(F.col("headers").contains('"workflow":['))
+    named = of_steps.select(
+        "id",
+        F.get_json_object("headers", "$.workflow[0]").alias("workflow"),
+        F.get_json_object("headers", "$.workflow[1]").cast("int").alias("step"),
+        F.substring("id", -8, 4).alias("try"),
+        (~F.col("state").isin(*FINAL)).alias("open"),
+    ).where("workflow IS NOT NULL AND step IS NOT NULL")
+    steps = named.groupBy("workflow", "step").agg(
+        F.min("id").alias("job_id"),
+        F.count_distinct("id").alias("jobs"),
+        F.count_distinct("try").alias("tries"),
+        F.max("try").alias("last"),
+        F.min(F.when(F.col("open"), F.col("try"))).alias("first_open"),
+    )
+    return steps.where("jobs > tries OR first_open < last").select(
+        F.lit(STEPS.name).alias("check"),
+        "job_id",
+        F.format_string(
+            "step %d of workflow %s: %d jobs of %d tries, unfinished from try %s on",
+            "step", "workflow", "jobs", "tries", F.coalesce("first_open", F.lit("-")),
+        ).alias("detail"),
+    )  # fmt: skip
 
 
 def _jobs(jobs: DataFrame, place: str) -> DataFrame:

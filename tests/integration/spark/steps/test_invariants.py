@@ -95,6 +95,30 @@ def test_two_jobs_of_one_fire_are_found(spark: SparkSession) -> None:
     assert "2 jobs of schedule nightly" in row["detail"]
 
 
+def test_a_second_job_of_one_try_of_a_step_is_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.steps.invariants import STEPS, tries_of_steps
+
+    def job(time: str, try_: int, step: int, state: str) -> tuple[str, str, str]:
+        headers = f'{{"workflow":["0198f3a2-7c1e-7b44-9d2f-3f5b00000000",{step}]}}'
+        return f"{time}-7c1e-7b44-9d2f-3f5b{try_:04x}{step:04x}", state, headers
+
+    jobs = [
+        job("0198f3a2", 1, 1, "FAILED"),
+        job("0198f3a3", 2, 1, "HELD"),
+        job("0198f3a2", 1, 2, "SUCCEEDED"),
+        job("0198f3a3", 1, 2, "SUCCEEDED"),
+        job("0198f3a2", 1, 3, "HELD"),
+        job("0198f3a2", 2, 3, "SUCCEEDED"),
+        ("0198f3a2-7c1e-7b44-9d2f-3f5b00010002", "SUCCEEDED", '{"tags":["workflow"]}'),
+    ]
+    found = tries_of_steps(spark.createDataFrame(jobs, "id string, state string, headers string")).collect()
+    assert {(row["check"], row["job_id"][-4:]) for row in found} == {(STEPS.name, "0002"), (STEPS.name, "0003")}
+    details = sorted(row["detail"] for row in found)
+    assert "step 2" in details[0]
+    assert "2 jobs of 1 tries, unfinished from try - on" in details[0]
+    assert "2 jobs of 2 tries, unfinished from try 0001 on" in details[1]
+
+
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     from jobmaster.pipeline.steps.invariants import violations_of
 
