@@ -7,7 +7,7 @@ import pytest
 
 from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Written
+from jobmaster.ports import ReplyStatus, Written
 from jobmaster_agents.outcomes import writer
 from jobmaster_agents.state.job_table import JobPhase
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
@@ -314,12 +314,66 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(
     await harness.settled()
 
 
+STEP = b'{"workflow":["x",1]}'
+
+
+async def test_the_end_of_a_step_brings_the_next_one_into_the_same_bucket(harness: WorkerHarness) -> None:
+    """Marked first, in the statement that records the end, and put second."""
+    bucket = harness.bucket()
+    harness.master.next_steps = [job("note", token=2)]
+    harness.submit(bucket, [msgspec.structs.replace(job("note", token=2), headers=STEP)])
+    await harness.settled()
+    assert len(ran) == 2
+    assert len(harness.master.of("record_final")) == 2, "the next one is no step and is recorded as any job"
+    assert len(harness.master.of("onboard")) == 1, "that of the start: nothing is looked for"
+
+
+@pytest.mark.parametrize("answer", [DOWN, ReplyStatus.CLOSED])
+async def test_a_next_step_that_the_store_does_not_take_is_given_back(harness: WorkerHarness, answer: object) -> None:
+    bucket = harness.bucket()
+    following = job("note", token=2)
+    harness.master.next_steps = [following]
+    harness.store.script["assign"] += [answer] * 3
+    harness.submit(bucket, [msgspec.structs.replace(job("note", token=2), headers=STEP)])
+    await harness.settled()
+    assert state_of(harness, following) == JobState.HELD
+    assert len(ran) == 1
+
+
+async def test_a_bucket_that_takes_no_jobs_takes_no_next_step(harness: WorkerHarness) -> None:
+    """It completes, is paused, has no free slot while others may have one, or its owner must start nothing more."""
+    bucket, scope = harness.bucket(), harness.bucket_worker.due_fetcher.step_scope
+    harness.bucket_worker.due_fetcher.alone = True
+    found = scope(bucket)
+    assert found is not None
+    assert (found.lane, found.priority) == (bucket.lane, bucket.priority)
+    bucket.closed = True
+    assert scope(bucket) is None
+    bucket.closed = False
+    bucket.paused = True
+    assert scope(bucket) is None
+    bucket.paused = False
+    slots = harness.bucket_worker.executor.slots_of(bucket.fence.bucket_id)
+    harness.submit(bucket, [job("wait") for _ in range(slots)])
+    await until(lambda: len(ran) == slots)
+    assert scope(bucket) is not None
+    harness.bucket_worker.due_fetcher.alone = False
+    assert scope(bucket) is None
+    go.set()
+    await harness.settled()
+    assert scope(bucket) is not None
+    harness.expire()
+    assert scope(bucket) is None
+
+
 async def test_the_end_of_a_step_makes_the_agent_look_for_the_next_one(harness: WorkerHarness) -> None:
-    """Without that the next step waits for a hint of the leader. A plain job causes no look."""
+    """Where the bucket takes none with the answer; else the next step waits for a hint. A plain job causes no look."""
     bucket = harness.bucket()
     looks: list[bytes] = []
     assert harness.bucket_worker.outcome_writer.on_continued == harness.bucket_worker.due_fetcher.kick
+    assert harness.bucket_worker.outcome_writer.step_scope == harness.bucket_worker.due_fetcher.step_scope
     harness.bucket_worker.outcome_writer.on_continued = looks.append
+    harness.bucket_worker.outcome_writer.step_scope = lambda owned: None
     for headers, expected in (
         (b"", []),
         (b'{"tags":["workflow"]}', []),
