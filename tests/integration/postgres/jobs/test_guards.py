@@ -9,7 +9,8 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Written
+from jobmaster.model.job import FinalRow
+from jobmaster.ports import StepScope, Written
 from tests.integration.postgres.fixture import DUE, ERROR, MasterFixture, final_row, hold_row, in_flight_row
 
 Write = Callable[[MasterFixture, Fence, bytes, int], Awaitable[Written]]
@@ -22,8 +23,19 @@ class Kind(NamedTuple):
     after: str
 
 
+STEPS = StepScope("default", 3)
+
+
+async def _finished(db: MasterFixture, rows: list[FinalRow]) -> Written:
+    return (await db.master.outcomes.finish_steps(db.fence, rows, STEPS)).written
+
+
 async def _final(db: MasterFixture, fence: Fence, job_id: bytes, token: int) -> Written:
     return await db.master.outcomes.record_final([final_row(job_id, fence, token)])
+
+
+async def _finish_steps(db: MasterFixture, fence: Fence, job_id: bytes, token: int) -> Written:
+    return await _finished(db, [final_row(job_id, fence, token)])
 
 
 async def _persist(db: MasterFixture, fence: Fence, job_id: bytes, token: int) -> Written:
@@ -44,6 +56,7 @@ async def _release(db: MasterFixture, fence: Fence, job_id: bytes, token: int) -
 
 KINDS = [
     Kind("record_final", _final, False, "SUCCEEDED"),
+    Kind("finish_steps", _finish_steps, False, "SUCCEEDED"),
     Kind("persist", _persist, True, "PROCESSING"),
     Kind("hold", _hold, False, "HELD"),
     Kind("retry_here", _retry_here, True, "ASSIGNED"),
@@ -124,13 +137,14 @@ async def test_every_row_of_a_mixed_batch_is_accounted_for(db: MasterFixture, ki
         "record_final": lambda: db.master.outcomes.record_final(
             [final_row(i, db.fence, 2) for i in (moved, final, good)]
         ),
+        "finish_steps": lambda: _finished(db, [final_row(i, db.fence, 2) for i in (moved, final, good)]),
         "persist": lambda: db.master.outcomes.persist(db.fence, [in_flight_row(i, 2) for i in (moved, final, good)]),
         "hold": lambda: db.master.outcomes.hold(db.fence, [hold_row(i, 2) for i in (moved, final, good)]),
         "retry_here": lambda: db.master.outcomes.retry_here(db.fence, [hold_row(i, 2) for i in (moved, final, good)]),
         "release": lambda: db.master.onboarding.release(db.fence, [(i, 2) for i in (moved, final, good)]),
     }
     written = await writes[kind.name]()
-    own_outcome = kind.name == "record_final"
+    own_outcome = kind.name in ("record_final", "finish_steps")
     assert written.accepted == ({good, final} if own_outcome else {good})
     assert written.refused == ({moved} if own_outcome else {moved, final})
 
