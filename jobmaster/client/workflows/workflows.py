@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -16,13 +17,14 @@ from jobmaster.client.workflows.definition import Flow, Step, StepOptions, as_fl
 from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids
-from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
+from jobmaster.model.errors import Conflict, InputError, NotFound, Unavailable, WaitTimeout
 from jobmaster.model.workflow import WorkflowState, WorkflowView
 from jobmaster.ports.workflows import WorkflowsPort
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
 
+_log = logging.getLogger(__name__)
 LISTED_MAX = 1000
 _INDEX_BYTES = 4
 """Last bytes of an id, which number the jobs of a workflow."""
@@ -142,12 +144,16 @@ class Workflows:
         return await self._port.list(limit, states=_states(state), name=name, before=older)
 
     async def wait(self, workflow: WorkflowRef, *, timeout: float | None = None) -> WorkflowView:
-        """Wait until the workflow has ended, compensations included; ``WaitTimeout`` after ``timeout`` seconds."""
-        began = self._clock.boottime()
-        view = await self._read(_id_of(workflow))
-        while True:
-            if view.state.final:
-                return await self.get(view)
+        """Wait until the workflow has ended, compensations included. While the master does not answer the wait goes on.
+
+        Raises:
+            WaitTimeout: it has not ended within ``timeout`` seconds; it goes on.
+            NotFound: there is none of this id.
+            Unavailable: the master did not answer the first look.
+        """
+        of, began, silent = _id_of(workflow), self._clock.boottime(), False
+        view = await self._read(of)
+        while not view.state.final:
             waited = self._clock.boottime() - began
             pause = min(max(waited * _LOOK_SHARE, _LOOK_SECONDS), _LOOK_SECONDS_MAX)
             if timeout is not None:
@@ -155,7 +161,16 @@ class Workflows:
                     raise WaitTimeout(f"workflow {view.id} is {view.state.value} after {timeout:g} s; it goes on")
                 pause = min(pause, timeout - waited)
             await asyncio.sleep(pause)
-            view = await self._read(view.id.bytes)
+            self._cluster._refuse_closed()
+            try:
+                view = await self._read(of)
+            except Unavailable as error:
+                if not silent:
+                    _log.warning("waiting goes on although the master does not answer: %s", error)
+                silent = True
+            else:
+                silent = False
+        return await self.get(of)
 
     async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
         """Begin no further step, cancel the jobs of the steps that run, and then undo what was done. What runs after a failure

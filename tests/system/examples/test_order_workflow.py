@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -67,3 +69,41 @@ def test_mistakes_are_one_sentence(example: Terminal) -> None:
     assert "there is no workflow" in unknown.err
     assert example.call("workflow", "cancel", "x").code == 2
     assert example.call("workflow", "list", "--state", "sleeping").code == 2
+
+
+MANY = """
+import sys
+from tasks import handlers, order_flow
+from jobmaster import connect_sync
+
+with connect_sync(handlers=handlers) as cluster:
+    orders = [(f"K{number}", "unicorn" if number % 4 == 0 else "lamp") for number in range(int(sys.argv[1]))]
+    started = [cluster.workflows.start("killed", order_flow(*order, 19900)) for order in orders]
+    print("started", flush=True)
+    for each in started:
+        ended = cluster.workflows.wait(each, timeout=60)
+        undone = [step.name for step in ended.steps if step.runs_on == "undo" and step.state == "SUCCEEDED"]
+        print(ended.state, max(step.tries for step in ended.steps), *undone, flush=True)
+"""
+
+
+def test_orders_are_right_when_the_agent_is_killed_half_way(example: Terminal) -> None:
+    """Its supervisor starts another one. No order is shipped and refunded, none is left, and no step has two jobs."""
+    orders = 40
+    (agent,) = [one for one in example.call("agent", "list", "-o", "json").json if one["state"] == "ACTIVE"]
+    shell = subprocess.Popen(
+        [sys.executable, "-c", MANY, str(orders)],
+        cwd=example.folder,
+        env=example.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "started\n"
+        os.kill(agent["pid"], signal.SIGKILL)
+        ended = shell.stdout.read().splitlines()
+    assert shell.returncode == 0
+    assert ended == ["FAILED 1 undo charge" if number % 4 == 0 else "SUCCEEDED 1" for number in range(orders)]
+    running = [one["state"] for one in example.call("workflow", "list", "--name", "killed", "-o", "json").json]
+    assert running.count("FAILED") == orders // 4

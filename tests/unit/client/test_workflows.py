@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import re
 from typing import Any, cast
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.submitter import SubmitChecks
-from jobmaster.client.workflows.compiled import DEPTH_MAX, STEPS_MAX, Compiler
+from jobmaster.client.workflows.compiled import DEPTH_MAX, STEPS_MAX, WAITS_MAX, Compiler
 from jobmaster.client.workflows.definition import Flow, branch, chain, group, previous, result_of, step
+from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_headers
 from jobmaster.handlers import Handlers, call
-from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler
+from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unavailable, UnknownHandler, WaitTimeout
 from jobmaster.model.ids import text
-from jobmaster.model.workflow import NewStep, NewWorkflow
+from jobmaster.model.workflow import NewStep, NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.settings.model import ClusterSettings
 
 handlers = Handlers()
@@ -239,6 +241,67 @@ def test_a_result_has_no_value_yet() -> None:
         bool(previous)
     with pytest.raises(TypeError, match="pass it on"):
         list(previous)
+
+
+class _Answers:
+    """The master's part for workflows: one answer after the other."""
+
+    def __init__(self, *answers: WorkflowState | Exception) -> None:
+        self.answers = list(answers)
+
+    async def get(self, of: bytes) -> WorkflowView | None:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return WorkflowView(
+            id=UUID(bytes=of), name="w", state=answer, started_us=1, ended_us=None, steps_total=1, steps_ended=0, steps_failed=0
+        )
+
+    async def steps(self, of: bytes) -> tuple[StepView, ...]:
+        return ()
+
+
+class _Open:
+    """A cluster that is closed after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def _refuse_closed(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
+            raise Refused("closed")
+
+
+def followed(answers: _Answers, looks: int = 100) -> Workflows:
+    checks: Any = None
+    return Workflows(cast(Any, _Open(looks)), cast(Any, answers), checks, SystemClock(), 1)
+
+
+async def test_a_wait_goes_on_while_the_master_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+    away = Unavailable("away")
+    answers = _Answers(WorkflowState.RUNNING, away, away, WorkflowState.RUNNING, away, WorkflowState.FAILED)
+    assert (await followed(answers).wait(Workflows.new_id())).state is WorkflowState.FAILED
+    assert caplog.text.count("waiting goes on") == 2
+    with pytest.raises(Unavailable):
+        await followed(_Answers(away)).wait(Workflows.new_id())
+    with pytest.raises(WaitTimeout):
+        await followed(_Answers(WorkflowState.RUNNING, away)).wait(Workflows.new_id(), timeout=0.02)
+    with pytest.raises(Refused):
+        await followed(_Answers(WorkflowState.RUNNING, away), 3).wait(Workflows.new_id())
+
+
+async def test_groups_that_wait_for_each_other_are_bounded() -> None:
+    """The end of each step looks at the steps that are left of those that the next ones wait for."""
+
+    def side(size: int, name: str) -> Flow:
+        return group(*(step(call(is_large, 1), name=f"{name} {number}") for number in range(size)))
+
+    found = await compiled(chain(side(158, "a"), side(158, "b")))
+    assert sum(len(row.parents) for row in found.steps) == 158 * 158 <= WAITS_MAX
+    with pytest.raises(InputError, match="the steps wait for one another 25281 times, the limit is 25000"):
+        await compiled(chain(side(159, "a"), side(159, "b")))
+    await compiled(chain(side(400, "a"), call(is_large, 1), side(400, "b")))
 
 
 async def test_the_same_part_in_two_flows_is_not_changed() -> None:
