@@ -16,9 +16,10 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.ids import text
+from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import FinalRow, Headers
 from jobmaster.model.workflow import NewStep, NewWorkflow
+from jobmaster.ports import StepScope
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA
 from tests.simulation.comparison.two_masters import TwoMasters
@@ -95,8 +96,10 @@ class Orders(TwoMasters):
         picked=st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True),
         state=st.sampled_from(("SUCCEEDED", "SUCCEEDED", "SUCCEEDED", "FAILED", "EXPIRED")),
         result=st.sampled_from((b"1", b"2", b'{"x":[7]}', b'"' + b"a" * 20 + b'"', None)),
+        keep=st.sampled_from((None, "handler", "another")),
     )
-    def end(self, picked: list[int], state: str, result: bytes | None) -> None:
+    def end(self, picked: list[int], state: str, result: bytes | None, keep: str | None) -> None:
+        """``keep``: a handler of the bucket's owner, which takes next steps with the answer."""
         flying = self._jobs("ASSIGNED")
         rows = [
             FinalRow(
@@ -105,8 +108,16 @@ class Orders(TwoMasters):
             )
             for row in (flying[at] for at in picked if at < len(flying))
         ]  # fmt: skip
-        if rows:
+        if rows and keep is None:
             self.both(lambda master: master.outcomes.record_final(rows))
+        elif rows:
+            fence = Fence(BucketId(self.buckets[0]), 1, AgentId(self.agents[0]))
+
+            async def finished(master: Master) -> Any:
+                answer = await master.outcomes.finish_steps(fence, rows, StepScope("default", 3, [str(keep)]))
+                return answer.written, sorted((each.id, each.token, each.args) for each in answer.entries), answer.more
+
+            self.both(finished)
 
     @rule(at=st.integers(0, 9))
     def cancel_job(self, at: int) -> None:
