@@ -108,6 +108,14 @@ class Compiler:
             raise InputError(f"a workflow has at most {DEPTH_MAX} steps one after another, and this one has {deepest}")
         return list(depth)
 
+    def _with_those_before(self, step: Step[Any]) -> set[Step[Any]]:
+        """The step and every step that has succeeded when it has, or was skipped."""
+        found, left = {step}, [step]
+        while left:
+            left = [each for one in left for each in self._parents[one] if each not in found]
+            found.update(left)
+        return found
+
     def _names(self) -> dict[Step[Any], str]:
         given = [check_name(step.name, "the name of a step", NAME_CHARS_MAX) for step in self._number if step.name]
         if twice := sorted({name for name in given if given.count(name) > 1}):
@@ -134,6 +142,15 @@ class Compiler:
 
     async def _undo(self, step: Step[Any], number: int, name: str) -> NewStep:
         assert step.undo is not None
+        before = self._with_those_before(step)
+        for result in _results(step.undo.arguments):
+            needed = result._step
+            if needed in self._number and needed not in before:
+                raise InputError(
+                    f"step {name!r}: it needs the result of step {needed.label!r}, which need not have succeeded when "
+                    f"{step.label!r} is undone",
+                    hint="a compensation may need the results of its step and of those before it",
+                )
         return await self._made(number, name, RunsOn.UNDO, step.undo, step.options, (step,), 0.0, None)
 
     async def _made(

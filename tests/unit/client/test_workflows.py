@@ -189,9 +189,16 @@ def _missing_of_undo() -> Flow:
     return chain(step(call(ship, "a"), undo=call(refund, result_of(step(call(charge, 1))).number)))
 
 
+def _undo_of_another() -> Flow:
+    """The other one need not have ended when this one is undone."""
+    pay = step(call(charge, 1))
+    return group(step(call(ship, "a"), undo=call(refund, result_of(pay).number)), pay)
+
+
 @pytest.mark.parametrize(
     ("flow", "error", "message"),
     [
+        (_undo_of_another, InputError, "step 'undo ship': it needs the result of step 'charge', which need not have"),
         (_cycle, InputError, "cycle: each of these steps waits for another one: charge, ship"),
         (_missing, InputError, "'refund' depends on step 'charge', which is not in the workflow"),
         (_missing_of_undo, InputError, "step 'undo ship': it needs the result of step 'charge', which is not"),
