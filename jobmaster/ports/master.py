@@ -102,8 +102,8 @@ class WriterOutcomes(ReplayOutcomes, AssignedOutcomes, Protocol):
         ...
 
     async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
-        """``record_final`` of outcomes of steps of workflows; next steps that fit become ASSIGNED to the bucket, at most as many
-        as have ended."""
+        """``record_final`` of outcomes of steps of workflows; next steps that fit become ASSIGNED to the bucket, at most as
+        many as have ended."""
         ...
 
 

@@ -28,9 +28,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.workflows.definition import chain
 from jobmaster.clock import new_id
+from jobmaster.handlers import call
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.handlers import call
 from jobmaster.model.job import JobState
 from jobmaster.model.workflow import WorkflowState
 from jobmaster.ports import ReplyStatus

@@ -370,16 +370,19 @@ ABLATIONS = {
     "end of a lock": Ablation("a lock is taken from a holder whose ttl is not over", frozenset({"lock expiry"})),
     "loss of a lock": Ablation("a program trusts its lock until a renewal is refused", patches=_locks_for_ever),
     "lock of a workflow": Ablation(
-        "of two steps that end at once, each sees the other one as it was before", frozenset({"join lock"}),
+        "of two steps that end at once, each sees the other one as it was before",
+        frozenset({"join lock"}),
         scenario=scenarios.orders,
     ),
     "every end of a step": Ablation(
         "what follows a step is decided where agents record outcomes, and not where a rescue or a cancel ends it",
-        frozenset({"every end"}), scenario=scenarios.orders,
+        frozenset({"every end"}),
+        scenario=scenarios.orders,
     ),
     "cancel of the steps that run": Ablation(
         "the cancel of a workflow begins nothing more, and leaves the jobs of its steps alone",
-        frozenset({"cancel cascade"}), scenario=scenarios.orders,
+        frozenset({"cancel cascade"}),
+        scenario=scenarios.orders,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

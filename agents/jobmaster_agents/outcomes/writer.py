@@ -338,7 +338,10 @@ class OutcomeWriter:
             else:
 
                 async def finish(
-                    rows: Sequence[FinalRow], fence: Fence = fence, scope: StepScope = scope, entries: list[Entry] = entries
+                    rows: Sequence[FinalRow],
+                    fence: Fence = fence,
+                    scope: StepScope = scope,
+                    entries: list[Entry] = entries,
                 ) -> Written:
                     nonlocal more
                     finished = await self._outcomes.finish_steps(fence, rows, scope)

@@ -173,8 +173,8 @@ class Workflows:
         return await self.get(of)
 
     async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
-        """Begin no further step, cancel the jobs of the steps that run, and then undo what was done. What runs after a failure
-        or at the end still runs.
+        """Begin no further step, cancel the jobs of the steps that run, and then undo what was done. What runs after a
+        failure or at the end still runs.
 
         Raises:
             Conflict: it has ended, or undoes its steps already.
@@ -189,8 +189,8 @@ class Workflows:
         return await self.get(of)
 
     async def retry(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
-        """Resume a workflow that has failed or was cancelled: its failed steps get new jobs, and what has succeeded stays. What
-        runs after a failure or at the end is decided again. One whose compensation has failed goes on with that compensation.
+        """Resume a workflow that has failed or was cancelled: its failed steps get new jobs, and what has succeeded stays.
+        What runs after a failure or at the end is decided again. One whose compensation has failed goes on with that one.
 
         Raises:
             Conflict: it has not failed, or all of it was undone.

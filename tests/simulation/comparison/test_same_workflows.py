@@ -1,4 +1,4 @@
-"""Workflows on PostgreSQL and on the simulated master: the same steps, and the same jobs, whatever ends them in which order."""
+"""Workflows on PostgreSQL and on the simulated master: the same steps and the same jobs, in whatever order these end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _WHOLE = "[[5,1,[]]]"
 GRAPHS: list[list[tuple[Any, ...]]] = [
     # number, parents, and what differs from a step on success
     [(1, ()), (2, (1,), "success", _WHOLE), (3, (1,), "success", _PART), (4, (2, 3)), (5, (4,))],
-    [(1, ()), (2, (1,)), (3, (1,)), (4, (2, 3)), (5, (1, 2, 3, 4), "failure"), (6, (5,)), (7, (1, 2, 3, 4), "end"), (8, (1,), "undo"),
-     (9, (2,), "undo"), (10, (3,), "undo")],
+    [(1, ()), (2, (1,)), (3, (1,)), (4, (2, 3)), (5, (1, 2, 3, 4), "failure"), (6, (5,)), (7, (1, 2, 3, 4), "end"),
+     (8, (1,), "undo"), (9, (2,), "undo"), (10, (3,), "undo")],
     [(1, ()), (2, (1,), "success", "[]", '{"step":1,"path":[],"in":["1"],"else":false}'),
      (3, (1,), "success", "[]", '{"step":1,"path":[],"in":["1"],"else":true}'), (4, (2, 3)), (5, (4,), "undo")],
 ]  # fmt: skip
@@ -40,10 +40,14 @@ GRAPHS: list[list[tuple[Any, ...]]] = [
 def _workflow(of: bytes, graph: int) -> NewWorkflow:
     steps = []
     for number, parents, *others in GRAPHS[graph]:
-        runs_on, refs, choice = (*others, *("success", "[]", None)[len(others) :])
+        runs_on, refs, choice = others + ["success", "[]", None][len(others) :]
         headers = encode_headers(Headers(workflow=(text(of), number)))
         args = b'{"a":}' if refs != "[]" else b"{}"
-        steps.append(NewStep(number, f"s{number}", runs_on, parents, choice, "handler", 3, "default", args, refs, headers, 0, True))
+        steps.append(
+            NewStep(
+                number, f"s{number}", runs_on, parents, choice, "handler", 3, "default", args, refs, headers, 0, True
+            )
+        )
     return NewWorkflow(of, "order", 20, tuple(steps))
 
 
@@ -134,7 +138,7 @@ class Orders(TwoMasters):
 
     @invariant()
     def both_hold_the_same(self) -> None:
-        async def real() -> tuple[dict[bytes, Any], ...]:
+        async def real() -> tuple[dict[Any, Any], ...]:
             jobs = await self.sql.fetch(
                 "SELECT id, state::text, token, cancel_requested, args, headers, result FROM job"
             )

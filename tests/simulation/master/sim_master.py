@@ -21,7 +21,14 @@ from tests.simulation.runtime.network import Network, Server
 _T = TypeVar("_T")
 CLUSTER_UID = b"simulated-cluste"
 _CARRIERS = frozenset(
-    {"outcomes/record_final", "outcomes/finish_steps", "outcomes/persist", "outcomes/hold", "outcomes/retry_here", "rescue/rescue_page"}
+    {
+        "outcomes/record_final",
+        "outcomes/finish_steps",
+        "outcomes/persist",
+        "outcomes/hold",
+        "outcomes/retry_here",
+        "rescue/rescue_page",
+    }
 )
 """Statements of agents that carry what jobs carry."""
 

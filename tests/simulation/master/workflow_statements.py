@@ -1,7 +1,7 @@
 """Twins of the statements about workflows, and of the triggers that follow the end of a step.
 
-The triggers run when a statement has written all of its rows. The lock of a workflow makes its ends follow one another, so each
-sees the steps as they are. Left out, each sees the other steps as they were when its statement began.
+The triggers run when a statement has written all of its rows. The lock of a workflow makes its ends follow one another, so
+each sees the steps as they are. Left out, each sees the other steps as they were when its statement began.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ class WorkflowStatements(JobStatements):
         if step is None:
             return
         self.hits["workflow: step ended"] += 1
-        self._end(of, step, row.state, row.result, None)
+        self._end_step(of, step, row.state, row.result, None)
         seen = self.tables.workflow_steps[of]
         if "join lock" in self.without:  # the ends of others are those of the begin of the statement
             seen = {**old.workflow_steps.get(of, seen), step.number: seen[step.number]}
         self._advance(of, seen)
 
-    def _end(self, of: bytes, step: StepRow, state: str, result: bytes | None, error: str | None) -> None:
+    def _end_step(self, of: bytes, step: StepRow, state: str, result: bytes | None, error: str | None) -> None:
         there = self.tables.workflows[of]
         self.tables.workflows[of] = there._replace(ends=there.ends + 1)
         kept = result if step.kept and state == "SUCCEEDED" else None
@@ -280,15 +280,13 @@ class WorkflowStatements(JobStatements):
                 break
             data = data[:place] + value.encode() + data[place:]
         if wrong is None and len(data) > there.args_bytes:
-            wrong = (
-                f"the arguments have {len(data)} bytes with the results in them, the limit is {there.args_bytes}"
-            )
+            wrong = f"the arguments have {len(data)} bytes with the results in them, the limit is {there.args_bytes}"
         made = self._job_id(of, step)
         known = self.tables.jobs.get(made)
         if wrong is None and known is None and self._vanishes(made):
             wrong = f"its job {UUID(bytes=made)} lies below the floor"
         if wrong is not None:
-            self._end(of, step, "FAILED", None, wrong)
+            self._end_step(of, step, "FAILED", None, wrong)
             return "FAILED"
         if known is None:
             before = [steps[parent].job_id for parent in step.parents if step.runs_on != "undo"]
@@ -298,7 +296,7 @@ class WorkflowStatements(JobStatements):
         started = step._replace(state="STARTED", job_id=made, tries=step.tries + 1)
         self._set(of, started)
         if known is not None and known.state in FINAL:
-            self._end(of, started, known.state, known.result, None)
+            self._end_step(of, started, known.state, known.result, None)
             return known.state
         return "STARTED"
 

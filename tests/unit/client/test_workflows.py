@@ -261,7 +261,14 @@ class _Answers:
         if isinstance(answer, Exception):
             raise answer
         return WorkflowView(
-            id=UUID(bytes=of), name="w", state=answer, started_us=1, ended_us=None, steps_total=1, steps_ended=0, steps_failed=0
+            id=UUID(bytes=of),
+            name="w",
+            state=answer,
+            started_us=1,
+            ended_us=None,
+            steps_total=1,
+            steps_ended=0,
+            steps_failed=0,
         )
 
     async def steps(self, of: bytes) -> tuple[StepView, ...]:
