@@ -174,6 +174,25 @@ class WorkflowStatements(JobStatements):
         self._advance(of, self.tables.workflow_steps[of])
         return [Record(resumed=True)]
 
+    def workflows_get(self, old: Snapshot, of: bytes) -> list[Record]:
+        there = self.tables.workflows.get(of)
+        if there is None:
+            return []
+        states = [step.state for step in self.tables.workflow_steps[of].values() if step.runs_on != "undo"]
+        return [Record(
+            id=of, name=there.name, state=there.state, started_us=1, ended_us=2 if there.state in FINAL else None,
+            steps=len(states), ended_steps=sum(state not in _OPEN for state in states),
+            failed_steps=sum(state in _FAILED for state in states),
+        )]  # fmt: skip
+
+    def workflows_steps(self, old: Snapshot, of: bytes) -> list[Record]:
+        steps = sorted(self.tables.workflow_steps.get(of, {}).values(), key=lambda step: step.number)
+        return [
+            Record(step=step.number, name=step.name, state=step.state, runs_on=step.runs_on, parents=step.parents,
+                   handler=step.handler, job_id=step.job_id, tries=step.tries, error=step.error, job_error=None)
+            for step in steps
+        ]  # fmt: skip
+
     # ------------------------------------------------------------ what follows
 
     def _set(self, of: bytes, step: StepRow) -> None:
