@@ -1,6 +1,6 @@
--- 0044 next steps: the agent that records the end of a step gets the next one with the answer, assigned to its bucket.
+-- 0045 next steps: the agent that records the end of a step gets the next one with the answer, assigned to its bucket.
 
--- As in 0043. A call of finish_steps collects the jobs, in a setting of its transaction, and decides itself who is notified.
+-- As in 0044. A call of finish_steps collects the jobs, in a setting of its transaction, and decides itself who is notified.
 CREATE OR REPLACE FUNCTION workflow_begun(made uuid, lane text, priority smallint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     collected text := current_setting('jobmaster.begun_steps', true);

@@ -1,4 +1,4 @@
--- 0043 workflow ends: what runs after a failure is never called off; a cancel ends what waits in the same transaction.
+-- 0044 workflow ends: what runs after a failure is never called off; a cancel ends what waits in the same transaction.
 
 -- For lists by state, and for all that have not ended.
 CREATE INDEX workflow_state ON workflow (state, id);
