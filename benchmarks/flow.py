@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import statistics
 import time
+from uuid import UUID
 
 import click
+import redis.asyncio
 import uvloop
 
+from benchmarks.drain import TEXT
+from benchmarks.submit import empty_buckets
 from benchmarks.support.handlers import handlers, noop
-from benchmarks.support.measured_cluster import measured_cluster
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import output_options, progress, show
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import chain
 from jobmaster.handlers import call
+from jobmaster.model.batch import BatchState, range_end
 from jobmaster.model.workflow import WorkflowState
 from jobmaster.wiring import open_cluster
 
 CHAIN_STEPS = 10
+_PAIRS = 3
+_LEASES = {"lease": "600s", "renew": "10s"}
+"""A stopped agent keeps its buckets."""
+_TIMES = """
+SELECT extract(epoch FROM max(changed_at))::float8 AS last,
+       (SELECT extract(epoch FROM ended_at)::float8 FROM batch WHERE id = $1) AS ended,
+       (SELECT extract(epoch FROM changed_at)::float8 FROM job WHERE id = $3) AS called
+FROM job WHERE id > $1 AND id <= $2
+"""
 
 
 async def chain_ms(cluster: Cluster, rounds: int) -> dict[str, float]:
@@ -38,20 +53,80 @@ async def chain_ms(cluster: Cluster, rounds: int) -> dict[str, float]:
     }
 
 
+async def batch_children(cluster: Cluster, measured: MeasuredCluster, children: int) -> dict[str, float]:
+    """Jobs of a batch submitted a second, and as a share of ``submit_many``, in pairs of runs that begin with empty buckets.
+    The agent that owns the buckets is stopped."""
+    rates, shares = [], []
+    driver = redis.asyncio.from_url(measured.url)
+    measured.signal_agents(signal.SIGSTOP)
+    try:
+        for pair in range(_PAIRS + 1):  # the first one warms up
+            batch = await cluster.batch("bench").__aenter__()
+            submits = [cluster.submit_many, batch.submit_many]
+            took = {}
+            for submit in submits if pair % 2 else reversed(submits):
+                await empty_buckets(cluster, driver)
+                began = time.perf_counter()
+                await submit(({"text": TEXT} for _ in range(children)), noop)
+                took[submit] = time.perf_counter() - began
+            plain, of_batch = (took[submit] for submit in submits)
+            rates.append(children / of_batch)
+            shares.append(plain / of_batch)
+        await empty_buckets(cluster, driver)
+    finally:
+        measured.signal_agents(signal.SIGCONT)
+        await driver.aclose()
+    return {
+        "batch_children": round(statistics.median(rates[1:])),
+        "batch_children_share": round(statistics.median(shares[1:]), 3),
+    }
+
+
+async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, children: int) -> dict[str, float]:
+    """Seconds from the last outcome of a batch to its end, and to the outcome of its callback, by the master's clock."""
+    async with cluster.batch("bench", on_complete=call(noop)) as batch:
+        await batch.submit_many(({"text": TEXT} for _ in range(children)), noop)
+    view = await batch.wait()
+    assert view.state is BatchState.SUCCEEDED, view
+    callback = UUID(view.callbacks["complete"])
+    await cluster.wait(callback, timeout=60)
+    connection = await measured.connect()
+    try:
+        times = await connection.fetchrow(_TIMES, batch.id, UUID(bytes=range_end(batch.id_bytes)), callback)
+    finally:
+        await connection.close()
+    assert times is not None
+    return {
+        "batch_end_seconds": round(times["ended"] - times["last"], 3),
+        "batch_callback_seconds": round(times["called"] - times["last"], 3),
+    }
+
+
 @click.command()
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="Chains, one after another.")
+@click.option("--children", type=click.IntRange(0), default=1_000_000, show_default=True, help="Jobs of a batch; 0: no batch.")
 @output_options
-def main(rounds: int, as_json: bool, save: bool) -> None:
-    """Measure workflows at light load on one agent."""
+def main(rounds: int, children: int, as_json: bool, save: bool) -> None:
+    """Measure workflows at light load, and batches, on one agent."""
 
     async def measure() -> dict[str, float]:
+        found: dict[str, float] = {}
         with measured_cluster() as measured:
             measured.start_agent()
             progress("a chain of 10 steps")
             async with await open_cluster(measured.settings, handlers) as cluster:
-                return await chain_ms(cluster, rounds)
+                found |= await chain_ms(cluster, rounds)
+        if children:
+            with measured_cluster({"leases": _LEASES, "agents": {"default": {"buckets": MEDIUM_ONLY}}}) as measured:
+                measured.start_agent()
+                async with await open_cluster(measured.settings, handlers) as cluster:
+                    progress(f"a batch of {children} jobs, and submit_many, in pairs")
+                    found |= await batch_children(cluster, measured, children)
+                    progress(f"the callback of a batch of {children} jobs")
+                    found |= await batch_callback_seconds(cluster, measured, children)
+        return found
 
-    show("flow", {"rounds": rounds, **uvloop.run(measure())}, as_json=as_json, save=save)
+    show("flow", {"rounds": rounds, "children": children, **uvloop.run(measure())}, as_json=as_json, save=save)
 
 
 if __name__ == "__main__":

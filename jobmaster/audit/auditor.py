@@ -55,8 +55,6 @@ class AuditReport:
     """Number of the invariant -> count of violations."""
     evidence: dict[str, list[Evidence]] = field(default_factory=dict)
     """The first violations of each invariant that has any."""
-    not_applicable: dict[str, str] = field(default_factory=dict)
-    """Number of an invariant without a check -> the reason."""
 
     @property
     def clean(self) -> bool:
@@ -74,9 +72,6 @@ async def audit(master: MasterReader, stores: Mapping[str, AuditStore], scope: A
     scope = scope or AuditScope()
     report = AuditReport()
     for invariant in INVARIANTS:
-        if invariant.not_applicable is not None:
-            report.not_applicable[invariant.number] = invariant.not_applicable
-            continue
         if invariant.statement is not None:
             count, evidence = await _by_statement(master, invariant, scope)
         else:

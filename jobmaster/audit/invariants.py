@@ -30,6 +30,7 @@ class Subject(StrEnum):
     BUCKET = "bucket"
     FIRE = "fire"
     STEP = "step"
+    BATCH = "batch"
     FILE = "file"
 
 
@@ -48,12 +49,10 @@ class Invariant(NamedTuple):
     number: str
     sentence: str
     statement: str | None
-    """Name of its SQL file. ``None``: the auditor checks it in code, or there is nothing to check yet."""
+    """Name of its SQL file. ``None``: the auditor checks it in code."""
     parameters: tuple[Parameter, ...] = ()
     history: tuple[HistoryCheck, ...] = ()
     """Its checks of the whole history."""
-    not_applicable: str | None = None
-    """Why there is nothing to check."""
 
 
 _ROWS = (Parameter.LIMIT, Parameter.FLOOR)
@@ -124,7 +123,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         (HistoryCheck("i10_fires", "a fire of a schedule has one job that was not cancelled", Subject.FIRE),),
     ),
     Invariant("I11", "limits are never exceeded", "i11_limits_kept", _FEW),
-    Invariant("I12", "counters of batches equal a recount", None, not_applicable="there are no batches"),
+    Invariant(
+        "I12",
+        "counters of batches equal a recount",
+        "i12_batches_counted",
+        _ROWS,
+        (HistoryCheck("i12_counters", "the counters of a batch that has ended equal a recount of its jobs", Subject.BATCH),),
+    ),
     Invariant("I13", "one leader per epoch", "i13_one_leader", _FEW),
     Invariant(
         "I14",

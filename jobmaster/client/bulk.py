@@ -190,7 +190,8 @@ class BulkSubmit:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
         self.summary = BulkSummary()
-        self._unknown = IdList()
+        self.unknown = IdList()
+        """Jobs that were sent without an answer, also when the run was cancelled."""
         self._unsent = 0
 
     async def run(self, items: Items, handler: Callable[..., Any] | str | None) -> BulkSummary:
@@ -211,7 +212,7 @@ class BulkSubmit:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failure is not None:
             self._unsent += sum(len(chunk.entries) for chunk in self._open.values())
-            raise BulkFailed(self._failure, self.summary, self._unknown, self._unsent) from self._failure
+            raise BulkFailed(self._failure, self.summary, self.unknown, self._unsent) from self._failure
         return self.summary
 
     # ------------------------------------------------------------ reading and encoding
@@ -358,8 +359,11 @@ class BulkSubmit:
             else:
                 await self._into_master(chunk, route)
         except OutcomeUnknown as error:
-            self._unknown.extend(entry[ID_AT] for entry in chunk.entries)
+            self.unknown.extend(entry[ID_AT] for entry in chunk.entries)
             self._failure = self._failure or error
+        except asyncio.CancelledError:
+            self.unknown.extend(entry[ID_AT] for entry in chunk.entries)
+            raise
         except Exception as error:
             self._unsent += len(chunk.entries)
             self._failure = self._failure or error
@@ -375,7 +379,7 @@ class BulkSubmit:
             if not isinstance(answer, BaseException):
                 self.summary.answered(answer)
             elif isinstance(answer, OutcomeUnknown):
-                self._unknown.extend([entry[ID_AT]])
+                self.unknown.extend([entry[ID_AT]])
                 failure = failure or answer
             else:
                 failed.append(entry)
@@ -413,7 +417,7 @@ class BulkSubmit:
                 written = await insert_held(
                     self._router.master.intake.insert_held, [new_job(entry, lane, priority) for entry in part]
                 )
-            except Exception:
+            except BaseException:
                 # What went before is acknowledged; only the rest of the chunk is in question.
                 chunk.entries = chunk.entries[start:]
                 raise

@@ -12,7 +12,7 @@ from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMa
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, NewJob, Priority
 from jobmaster.model.job_view import JobView
-from jobmaster.ports import FindStore, LookupMaster, LookupStore, Requests
+from jobmaster.ports import FIND_IDS_MAX, FindStore, LookupMaster, LookupStore, Requests
 from jobmaster.settings.model import Limits
 
 SCAN_JOBS_MAX = 20_000
@@ -55,6 +55,20 @@ class JobLookup:
     async def is_claimed(self, entry: Entry, handle: BucketHandle) -> bool:
         """True when an agent has this copy in memory."""
         return await self._stores[handle.store_handle.name].is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
+
+    async def existing(self, job_ids: Sequence[bytes]) -> set[bytes]:
+        """Those of many jobs that have a row, or a copy in a bucket of a store that answers."""
+        await self._buckets.fresh()
+        await self._buckets.renew()
+        found: set[bytes] = set()
+        for start in range(0, len(job_ids), FIND_IDS_MAX):
+            part = job_ids[start : start + FIND_IDS_MAX]
+            rows = await self._master.queries.states(part)
+            found |= rows.keys()
+            if rest := [job_id for job_id in part if job_id not in rows]:
+                found |= (await copies(self._stores, rest, self._buckets.all_handles())).keys()
+                found |= (await self._master.queries.states(rest)).keys()  # it may have got its row meanwhile
+        return found
 
     async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
         """Request the cancellation; the state after the request. A job in flight has a flag then and ends as CANCELLED

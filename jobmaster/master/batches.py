@@ -50,11 +50,11 @@ class Batches:
 
     # ------------------------------------------------------------ the leader
 
-    async def due(self, limit: int, quiet_seconds: float, lost_seconds: float) -> builtins.list[DueBatch]:
+    async def due(self, limit: int, lost_seconds: float) -> builtins.list[DueBatch]:
         """Batches that are to be looked at."""
         return [
             DueBatch(row[0], BatchState(row[1]), *row[2:])
-            for row in map(tuple, await self._control.read("batches/due", limit, quiet_seconds, lost_seconds))
+            for row in map(tuple, await self._control.read("batches/due", limit, lost_seconds))
         ]
 
     async def postpone(self, batch_id: bytes, seconds: float) -> None:
@@ -99,7 +99,7 @@ class Batches:
         row = (await self._data.read("batches/progress", batch_id))[0]
         return BatchCounts(
             succeeded=row["succeeded"],
-            failed=row["failed"] + row["quarantined"],
+            failed=row["failed"],
             cancelled=row["cancelled"],
             expired=row["expired"],
             held=row["held"],

@@ -116,7 +116,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     state: BatchState
     description: str = ""
     size: int = 0
-    """Number of its jobs; 0 while it is OPEN."""
+    """Number of its jobs; 0 while it is OPEN. A job that was stored although its producer got no answer counts, too, when the
+    batch ends."""
     nested: int = 0
     """Batches inside it."""
     reason: str = ""
@@ -191,10 +192,12 @@ class DueBatch(NamedTuple):
     cancel_requested: bool
     abandoned: bool
     expired: bool
-    quiet: bool
-    """None of its jobs has ended for a while."""
+    quiet_seconds: float
+    """None of its jobs has ended for so long, by the notes of the agents."""
     lost: bool
     """A store has lost jobs since it was opened, and none of its jobs has ended for long."""
+    inner_left: bool
+    """It is cancelled, and a batch inside it is not."""
 
 
 def range_of(job_id: bytes) -> bytes:

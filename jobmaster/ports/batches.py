@@ -41,6 +41,10 @@ class AgentBatches(Protocol):
 class CancelBatches(Protocol):
     """For the cancellation of batches."""
 
+    async def request_cancel(self, batch_id: bytes, actor: str) -> list[bytes]:
+        """Request the cancellation of a batch and those inside it; the batches, none when it has ended."""
+        ...
+
     async def cancel_page(self, batch_id: bytes, after: bytes | None, limit: int) -> tuple[bytes | None, int]:
         """Cancel jobs of a batch with a cancel request: those after ``after``, in the order of their ids, at most ``limit``.
         The last one that was looked at (``None``: there was none), and the number of them."""
@@ -50,12 +54,12 @@ class CancelBatches(Protocol):
 class LeaderBatches(AgentBatches, CancelBatches, Protocol):
     """For the leader, which finds what agents have missed."""
 
-    async def due(self, limit: int, quiet_seconds: float, lost_seconds: float) -> list[DueBatch]:
+    async def due(self, limit: int, lost_seconds: float) -> list[DueBatch]:
         """Batches that are to be looked at."""
         ...
 
     async def postpone(self, batch_id: bytes, seconds: float) -> None:
-        """Look at a batch again after this time."""
+        """Look at a batch again after this time; sooner when it expires, or counts as abandoned, before that."""
         ...
 
 
@@ -63,7 +67,7 @@ class ClientBatches(AgentBatches, CancelBatches, Protocol):
     """For producers and people."""
 
     async def open(self, batch: NewBatch) -> bool:
-        """A new batch with one range; False: it exists, or its parent has ended."""
+        """A new batch with one range; False: it exists, or its parent has ended or was cancelled."""
         ...
 
     async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
@@ -76,10 +80,6 @@ class ClientBatches(AgentBatches, CancelBatches, Protocol):
 
     async def close(self, batch_id: bytes, size: int) -> bool:
         """OPEN -> CLOSED; False: it was not OPEN."""
-        ...
-
-    async def request_cancel(self, batch_id: bytes, actor: str) -> list[bytes]:
-        """Request the cancellation of a batch and those inside it; the batches, none when it has ended."""
         ...
 
     async def progress(self, batch_id: bytes) -> BatchCounts:

@@ -2,7 +2,7 @@
 
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
-deleting it. A is the start of an agent, Y a change of a job that waits, P a pause and Z a fire of a
+deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, N the end of a batch and Z a fire of a
 schedule: the list of steps passes over them.
 """
 
@@ -39,6 +39,8 @@ class Situation(StrEnum):
     """A producer cancels jobs that wait in a bucket."""
     CHANGE = "change"
     """A producer gives another due time to jobs that wait in a bucket."""
+    BATCH = "batch"
+    """The agent ends the last jobs of a batch."""
     APART = "apart"
     """A test of its own."""
 
@@ -163,6 +165,13 @@ POINTS: dict[str, CrashPoint] = {
     # A fire of a schedule, by the leader.
     "Z0": CrashPoint("fires chosen, nothing written", Situation.APART, "master.fire", BEFORE),
     "Z1": CrashPoint("fires and their jobs committed, reply lost", Situation.APART, "master.fire", AFTER),
+    # The end of a batch: noted, counted, and its callbacks made.
+    "N0": CrashPoint("outcomes committed, nothing noted", Situation.BATCH, "master.tally", BEFORE, later=1),
+    "N1": CrashPoint("outcomes noted, reply lost", Situation.BATCH, "master.tally", AFTER, later=1),
+    "N2": CrashPoint("all jobs ended and noted, batch not ended", Situation.BATCH, "master.conclude", BEFORE, later=1),
+    "N3": CrashPoint(
+        "batch ended and its callbacks made, reply lost", Situation.BATCH, "master.conclude", AFTER, later=1
+    ),
     # A pause: stored by a command, read and obeyed by the agents.
     "P0": CrashPoint("pause stored, not read by the agent", Situation.APART, "master.in_force", BEFORE),
     "P1": CrashPoint("pause applied, the agent's version not stored", Situation.APART, "master.obey", BEFORE),

@@ -45,6 +45,7 @@ from tests.simulation.faults.scenarios import Scenario
 from tests.simulation.history import History, Result
 from tests.simulation.runtime.patches import Patch
 from tests.simulation.store.intake_functions import IntakeFunctions
+from tests.simulation.workload.batches import fill_batches
 from tests.simulation.workload.clients import COMPLETE_SECONDS
 
 SEEDS_MAX = 2000
@@ -383,6 +384,19 @@ ABLATIONS = {
         "the cancel of a workflow begins nothing more, and leaves the jobs of its steps alone",
         frozenset({"cancel cascade"}),
         scenario=scenarios.orders,
+    ),
+    "one end of a batch": Ablation(
+        "a conclusion asks whether the jobs of a batch have ended, and not whether the batch has",
+        frozenset({"batch conclusion"}),
+        scenario=fill_batches,
+    ),
+    "count of a batch": Ablation(
+        "the tallies of the agents end a batch, and no count of its jobs", frozenset({"batch count"}), scenario=fill_batches
+    ),
+    "jobs of a batch that retention takes": Ablation(
+        "rows leave the master uncounted, whatever their batch still waits for",
+        frozenset({"batch drop"}),
+        scenario=fill_batches,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

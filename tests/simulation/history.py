@@ -32,6 +32,7 @@ from tests.simulation.runtime.hosts import EPOCH_US, Host, SimClock
 from tests.simulation.runtime.network import Network
 from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
 from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
+from tests.simulation.workload.batches import unended
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.lockers import Lockers
@@ -107,6 +108,7 @@ class History:
         self.audit.now_us = self._master_us
         self.audit.terminate = self.master.terminate
         self.master.statement_bytes = self.nemesis.statement_bytes
+        self.master.statements.batch_look_us = 1_000_000
         self.stores = {
             name: StoreServer(name, self.loop, self._store_us, self.audit.emptying) for name in SETTINGS.stores
         }
@@ -186,6 +188,8 @@ class History:
             self.audit.broken("I15", wrong)
         for wrong in left_behind(self):
             self.audit.broken("definition", wrong)
+        for wrong in unended(self):
+            self.audit.broken("L1", wrong)
         for task in (*hosts, clients, *scenario):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
@@ -213,7 +217,7 @@ class History:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
             return False
-        if undecided(self) or left_behind(self) or unfinished(self):
+        if undecided(self) or left_behind(self) or unfinished(self) or unended(self):
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False

@@ -1,6 +1,7 @@
 """The leader's look at batches that agents have not ended: cancelled ones, late ones, and those whose last note was lost.
 
-A batch is looked at ten seconds after its last change, and then ever less often. One whose jobs still end is not counted.
+A batch is looked at ten seconds after its last change. One whose jobs still end is not counted. The longer none of its jobs
+has ended, the longer is the time until the next look: nothing of that is in memory, so a change of the leader changes nothing.
 Looked at by two agents, or twice, a batch ends once.
 """
 
@@ -18,6 +19,7 @@ from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MORE, Mai
 from jobmaster_agents.outcomes.batch_tally import note_end
 
 LOOK_SECONDS = 5.0
+"""Of a batch that is cancelled."""
 QUIET_SECONDS = 10.0
 """A batch none of whose jobs has ended for so long is counted."""
 LOST_SECONDS = 3600.0
@@ -25,10 +27,13 @@ LOST_SECONDS = 3600.0
 AGAIN_SECONDS_MAX = 600.0
 _REST = 20.0
 """Times the duration of a count until the next one of the same batch."""
-_RESTS_MAX = 10_000
+_QUIET_SHARE = 0.1
+"""Time until the next look at a quiet batch, as a share of the time since a job of it has ended."""
 BATCHES = 50
 PAGE_JOBS = 1000
 PAGES = 50
+ACTOR = "leader"
+"""In the operator's log, of a batch inside a cancelled one."""
 
 Notify = Callable[[Iterable[tuple[str, int]]], Awaitable[object]]
 
@@ -44,8 +49,6 @@ class BatchWatch:
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
-        self._rests: dict[bytes, float] = {}
-        """Seconds until the next look at each batch, of batches that were counted in vain."""
 
     def tasks(self) -> list[MaintenanceTask]:
         """The task of this class."""
@@ -53,30 +56,25 @@ class BatchWatch:
 
     async def look(self) -> bool | None:
         """Look at those that are due; ``MORE`` when there are more."""
-        due = await self._batches.due(BATCHES, QUIET_SECONDS, LOST_SECONDS)
+        due = await self._batches.due(BATCHES, LOST_SECONDS)
         for batch in due:
             await self._look_at(batch)
         return MORE if len(due) == BATCHES else None
 
     async def _look_at(self, batch: DueBatch) -> None:
         began = self._now()
+        quiet = batch.quiet_seconds > QUIET_SECONDS
+        if batch.inner_left:  # opened while the cancel was written
+            await self._batches.request_cancel(batch.id, ACTOR)
         if batch.cancel_requested:
             await self._cancel(batch.id)
-        if (batch.quiet or batch.cancel_requested or batch.expired) and await self._end(batch.id, None):
+        if (quiet or batch.cancel_requested or batch.expired) and await self._end(batch.id, None):
             return
         reason = _reason(batch)
         if reason is not None and await self._end(batch.id, reason):
             return
-        again = QUIET_SECONDS
-        if batch.quiet and not batch.cancel_requested:
-            rest = (self._now() - began) * _REST
-            again = min(max(self._rests.get(batch.id, QUIET_SECONDS / 2) * 2, rest), AGAIN_SECONDS_MAX)
-            if len(self._rests) > _RESTS_MAX:
-                self._rests.clear()
-            self._rests[batch.id] = again
-        elif batch.cancel_requested:
-            again = LOOK_SECONDS
-        await self._batches.postpone(batch.id, again)
+        again = LOOK_SECONDS if batch.cancel_requested else max(QUIET_SECONDS, batch.quiet_seconds * _QUIET_SHARE)
+        await self._batches.postpone(batch.id, min(max(again, (self._now() - began) * _REST), AGAIN_SECONDS_MAX))
 
     async def _cancel(self, batch_id: bytes) -> None:
         after: bytes | None = None
@@ -89,7 +87,6 @@ class BatchWatch:
         concluded = await self._batches.conclude(batch_id, reason)
         if concluded is None:
             return False
-        self._rests.pop(batch_id, None)
         self._telemetry.batches_found += 1
         note_end(self._telemetry, self._log, batch_id, concluded.name, concluded.state, reason or "")
         await self._notify(concluded.groups)

@@ -23,6 +23,8 @@ GATHER_SECONDS = 0.1
 IDLE_SECONDS = 3600.0
 RECOUNT_SECONDS = 2.0
 """Least time between two counts of one batch that had not ended at the first."""
+_REST = 10.0
+"""... as a multiple of the duration of a count."""
 _RANGES_MAX = 1000
 _MARK = b'"batch":true'
 _headers = attrgetter("headers")
@@ -54,6 +56,8 @@ class BatchTally:
         self._ended: dict[bytes, int] = {}
         self._to_count: dict[bytes, float] = {}
         """Ranges and batches whose batch may have ended, and when it may be counted (CLOCK_BOOTTIME seconds)."""
+        self._resting: dict[bytes, float] = {}
+        """Batches that were counted in vain, and until when they are not counted again."""
         self.kicked = asyncio.Event()
 
     def ended(self, rows: Sequence[FinalRow]) -> None:
@@ -88,12 +92,18 @@ class BatchTally:
     async def _conclude(self) -> None:
         now = self._now()
         due = [each for each, at in self._to_count.items() if at <= now]
+        self._resting = {batch_id: until for batch_id, until in self._resting.items() if until > now}
         while due:
             outer = []
             for batch_id in await self._batches.full(due):
+                if (until := self._resting.get(batch_id)) is not None:
+                    self._to_count[batch_id] = until
+                    continue
+                began = self._now()
                 concluded = await self._batches.conclude(batch_id)
                 if concluded is None:  # tallies are ahead of the jobs: counted again, but not at once
-                    self._to_count[batch_id] = self._now() + RECOUNT_SECONDS
+                    rest = max(RECOUNT_SECONDS, (self._now() - began) * _REST)
+                    self._to_count[batch_id] = self._resting[batch_id] = self._now() + rest
                     continue
                 note_end(self._telemetry, self._log, concluded.id, concluded.name, concluded.state)
                 await self._notify(concluded.groups)

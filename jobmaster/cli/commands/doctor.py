@@ -58,7 +58,6 @@ def _as_json(ok: bool, findings: list[Finding], report: AuditReport | None) -> d
             {"name": f.name, "status": f.status.value, "detail": f.detail, "fix": f.fix or None} for f in findings
         ],
         "invariants": report.violations if report else None,
-        "not_applicable": report.not_applicable if report else {},
         "evidence": {number: [row._asdict() for row in rows] for number, rows in report.evidence.items()}
         if report
         else {},

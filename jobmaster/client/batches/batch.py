@@ -13,15 +13,14 @@ import msgspec
 
 from jobmaster.client.batches.batch_ids import BatchIds, new_range
 from jobmaster.client.batches.options import CheckedBatch
-from jobmaster.client.bulk import BulkFailed, BulkSubmit, BulkSummary, Items
+from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
 from jobmaster.client.options import BatchJobId, BulkOptions, SubmitOptions
 from jobmaster.client.submitter import StoredArguments
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.handlers import Call
 from jobmaster.model import ids
 from jobmaster.model.batch import BatchView, Callback, NewBatch
-from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound, OutcomeUnknown
-from jobmaster.model.job_view import JobView
+from jobmaster.model.errors import Conflict, InputError, JobMasterError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from jobmaster.client.batches.batches import Batches
@@ -138,13 +137,10 @@ class Batch:
         with self._adding() as batch_ids:
             bulk = BulkSubmit(self._cluster._submitting(), self._cluster.settings, options, batch_ids)
             try:
-                summary = await bulk.run(items, handler)
-            except BulkFailed as error:
-                self._size += error.summary.submitted
-                self._unknown += error.unknown_ids.as_bytes()
-                raise
-            self._size += summary.submitted
-            return summary
+                return await bulk.run(items, handler)
+            finally:  # also what a cancelled call has submitted
+                self._size += bulk.summary.submitted
+                self._unknown += bulk.unknown.as_bytes()
 
     @contextlib.contextmanager
     def _adding(self) -> Iterator[BatchIds]:
@@ -205,7 +201,7 @@ class Batch:
         )
         if not await self._batches.open(new):
             raise Conflict(
-                f"batch {self.name!r} was not opened: its parent has ended, or there is none",
+                f"batch {self.name!r} was not opened: its parent has ended or was cancelled, or there is none",
                 hint="open it while a job of the parent runs, or before the parent is closed",
             )
         self._id = batch_id
@@ -257,25 +253,22 @@ class Batch:
         self._closing = True
         if self._under_way:
             await self._idle.wait()
-        await self._count_doubtful()
-        await self._batches.close(batch_id, self._size)
-        self._stop_touching()
+        try:
+            await self._count_doubtful()
+            await self._batches.close(batch_id, self._size)
+        finally:  # one that could not be closed counts as abandoned after a while, also while this process lives
+            self._stop_touching()
 
     async def _count_doubtful(self) -> None:
         """Jobs whose submit has no answer: those that exist count."""
-        for job_id in list(self._unknown):
-            if await self._exists(job_id):
-                self._size += 1
-            self._unknown.remove(job_id)
-
-    async def _exists(self, job_id: bytes) -> bool:
         seconds = self._cluster.settings.thresholds.persist_within_seconds + _DOUBT_SECONDS
-        for pause in (0.0, seconds):  # it may be in an agent's hands without a row for a moment
-            await asyncio.sleep(pause)
-            with contextlib.suppress(NotFound):
-                found: JobView = await self._cluster.get(job_id)
-                return bool(found)
-        return False
+        for pause in (0.0, seconds):  # a job may be in an agent's hands without a row for a moment
+            if self._unknown:
+                await asyncio.sleep(pause)
+                found = await self._cluster._job_lookup.existing(self._unknown)
+                self._size += len(found)
+                self._unknown = [job_id for job_id in self._unknown if job_id not in found]
+        self._unknown = []
 
     async def _add_range(self, lowest: bytes) -> None:
         for _ in range(_RANGES_MAX):
@@ -287,13 +280,14 @@ class Batch:
     async def _touch(self) -> None:
         """Show that the producer is alive, until the batch is closed."""
         seconds = self._checked.abandon_seconds
-        while not self._refusal:
+        while True:
             await asyncio.sleep(min(seconds / 4, _TOUCH_SECONDS_MAX))
             with contextlib.suppress(JobMasterError):
                 cancelled = await self._batches.touch(self.id_bytes, seconds)
                 if cancelled is None:
                     self._refusal = "it has ended"
-                elif cancelled:
+                    return
+                if cancelled:
                     self._refusal = "it was cancelled"
 
     def _stop_touching(self) -> None:

@@ -103,6 +103,28 @@ class FullHistory:
         values = [(text(row["bucket_id"]), row["bucket_epoch"], row["agent"]) for row in rows]
         return self._context.spark.createDataFrame(values, "bucket_id string, bucket_epoch bigint, agent string")
 
+    def ended_batches(self) -> DataFrame:
+        """``id, ranges, complete, succeeded, failed, cancelled, expired``: batches that had ended with their last job.
+
+        ``ranges``: the first 28 characters of the ids of their jobs. ``complete``: no job of theirs was discarded.
+        """
+        rows = self._context.connection.fetch("export/ended_batches", self.as_of)
+        since = self.discarded_since
+        values = [
+            (
+                text(row["id"]),
+                [text(lowest)[:28] for lowest in row["ranges"]],
+                since is None or _moment(row["created_us"]) < since,
+                *(row[name] for name in ("succeeded", "failed", "cancelled", "expired")),
+            )
+            for row in rows
+        ]
+        schema = (
+            "id string, ranges array<string>, complete boolean, succeeded bigint, failed bigint, cancelled bigint, "
+            "expired bigint"
+        )
+        return self._context.spark.createDataFrame(values, schema)
+
 
 @contextmanager
 def open_history(context: PipelineContext) -> Iterator[FullHistory]:

@@ -11,6 +11,7 @@ from jobmaster.pipeline.lake.full_history import FullHistory, LakeRange, open_hi
 from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.build import write_report
 from jobmaster.pipeline.steps.invariants import (
+    BATCHES,
     CLEAN_EXIT,
     FIRES,
     JOB_CHECKS,
@@ -18,6 +19,7 @@ from jobmaster.pipeline.steps.invariants import (
     MASTER,
     STEPS,
     lines_of,
+    miscounted_batches,
     second_jobs_of_fires,
     tries_of_steps,
     unclean_exits,
@@ -32,7 +34,7 @@ _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
 _NAMED = ("id", "state", "headers")
-"""Of jobs whose headers name a schedule or a workflow."""
+"""Of jobs whose headers name a schedule or a workflow, or have the mark of a batch."""
 _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
@@ -89,6 +91,7 @@ def _check_history(
         .unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
         .unionByName(second_jobs_of_fires(named))
         .unionByName(tries_of_steps(named))
+        .unionByName(miscounted_batches(named, history.ended_batches()))
     )
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
@@ -104,7 +107,7 @@ def _check_history(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS)}
+    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES)}
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

@@ -7,7 +7,9 @@ violations leave the executors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -28,6 +30,9 @@ JOB_CHECKS = history_checks(Subject.JOB)
 (CLEAN_EXIT,) = history_checks(Subject.BUCKET)
 (FIRES,) = history_checks(Subject.FIRE)
 (STEPS,) = history_checks(Subject.STEP)
+(BATCHES,) = history_checks(Subject.BATCH)
+RANGE_CHARS = 28
+"""First characters that the ids of the jobs of one range of a batch have in common."""
 _BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
 
@@ -141,6 +146,50 @@ def tries_of_steps(jobs: DataFrame) -> DataFrame:
             "step", "workflow", "jobs", "tries", F.coalesce("first_open", F.lit("-")),
         ).alias("detail"),
     )  # fmt: skip
+
+
+def miscounted_batches(jobs: DataFrame, batches: DataFrame) -> DataFrame:
+    """One line for each batch whose counters differ from a recount of its jobs.
+
+    Jobs of no batch are left out before the shuffle. A job in quarantine has no row and counts as failed, so there may be
+    fewer failed rows than counted ones.
+
+    Args:
+        jobs: ``id, state, headers`` of the lake and of the master, together.
+        batches: ``id, ranges, complete, succeeded, failed, cancelled, expired`` of batches that have ended with their last
+            job. ``ranges``: the first characters of the ids of their jobs. ``complete``: no job of theirs was discarded.
+
+    Returns:
+        As ``violations_of``, with the id of the batch in the place of a job's.
+    """
+    ranges = batches.select(F.col("id").alias("batch"), F.explode("ranges").alias("range"))
+    of_batches = jobs.where(F.col("headers").contains('"batch":true')).select(
+        F.substring("id", 1, RANGE_CHARS).alias("range"), "state"
+    )
+    recount = (
+        of_batches.join(F.broadcast(ranges), "range")
+        .groupBy(F.col("batch").alias("id"))
+        .agg(
+            *(F.count(F.when(F.col("state") == state, True)).alias(f"found_{state.lower()}") for state in FINAL),
+            F.count(F.when(~F.col("state").isin(*FINAL), True)).alias("found_unfinished"),
+        )
+    )
+    names = [state.lower() for state in FINAL]
+    both = batches.join(recount, "id", "left").fillna(0)
+    too_many = [F.col(f"found_{name}") > F.col(name) for name in names]
+    too_few = [F.col("complete") & (F.col(f"found_{name}") < F.col(name)) for name in names if name != "failed"]
+    wrong = reduce(operator.or_, [F.col("found_unfinished") > 0, *too_many, *too_few])
+    counters = ", ".join(f"{name} %d" for name in names)
+    return both.where(wrong).select(
+        F.lit(BATCHES.name).alias("check"),
+        F.col("id").alias("job_id"),
+        F.format_string(
+            f"counted: {counters}; found: {counters}, unfinished %d",
+            *names,
+            *(f"found_{name}" for name in names),
+            "found_unfinished",
+        ).alias("detail"),
+    )
 
 
 def _jobs(jobs: DataFrame, place: str) -> DataFrame:

@@ -63,6 +63,7 @@ class MemoryBatches:
         if (
             view.state is not BatchState.CLOSED
             or counts.ended < view.size
+            or counts.unfinished
             or any(not each.state.final for each in inner)
         ):
             return None
@@ -112,7 +113,7 @@ class MemoryBatches:
         """A new batch."""
         with self._rows.lock:
             parent = None if batch.parent is None else self._of(batch.parent)
-            if batch.parent is not None and (parent is None or parent.state.final):
+            if batch.parent is not None and (parent is None or parent.state.final or parent.cancel_requested):
                 return False
             now_us = self._rows.clock.wall_us()
             self._views[batch.id] = BatchView(

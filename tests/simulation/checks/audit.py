@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from jobmaster.model.batch import range_of
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
 from tests.simulation.checks.trace import Trace
@@ -110,6 +111,9 @@ class Audit:
     _fence_on_its_way: int = -1
     """The last number before a failover: the answer that gave it may come after it."""
     _lock_taken_at: float = 0.0
+    _ended_batches: set[bytes] = field(default_factory=set)
+    _callbacks: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
+    """Newest job of each callback of a batch."""
     _pauses_forgotten: bool = False
     """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
     _registered: dict[bytes, float] = field(default_factory=dict)
@@ -156,6 +160,47 @@ class Audit:
                 self.broken("I10", f"two jobs of schedule {schedule} for {nominal_us}")
         self._fires[schedule, nominal_us] = job_id
         self.jobs[job_id] = Job(job_id, "fire", level="master")
+
+    def batch_ends(self, tables: Tables, batch_id: bytes, reason: str) -> None:
+        """A batch gets its final state: once, and not before its jobs unless there is a reason."""
+        self.trace.note(self.loop.now, "batch", batch_id[:12].hex()[-6:], f"ends {reason}")
+        self.hits["batch ends"] += 1
+        if batch_id in self._ended_batches:
+            self.broken("I12", f"batch {text(batch_id)} ends for a second time")
+        self._ended_batches.add(batch_id)
+        if reason:
+            return
+        for job, state in self._of_batch(tables, batch_id):
+            if job.level and state not in FINAL and not job.may_be_lost:
+                self.broken("I12", f"batch {text(batch_id)} ends while {text(job.id)} is {state or 'without a row'}")
+
+    def called_back(self, batch_id: bytes, occasion: str, job_id: bytes) -> None:
+        """The master makes a callback of a batch, which is as good as acknowledged."""
+        before = self._callbacks.get((batch_id, occasion))
+        if before is not None and before not in self.forgotten:
+            self.broken("I12", f"two callbacks of {occasion} of batch {text(batch_id)}")
+        self._callbacks[batch_id, occasion] = job_id
+        self.jobs[job_id] = Job(job_id, "callback", level="master")
+
+    def _of_batch(self, tables: Tables, batch_id: bytes) -> list[tuple[Job, str]]:
+        """Its jobs and their states; those in the lake, too."""
+        ranges = {lowest for lowest, of in tables.batch_ranges.items() if of == batch_id}
+        return [
+            (job, tables.jobs[job.id].state if job.id in tables.jobs else self.concluded.get(job.id, ""))
+            for job in self.jobs.values()
+            if range_of(job.id) in ranges
+        ]
+
+    def _batches_are_counted(self, tables: Tables) -> None:
+        for row in tables.batches.values():
+            if row.counts is None or row.reason:
+                continue
+            jobs = self._of_batch(tables, row.id)
+            states = Counter(state for _, state in jobs)
+            found = tuple(states[state] for state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+            known = not any(job.id in self.forgotten for job, _ in jobs)
+            if known and (found != row.counts[:4] or sum(row.counts) != row.size):
+                self.broken("I12", f"batch {row.name} of {row.size} jobs has counted {row.counts}, found {found}")
 
     def defined(self, tables: Tables, before: ScheduleRow | None, after: ScheduleRow) -> None:
         """A definition is put. One that was replaced may not come back while a living agent declares the present one."""
@@ -286,6 +331,9 @@ class Audit:
                 self._epochs[bucket_id] = 0 if there is None else there.epoch
                 for key in [key for key in self._owners if key[0] == bucket_id and key[1] >= self._epochs[bucket_id]]:
                     del self._owners[key]
+        self._ended_batches = {
+            each for each in self._ended_batches if before.batches.get(each) == after.batches.get(each)
+        }
         self._leaders.clear()
         self._replaced.clear()
         self._pauses_forgotten = True
@@ -440,6 +488,7 @@ class Audit:
         for row in tables.jobs.values():
             if row.state not in FINAL and self.jobs[row.id].kind not in invalid_kinds:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")
+        self._batches_are_counted(tables)
         for bucket in tables.buckets.values():
             if bucket.state in ("LOST", "DRAINING"):
                 self.broken("L2", f"bucket {text(bucket.id)} is still {bucket.state}")

@@ -339,7 +339,7 @@ class FaultInjector:
             return False
         tables.floor = max(tables.floor, known[reach - 1])
         for job_id in [job_id for job_id, row in tables.jobs.items() if job_id < tables.floor and row.state in FINAL]:
-            history.audit.concluded[job_id] = tables.jobs.pop(job_id).state
+            history.audit.concluded[job_id] = history.master.statements.drop_row(job_id)
             history.audit.hits["row archived"] += 1
         return True
 

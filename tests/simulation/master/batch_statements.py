@@ -10,7 +10,6 @@ from jobmaster.model.batch import range_of
 from tests.simulation.master.job_statements import JobStatements
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
-_LOOK_US = 10_000_000
 _FOLLOWS = {"SUCCEEDED": ("complete", "success"), "FAILED": ("complete", "failure"), "CANCELLED": ("complete",)}
 _WAITS = ("HELD", "WAITING")
 
@@ -53,8 +52,15 @@ class BatchRow(NamedTuple):
 class BatchStatements(JobStatements):
     """Twins of ``batches``."""
 
+    batch_look_us = 10_000_000
+
     def _after(self, seconds: float) -> int:
         return self.now_us() + int(seconds * 1e6)
+
+    def _look(self, us: int, *ends: int | None) -> int:
+        """When the leader looks: not later than at an end that lies ahead."""
+        now = self.now_us()
+        return min([now + us, *(end for end in ends if end is not None and end > now)])
 
     def batches_open(
         self, old: Snapshot, batch_id: bytes, parent: bytes | None, retry_of: bytes | None, name: str, description: str,
@@ -62,11 +68,13 @@ class BatchStatements(JobStatements):
     ) -> list[Record]:  # fmt: skip
         tables = self.tables
         within = None if parent is None else tables.batches.get(tables.batch_ranges.get(parent, b""))
-        if batch_id in tables.batches or (parent is not None and (within is None or within.ended_us is not None)):
+        closed = within is None or within.ended_us is not None or within.cancel_requested
+        if batch_id in tables.batches or (parent is not None and closed):
             return []
+        expires_us = None if timeout is None else self._after(timeout)
         tables.batches[batch_id] = BatchRow(
             batch_id, None if within is None else within.id, retry_of, name, description, self.now_us(),
-            None if timeout is None else self._after(timeout), self._after(abandon), self.now_us() + _LOOK_US,
+            expires_us, self._after(abandon), self._look(self.batch_look_us, expires_us),
             tuple(CallbackRow(*row) for row in zip(*columns, strict=True)),
         )  # fmt: skip
         tables.batch_ranges[batch_id] = batch_id
@@ -91,8 +99,9 @@ class BatchStatements(JobStatements):
         if batch is None or batch.state != "OPEN":
             return []
         self.tables.batches[batch_id] = batch._replace(
-            state="CLOSED", size=size, closed_us=self.now_us(), look_us=self.now_us() + _LOOK_US, silent_us=None
-        )
+            state="CLOSED", size=size, closed_us=self.now_us(), look_us=self._look(self.batch_look_us, batch.expires_us),
+            silent_us=None,
+        )  # fmt: skip
         return [Record(id=batch_id)]
 
     def batches_tally(
@@ -131,24 +140,39 @@ class BatchStatements(JobStatements):
         ranges = self._ranges(batch_id)
         return [row for job_id, row in sorted(self.tables.jobs.items()) if range_of(job_id) in ranges]
 
-    def _quarantined(self, batch_id: bytes) -> int:
+    def _counted(self, batch_id: bytes) -> Counter[str]:
+        """By state, with the jobs that have left the master, and those in quarantine."""
         ranges = self._ranges(batch_id)
-        return len(
+        states = Counter(row.state for row in self._children(batch_id))
+        for (lowest, state), jobs in self.tables.batch_dropped.items():
+            if lowest in ranges:
+                states[state] += jobs
+        states["FAILED"] += len(
             {
                 job_id
                 for job_id, _ in self.tables.quarantine
-                if range_of(job_id) in ranges and job_id not in self.tables.jobs
+                if range_of(job_id) in ranges and job_id not in self.tables.jobs and job_id >= self.tables.floor
             }
         )
+        return states
+
+    def drop_row(self, job_id: bytes) -> str:
+        """A finished row leaves the master; how it ended."""
+        state = self.tables.jobs.pop(job_id).state
+        lowest = range_of(job_id)
+        batch = self.tables.batches.get(self.tables.batch_ranges.get(lowest, b""))
+        if batch is not None and batch.look_us is not None and "batch drop" not in self.without:
+            self.tables.batch_dropped[lowest, state] = self.tables.batch_dropped.get((lowest, state), 0) + 1
+            self.hits["batch: a job of one that goes on is archived"] += 1
+        return state
 
     def batches_progress(self, old: Snapshot, batch_id: bytes) -> list[Record]:
-        states = Counter(row.state for row in self._children(batch_id))
+        states = self._counted(batch_id)
         return [
             Record(
                 succeeded=states["SUCCEEDED"], failed=states["FAILED"], cancelled=states["CANCELLED"],
                 expired=states["EXPIRED"], held=states["HELD"] + states["WAITING"],
-                in_flight=states["ASSIGNED"] + states["PROCESSING"], quarantined=self._quarantined(batch_id),
-                nested_ended=sum(inner.look_us is None for inner in self._inside(batch_id)),
+                in_flight=states["ASSIGNED"] + states["PROCESSING"],
             )
         ]  # fmt: skip
 
@@ -158,27 +182,29 @@ class BatchStatements(JobStatements):
         batch = self.tables.batches.get(batch_id)
         if batch is None:
             return []
-        states = Counter(row.state for row in self._children(batch_id))
+        states = self._counted(batch_id)
         succeeded, cancelled, expired = states["SUCCEEDED"], states["CANCELLED"], states["EXPIRED"]
-        failed = states["FAILED"] + self._quarantined(batch_id)
+        failed = states["FAILED"]
         unfinished = sum(count for state, count in states.items() if state not in FINAL)
         ended, inside = succeeded + failed + cancelled + expired, self._inside(batch_id)
         if reason:
             concludes = batch.state in ("OPEN", "CLOSED") or "batch conclusion" in self.without
         else:
             stands = batch.state == "CLOSED" or ("batch conclusion" in self.without and batch.ended_us is not None)
-            counted = ended >= batch.size or "batch count" in self.without
+            counted = (ended >= batch.size and not unfinished) or "batch count" in self.without
             concludes = stands and counted and not any(row.look_us is not None for row in inside)
         if not concludes:
             return []
-        size = ended + unfinished if batch.state == "OPEN" else batch.size
+        size = max(0 if batch.state == "OPEN" else batch.size, ended + unfinished)
         unsuccessful = failed + cancelled + expired + sum(row.state in ("FAILED", "CANCELLED") for row in inside)
+        self.audit.batch_ends(self.tables, batch_id, reason)
         state = "CANCELLED" if batch.cancel_requested else "SUCCEEDED" if not reason and not unsuccessful else "FAILED"
         missing = 0 if batch.state == "OPEN" else max(size - ended - unfinished, 0)
         fired, callbacks = [], []
         for each in batch.callbacks:
             if each.occasion in _FOLLOWS[state]:
                 job_id = complete_id if each.occasion == "complete" else other_id
+                self.audit.called_back(batch_id, each.occasion, job_id)
                 self._insert(
                     job_id, "HELD", each.priority, each.lane, each.handler, 1, None, None, self.now_us(), each.args,
                     each.headers,
@@ -205,7 +231,7 @@ class BatchStatements(JobStatements):
         now = self.now_us()
         return any(row.look_us is not None and row.look_us <= now for row in self.tables.batches.values())
 
-    def batches_due(self, old: Snapshot, limit: int, quiet: float, lost: float) -> list[Record]:
+    def batches_due(self, old: Snapshot, limit: int, lost: float) -> list[Record]:
         now = self.now_us()
         due = sorted(
             (row for row in self.tables.batches.values() if row.look_us is not None and row.look_us <= now),
@@ -221,7 +247,9 @@ class BatchStatements(JobStatements):
                     batch=row.id, state=row.state, cancel_requested=row.cancel_requested,
                     abandoned=row.state == "OPEN" and row.silent_us is not None and row.silent_us < now,
                     expired=row.expires_us is not None and row.expires_us < now,
-                    quiet=last < now - quiet * 1e6, lost=False,
+                    quiet_seconds=(now - last) / 1e6, lost=False,
+                    inner_left=row.cancel_requested
+                    and any(each.look_us is not None and not each.cancel_requested for each in self._inside(row.id)),
                 )
             )  # fmt: skip
         return found
@@ -230,7 +258,8 @@ class BatchStatements(JobStatements):
         batch = self.tables.batches.get(batch_id)
         if batch is None or batch.look_us is None:
             return []
-        self.tables.batches[batch_id] = batch._replace(look_us=self._after(seconds))
+        look_us = self._look(int(seconds * 1e6), batch.expires_us, batch.silent_us)
+        self.tables.batches[batch_id] = batch._replace(look_us=look_us)
         return [Record(batch=batch_id)]
 
     def batches_request_cancel(self, old: Snapshot, batch_id: bytes, actor: str) -> list[Record]:
@@ -277,6 +306,8 @@ class BatchStatements(JobStatements):
         for batch_id in gone:
             for lowest in self._ranges(batch_id):
                 del self.tables.batch_ranges[lowest]
+                for key in [key for key in self.tables.batch_dropped if key[0] == lowest]:
+                    del self.tables.batch_dropped[key]
             del batches[batch_id]
         return [Record(forgotten=len(gone))]
 

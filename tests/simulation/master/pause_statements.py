@@ -38,7 +38,7 @@ class PauseStatements(StatementsBase):
         ranges = sorted(
             lowest[:RANGE_BYTES].hex()
             for lowest, batch_id in self.tables.batch_ranges.items()
-            if (batch := self.tables.batches[batch_id]).cancel_requested and batch.look_us is not None
+            if (batch := self.tables.batches[batch_id]).cancel_requested and (batch.look_us is not None or batch.reason)
         )
         found = [
             Record(

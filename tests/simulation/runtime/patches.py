@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from jobmaster.client.batches import batch
 from jobmaster.client.locks import held_lock
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
 from jobmaster.handlers.decisions import asked_seconds
-from jobmaster.master import schedules
+from jobmaster.master import batches, schedules
 from jobmaster.master.driver import resent_writes
+from jobmaster.model.batch import range_of
 from jobmaster.rules import fire_decision
 from jobmaster_agents import (
     agent,
@@ -35,7 +37,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
-from jobmaster_agents.leader import due_notifier, schedule_firing, unserved_jobs
+from jobmaster_agents.leader import batch_watch, due_notifier, schedule_firing, unserved_jobs
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reachability
@@ -81,6 +83,8 @@ PERIODS: list[Patch] = [
     (schedules, "LEAD_SECONDS", LEAD_SECONDS),
     (schedule_firing, "LEAD_SECONDS", LEAD_SECONDS),
     (fire_decision, "_MISFIRE_US", MISFIRE_US),
+    (batch_watch, "QUIET_SECONDS", 1.0),
+    (batch_watch, "LOOK_SECONDS", 0.3),
     (unserved_jobs.UnservedJobsMonitor, "_count_paused", _nothing),  # a figure for people, which changes nothing
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
@@ -169,6 +173,8 @@ class PatchedProduct:
             (store_connector, "new_id", new_id),
             (schedule_firing, "new_id", new_id),
             (held_lock, "new_id", new_id),
+            (batches, "new_id", new_id),
+            (batch, "new_range", lambda: range_of(new_id())),
             (agent, "__version__", "0"),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),

@@ -469,7 +469,7 @@ def test_doctor_finds_a_running_cluster_well(dev: Terminal) -> None:
     assert report["ok"] is True
     assert {check["status"] for check in report["checks"]} == {"ok"}, report
     assert report["invariants"] == dict.fromkeys(
-        ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I14", "I15"), 0
+        ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15"), 0
     )
     assert {check["name"] for check in report["checks"]} >= {
         "master.schema",

@@ -94,7 +94,7 @@ def test_the_books_balance(start: Callable[..., Run]) -> None:
     assert summary["rescued"] > 0
     assert summary["graceful_exits"] == 2
     assert set(summary["invariants"].values()) == {0}
-    assert len(summary["invariants"]) == 14
+    assert len(summary["invariants"]) == 15
     assert run.processes() == []
     assert list(run.tmp.iterdir()) == []
 

@@ -19,7 +19,9 @@ import pytest
 import redis
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
+from jobmaster.handlers import call
 from jobmaster.master.master import Master
+from jobmaster.model.batch import BatchState
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
 from jobmaster.rules.recurrence import next_fire_us
@@ -117,6 +119,28 @@ async def test_with_its_lease_in_doubt(deployment: FaultyDeployment, point: Cras
     runs = Counter(line[0] for line in deployment.witnessed("witness")[ran:])
     assert runs.keys() == {job_id.hex() for job_id in work.ids}
     assert [job_id for job_id in ended if runs[job_id] == 1], "what was kept in the store was not run again"
+
+
+@pytest.mark.parametrize(("point", "later"), cases(Situation.BATCH))
+async def test_with_a_batch(deployment: FaultyDeployment, point: CrashPoint, later: bool) -> None:
+    """The batch ends all the same, once: its counters are those of its jobs, and it has one callback."""
+    client, path = deployment.client, str(deployment.path("witness"))
+    deployment.give("point", point.fault(later=later))
+    async with client.batch("struck", on_complete=call(jobs.quick, path)) as batch:
+        summary = await batch.submit_many(call(jobs.quick, path) for _ in range(30))
+    view = await batch.wait(timeout=HEAL_SECONDS)
+    assert deployment.faulty.faults.done("point")
+    assert view.counts is not None
+    assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, 30, 30)
+    callbacks = await deployment.fetch(
+        "SELECT id FROM job WHERE position(convert_to($1, 'UTF8') IN headers) > 0", f'"{batch.id}"'
+    )
+    assert [str(row["id"]) for row in callbacks] == list(view.callbacks.values())
+    work = Work()
+    for job_id in [*summary.ids.as_bytes(), callbacks[0]["id"].bytes]:
+        work.expected[job_id] = ("of a batch", JobState.SUCCEEDED, 1)
+    deployment.acknowledged += work.ids
+    await deployment.healed(work, rescues_max=1)
 
 
 # ---------------------------------------------------------------- the agent rescues, certifies, runs maintenance

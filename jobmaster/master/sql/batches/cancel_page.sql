@@ -4,7 +4,7 @@
 -- in: $3 integer limit
 -- out: last_id uuid (NULL: no job was left), jobs bigint
 -- move: HELD|WAITING -> CANCELLED
--- fence: compare-and-set on the state; final rows are left alone
+-- fence: compare-and-set on the state, under locks that are taken in the order of the ids; final rows are left alone
 -- index: batch_range_batch; job_pkey, in order up to the limit
 WITH ranges AS MATERIALIZED (
     SELECT r.lo, batch_range_end(r.lo) AS hi FROM batch_range r JOIN batch b ON b.id = r.batch
@@ -18,13 +18,21 @@ WITH ranges AS MATERIALIZED (
         ORDER BY k.id LIMIT $3::integer
     ) j
     ORDER BY j.id LIMIT $3
+), locked AS MATERIALIZED (
+    SELECT held.id FROM page p
+    CROSS JOIN LATERAL (
+        SELECT j.id FROM job j
+        WHERE j.id = p.id AND j.state IN ('HELD', 'WAITING', 'ASSIGNED', 'PROCESSING') FOR UPDATE
+    ) AS held
 ), cancelled AS (
     UPDATE job j
     SET state = CASE WHEN j.state IN ('HELD', 'WAITING') THEN 'CANCELLED'::job_state ELSE j.state END,
         changed_at = CASE WHEN j.state IN ('HELD', 'WAITING') THEN clock_timestamp() ELSE j.changed_at END,
         expires_at = NULL,
         cancel_requested = true
-    FROM page p WHERE j.id = p.id AND j.state IN ('HELD', 'WAITING', 'ASSIGNED', 'PROCESSING')
+    WHERE j.id = ANY (ARRAY (SELECT id FROM locked))
+      AND j.id BETWEEN (SELECT id FROM locked ORDER BY id LIMIT 1) AND (SELECT id FROM locked ORDER BY id DESC LIMIT 1)
+      AND j.state IN ('HELD', 'WAITING', 'ASSIGNED', 'PROCESSING')
     RETURNING j.id
 )
 SELECT (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last_id, (SELECT count(*) FROM cancelled) AS jobs

@@ -6,7 +6,7 @@
 -- fence: compare-and-set on the state
 -- index: batch_pkey
 UPDATE batch
-SET state = 'CLOSED', size = $2::bigint, closed_at = clock_timestamp(), look_at = clock_timestamp() + interval '10 seconds',
-    silent_after = NULL
+SET state = 'CLOSED', size = $2::bigint, closed_at = clock_timestamp(), silent_after = NULL,
+    look_at = least(clock_timestamp() + interval '10 seconds', expires_at)
 WHERE id = $1::uuid AND state = 'OPEN'
 RETURNING id

@@ -6,23 +6,14 @@
 -- out: state text, name text, parent uuid, lanes text[], priorities smallint[] (no row: jobs are left, or it has ended)
 -- move: none -> HELD
 -- fence: compare-and-set on the state, with the count in the same statement: ended jobs stay ended, so a count that is older
---        than the lock is never too high. size and nested_changes are read again under the lock. Callbacks are fired exactly once.
--- index: batch_pkey; batch_range_batch; one range of job_pkey for each range; quarantine (job_id, reason); batch_parent
-WITH ranges AS MATERIALIZED (
-    SELECT lo, batch_range_end(lo) AS hi FROM batch_range WHERE batch = $1::uuid
-), states AS MATERIALIZED (
-    SELECT j.state, count(*) AS jobs
-    FROM ranges r CROSS JOIN LATERAL (SELECT k.state FROM job_kept k WHERE k.id > r.lo AND k.id <= r.hi) j
-    GROUP BY j.state
-), counted AS MATERIALIZED (
-    SELECT coalesce(sum(jobs) FILTER (WHERE state = 'SUCCEEDED'), 0)::bigint AS succeeded,
-           coalesce(sum(jobs) FILTER (WHERE state = 'FAILED'), 0)::bigint
-           + (SELECT count(DISTINCT q.job_id) FROM ranges r JOIN quarantine q ON q.job_id > r.lo AND q.job_id <= r.hi
-              WHERE NOT EXISTS (SELECT FROM job_kept j WHERE j.id = q.job_id)) AS failed,
-           coalesce(sum(jobs) FILTER (WHERE state = 'CANCELLED'), 0)::bigint AS cancelled,
-           coalesce(sum(jobs) FILTER (WHERE state = 'EXPIRED'), 0)::bigint AS expired,
-           coalesce(sum(jobs) FILTER (WHERE state IN ('HELD', 'WAITING', 'ASSIGNED', 'PROCESSING')), 0)::bigint AS unfinished
-    FROM states
+--        than the lock is never too high. size and nested_changes are read again under the lock. A job that was stored although
+--        its producer had no answer may be beyond the size: the batch ends with it, too. Callbacks are fired exactly once.
+-- index: batch_pkey; batch_range_batch; one range of job_pkey for each range; quarantine (job_id, reason); batch_dropped_pkey;
+--        batch_parent
+WITH counted AS MATERIALIZED (
+    SELECT succeeded, failed, cancelled, expired, held + in_flight AS unfinished,
+           succeeded + failed + cancelled + expired AS ended
+    FROM batch_count($1::uuid)
 ), inner_batches AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE look_at IS NOT NULL) AS going_on,
            count(*) FILTER (WHERE state IN ('FAILED', 'CANCELLED')) AS unsuccessful,
@@ -31,16 +22,15 @@ WITH ranges AS MATERIALIZED (
 ), ended AS (
     UPDATE batch b
     SET state = CASE WHEN b.cancel_requested THEN 'CANCELLED'
-                     WHEN $2::text = '' AND c.failed + c.cancelled + c.expired + n.unsuccessful = 0 THEN 'SUCCEEDED'
+                     WHEN $2::text = '' AND c.ended = c.succeeded AND n.unsuccessful = 0 THEN 'SUCCEEDED'
                      ELSE 'FAILED' END,
         reason = $2, ended_at = clock_timestamp(), look_at = NULL, silent_after = NULL,
-        size = CASE b.state WHEN 'OPEN' THEN c.succeeded + c.failed + c.cancelled + c.expired + c.unfinished ELSE b.size END,
+        size = greatest(CASE b.state WHEN 'OPEN' THEN 0 ELSE b.size END, c.ended + c.unfinished),
         succeeded = c.succeeded, failed = c.failed, cancelled = c.cancelled, expired = c.expired, unfinished = c.unfinished,
-        missing = CASE b.state WHEN 'OPEN' THEN 0 ELSE
-                  greatest(b.size - c.succeeded - c.failed - c.cancelled - c.expired - c.unfinished, 0) END
+        missing = CASE b.state WHEN 'OPEN' THEN 0 ELSE greatest(b.size - c.ended - c.unfinished, 0) END
     FROM counted c, inner_batches n
     WHERE b.id = $1 AND CASE WHEN $2 = ''
-                             THEN b.state = 'CLOSED' AND c.succeeded + c.failed + c.cancelled + c.expired >= b.size
+                             THEN b.state = 'CLOSED' AND c.ended >= b.size AND c.unfinished = 0
                                   AND n.going_on = 0 AND n.changes = b.nested_changes
                              ELSE b.state IN ('OPEN', 'CLOSED') END
     RETURNING b.id, b.state, b.name, b.parent

@@ -6,11 +6,11 @@
 --      handlers text[] (NULL: of no breaker), trials uuid[] (of a half-open breaker: jobs that may start)
 -- move: nothing
 -- fence: none: one snapshot, so the lines are those of the version, or those of a later one too
--- index: none; the tables are small; batch_look for the batches that have not ended
+-- index: none; the tables are small; batch_cancelled
 SELECT v.version, p.kind, p.value, to_us(p.until) AS until_us,
        extract(epoch FROM p.ends - clock_timestamp())::double precision AS left_seconds, p.actor, p.reason, to_us(p.at) AS at_us,
        ARRAY (SELECT replace(left(r.lo::text, 28), '-', '') FROM batch b JOIN batch_range r ON r.batch = b.id
-              WHERE b.look_at IS NOT NULL AND b.cancel_requested) AS cancelled_ranges,
+              WHERE b.cancel_requested AND (b.look_at IS NOT NULL OR b.reason <> '')) AS cancelled_ranges,
        p.handlers, p.trials
 FROM pause_version v
 LEFT JOIN (

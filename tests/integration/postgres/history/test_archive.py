@@ -14,6 +14,7 @@ from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
+from jobmaster.model.batch import NewBatch, range_of
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
@@ -395,6 +396,42 @@ async def test_what_streams_go_by_is_kept_when_a_range_is_dropped(
     assert row is not None
     assert before <= row["jobs_recorded"] < after <= row["dropped_xid"]
     assert row["attempts_recorded"] == 0
+
+
+async def test_a_batch_counts_its_jobs_that_retention_has_taken_away(
+    fresh: MasterFixture, archive: Archive, yesterday: int
+) -> None:
+    """Its range is dropped before it has ended: finished jobs are gone, those that have not ended are in the attic."""
+    batches, lowest = fresh.master.batches, range_of(_id_at(yesterday))
+    child = [lowest[:12] + index.to_bytes(4, "big") for index in range(6)]
+    assert await batches.open(NewBatch(lowest, None, None, "old", "", None, 3600.0, ()))
+    await fresh.master.outcomes.record_final(
+        [final_row(child[1], fresh.fence), final_row(child[2], fresh.fence), final_row(child[3], fresh.fence, state="FAILED")]
+    )
+    await fresh.master.intake.insert_held([new_job(child[4])])
+    for index, reason in ((5, "cannot be stored"), (1, "late copy")):
+        await fresh.sql.execute(
+            "INSERT INTO quarantine (job_id, reason, entry) VALUES ($1, $2, '')", UUID(bytes=child[index]), reason
+        )
+    await batches.close(lowest, 5)
+    before = await batches.progress(lowest)
+    assert (before.succeeded, before.failed, before.held) == (2, 2, 1)
+    name = await archive.seal(_now())
+    assert name is not None
+    assert await archive.detach(_now()) == (name, 1)
+    assert await batches.progress(lowest) == before, "detached"
+    assert await archive.drop(name, discard=True)
+    assert await batches.progress(lowest) == before, "dropped"
+    assert await batches.conclude(lowest) is None, "one has not ended"
+    await batches.request_cancel(lowest, "ann")
+    await batches.cancel_page(lowest, None, 10)
+    assert await batches.conclude(lowest) is not None
+    (view,) = await batches.list(lowest)
+    assert view.counts is not None
+    assert (view.counts.succeeded, view.counts.failed, view.counts.cancelled, view.counts.missing) == (2, 2, 1, 0)
+    await fresh.sql.execute("UPDATE batch SET ended_at = ended_at - interval '2 days'")
+    assert await fresh.master.maintenance.forget(RecordKind.BATCHES, 1.0, 10) == 1
+    assert await fresh.sql.fetchval("SELECT count(*) FROM batch_dropped") == 0
 
 
 async def test_a_discarded_range_needs_no_copy_and_a_verified_one_is_never_called_discarded(

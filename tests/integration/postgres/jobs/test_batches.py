@@ -225,30 +225,109 @@ async def test_a_batch_can_end_before_its_jobs(db: MasterFixture, reason: EndRea
     assert await _fired(db) == ["complete", "failure"]
 
 
-async def _due(db: MasterFixture, quiet: float = 0.0, lost: float = 0.0) -> list[str]:
+async def _due(db: MasterFixture, lost: float = 0.0) -> list[str]:
     await db.sql.execute("UPDATE batch SET look_at = now() - interval '1 s' WHERE look_at IS NOT NULL")
-    (found,) = await db.master.batches.due(10, quiet, lost)
-    return [name for name in ("abandoned", "expired", "quiet", "lost") if getattr(found, name)]
+    (found,) = await db.master.batches.due(10, lost)
+    return [name for name in ("abandoned", "expired", "lost") if getattr(found, name)]
 
 
 async def test_the_leader_sees_what_a_batch_has_been_waiting_for(db: MasterFixture) -> None:
     batch_id = await _open(db, timeout=3600.0)
-    assert await db.master.batches.due(10, 0.0, 0.0) == [], "it is not looked at yet"
-    assert await _due(db, quiet=3600.0) == []
-    assert await _due(db) == ["quiet"]
+    assert await db.master.batches.due(10, 0.0) == [], "it is not looked at yet"
+    assert await _due(db) == []
+    await db.sql.execute("UPDATE batch SET created_at = now() - interval '90 s'")
+    await _due(db)
+    assert (await db.master.batches.due(10, 0.0))[0].quiet_seconds == pytest.approx(90, abs=30)
     await db.sql.execute("UPDATE batch SET silent_after = now() - interval '1 s'")
-    assert await _due(db) == ["abandoned", "quiet"]
+    assert await _due(db) == ["abandoned"]
     assert await db.master.batches.touch(batch_id, ABANDON_SECONDS) is False
-    assert await _due(db) == ["quiet"]
+    assert await _due(db) == []
+    await db.master.batches.tally(db.owner, {batch_id: 1})
+    assert (await db.master.batches.due(10, 0.0))[0].quiet_seconds < 30
     await db.master.batches.close(batch_id, 1)
     assert await db.master.batches.touch(batch_id, ABANDON_SECONDS) is None
     await db.sql.execute("UPDATE batch SET expires_at = now() - interval '1 s'")
-    assert await _due(db) == ["expired", "quiet"]
+    assert await _due(db) == ["expired"]
     await db.master.buckets.note_loss(db.fence, "store", 5, 0, "test")
-    assert await _due(db) == ["expired", "quiet", "lost"]
-    assert await _due(db, lost=3600.0) == ["expired", "quiet"], "a job may have ended lately"
+    assert await _due(db) == ["expired", "lost"]
+    assert await _due(db, lost=3600.0) == ["expired"], "a job may have ended lately"
     await db.master.batches.postpone(batch_id, 60.0)
-    assert await db.master.batches.due(10, 0.0, 0.0) == []
+    assert await db.master.batches.due(10, 0.0) == []
+
+
+@pytest.mark.parametrize("column", ["expires_at", "silent_after"])
+async def test_the_leader_looks_when_a_batch_expires_or_is_abandoned_and_not_later(
+    db: MasterFixture, column: str
+) -> None:
+    batch_id = await _open(db, timeout=3600.0)
+    await db.sql.execute(f"UPDATE batch SET {column} = clock_timestamp() + interval '20 s'")
+    await db.master.batches.postpone(batch_id, 600.0)
+    assert await db.sql.fetchval(f"SELECT look_at = {column} FROM batch")
+    await db.sql.execute(f"UPDATE batch SET {column} = clock_timestamp() - interval '20 s'")
+    await db.master.batches.postpone(batch_id, 600.0)
+    assert await db.sql.fetchval("SELECT look_at > clock_timestamp() + interval '500 s' FROM batch"), "it was looked at"
+
+
+async def test_a_short_timeout_is_looked_at_in_time(db: MasterFixture) -> None:
+    batch_id = await _open(db, timeout=2.0)
+    assert await db.sql.fetchval("SELECT look_at <= created_at + interval '3 s' FROM batch")
+    await db.master.batches.close(batch_id, 1)
+    assert await db.sql.fetchval("SELECT look_at = expires_at FROM batch")
+
+
+async def test_a_batch_does_not_end_while_a_job_beyond_its_size_goes_on(db: MasterFixture) -> None:
+    """A producer had no answer for a job, did not find it, and it came into being all the same."""
+    batch_id = await _open(db)
+    await db.master.batches.close(batch_id, 2)
+    await _end(db, batch_id, [1, 2])
+    await db.master.intake.insert_held([new_job(_child(batch_id, 3))])
+    assert await db.master.batches.conclude(batch_id) is None
+    await db.master.batches.request_cancel(batch_id, "ann")
+    await db.master.batches.cancel_page(batch_id, None, 10)
+    assert await db.master.batches.conclude(batch_id) is not None
+    view = await _view(db, batch_id)
+    assert view.counts is not None
+    assert (view.size, view.counts.succeeded, view.counts.cancelled) == (3, 2, 1)
+
+
+async def test_nothing_is_opened_inside_a_cancelled_batch(db: MasterFixture) -> None:
+    outer = await _open(db)
+    await db.master.batches.request_cancel(outer, "ann")
+    inner = NewBatch(range_of(new_id()), outer, None, "inner", "", None, ABANDON_SECONDS, ())
+    assert not await db.master.batches.open(inner)
+
+
+async def test_a_batch_opened_while_the_outer_one_is_cancelled_is_found_by_the_leader(db: MasterFixture) -> None:
+    outer, inner_id = await _open(db), range_of(new_id())
+    inner: tuple[Any, ...] = (*uuids([inner_id, outer]), None, "inner", "", None, ABANDON_SECONDS, *([] for _ in range(6)))
+    async with db.open_transaction("batches/open", *inner) as commit:
+        cancelling = db.master.batches.request_cancel(outer, "ann")
+        assert await db.after_lock("batches/request_cancel", cancelling, commit) == [outer]
+    await db.sql.execute("UPDATE batch SET look_at = now() - interval '1 s'")
+    left = {found.id: found.inner_left for found in await db.master.batches.due(10, 0.0)}
+    assert left == {outer: True, inner_id: False}
+    assert await db.master.batches.request_cancel(outer, "leader") == [outer, inner_id]
+    await db.sql.execute("UPDATE batch SET look_at = now() - interval '1 s'")
+    assert not any(found.inner_left for found in await db.master.batches.due(10, 0.0))
+
+
+async def test_copies_of_a_cancelled_batch_never_start_though_it_has_ended_before_them(db: MasterFixture) -> None:
+    batch_id = await _open(db)
+    await db.master.batches.request_cancel(batch_id, "ann")
+    assert await db.master.batches.conclude(batch_id, EndReason.ABANDONED) is not None
+    assert (await db.master.pauses.in_force()).cancelled_ranges == {batch_id[:12]}
+
+
+async def test_quarantined_jobs_are_not_forgotten_before_their_batch(db: MasterFixture) -> None:
+    batch_id = await _open(db)
+    await db.sql.execute(
+        "INSERT INTO quarantine (job_id, reason, entry, at) VALUES ($1, 'a', '', now() - interval '9 d'),"
+        " ($2, 'a', '', now() - interval '9 d')",
+        *uuids([_child(batch_id, 1), new_id()]),
+    )
+    assert await db.master.maintenance.forget(RecordKind.QUARANTINE, 1.0, 1) == 1
+    assert await db.master.maintenance.forget(RecordKind.QUARANTINE, 1.0, 1) == 0
+    assert (await db.master.batches.progress(batch_id)).failed == 1
 
 
 async def test_a_quarantined_job_counts_as_failed(db: MasterFixture) -> None:

@@ -119,6 +119,48 @@ def test_a_second_job_of_one_try_of_a_step_is_found(spark: SparkSession) -> None
     assert "2 jobs of 2 tries, unfinished from try 0001 on" in details[1]
 
 
+def test_a_batch_whose_counters_differ_from_its_jobs_is_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.steps.invariants import BATCHES, RANGE_CHARS, miscounted_batches
+
+    mark = '{"batch":true}'
+    prefixes = {name: f"{name:->{RANGE_CHARS}}" for name in ("right", "second", "less", "more", "open", "gone", "quarantined")}
+    jobs = [
+        (f"{prefixes[name]}{number:08x}", state, mark)
+        for name, states in {
+            "right": ("SUCCEEDED", "FAILED"),
+            "second": ("SUCCEEDED",),
+            "less": ("SUCCEEDED",),
+            "more": ("SUCCEEDED", "SUCCEEDED"),
+            "open": ("SUCCEEDED", "HELD"),
+        }.items()
+        for number, state in enumerate(states, 1)
+    ]
+    batches = [
+        ("right", [prefixes["right"], prefixes["second"]], True, 2, 1, 0, 0),
+        ("less", [prefixes["less"]], True, 2, 0, 0, 0),
+        ("more", [prefixes["more"]], True, 1, 0, 0, 0),
+        ("open", [prefixes["open"]], True, 1, 0, 0, 0),
+        ("gone", [prefixes["gone"]], False, 5, 0, 0, 0),
+        ("quarantined", [prefixes["quarantined"]], True, 0, 1, 0, 0),
+    ]
+    found = miscounted_batches(
+        spark.createDataFrame(
+            [*jobs, (f"{prefixes['right']}00000009", "HELD", "")], "id string, state string, headers string"
+        ),
+        spark.createDataFrame(
+            batches,
+            "id string, ranges array<string>, complete boolean, succeeded bigint, failed bigint, cancelled bigint, "
+            "expired bigint",
+        ),
+    ).collect()
+    assert {(row["check"], row["job_id"]) for row in found} == {(BATCHES.name, name) for name in ("less", "more", "open")}
+    details = {row["job_id"]: row["detail"] for row in found}
+    assert details["open"] == (
+        "counted: cancelled 0, expired 0, failed 0, succeeded 1; "
+        "found: cancelled 0, expired 0, failed 0, succeeded 1, unfinished 1"
+    )
+
+
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     from jobmaster.pipeline.steps.invariants import violations_of
 
