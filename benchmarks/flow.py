@@ -104,7 +104,9 @@ async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, ch
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="Chains, one after another.")
-@click.option("--children", type=click.IntRange(0), default=1_000_000, show_default=True, help="Jobs of a batch; 0: no batch.")
+@click.option(
+    "--children", type=click.IntRange(0), default=1_000_000, show_default=True, help="Jobs of a batch; 0: no batch."
+)
 @output_options
 def main(rounds: int, children: int, as_json: bool, save: bool) -> None:
     """Measure workflows at light load, and batches, on one agent."""

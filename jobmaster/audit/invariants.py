@@ -128,7 +128,11 @@ INVARIANTS: tuple[Invariant, ...] = (
         "counters of batches equal a recount",
         "i12_batches_counted",
         _ROWS,
-        (HistoryCheck("i12_counters", "the counters of a batch that has ended equal a recount of its jobs", Subject.BATCH),),
+        (
+            HistoryCheck(
+                "i12_counters", "the counters of a batch that has ended equal a recount of its jobs", Subject.BATCH
+            ),
+        ),
     ),
     Invariant("I13", "one leader per epoch", "i13_one_leader", _FEW),
     Invariant(

@@ -159,6 +159,7 @@ class BulkSubmit:
         settings: ClusterSettings,
         options: BulkOptions,
         batch_ids: BatchJobIds | None = None,
+        summary: BulkSummary | None = None,
     ) -> None:
         self._submitter = submitter
         self._router: SubmitRouter = submitter.router
@@ -188,8 +189,10 @@ class BulkSubmit:
         self._group_of: dict[str, tuple[str, int, str]] = {}
         self._open: dict[tuple[str, int, str], _Chunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unsettled: set[_Chunk] = set()
+        """Chunks that are being sent, or were sent in vain."""
         self._failure: Exception | None = None
-        self.summary = BulkSummary()
+        self.summary = summary or BulkSummary()
         self.unknown = IdList()
         """Jobs that were sent without an answer, also when the run was cancelled."""
         self._unsent = 0
@@ -214,6 +217,11 @@ class BulkSubmit:
             self._unsent += sum(len(chunk.entries) for chunk in self._open.values())
             raise BulkFailed(self._failure, self.summary, self.unknown, self._unsent) from self._failure
         return self.summary
+
+    def lowest_unsettled(self) -> bytes | None:
+        """Lowest id of the jobs that have one and are not acknowledged; ``None``: every job is."""
+        chunks = (*self._open.values(), *self._unsettled)
+        return min((chunk.entries[0][ID_AT] for chunk in chunks if chunk.entries), default=None)
 
     # ------------------------------------------------------------ reading and encoding
 
@@ -343,6 +351,7 @@ class BulkSubmit:
         if self._failure is not None:
             self._unsent += len(chunk.entries)
             raise self._failure
+        self._unsettled.add(chunk)
         task = asyncio.get_running_loop().create_task(self._deliver(chunk))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -358,6 +367,7 @@ class BulkSubmit:
                 await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
             else:
                 await self._into_master(chunk, route)
+            self._unsettled.discard(chunk)
         except OutcomeUnknown as error:
             self.unknown.extend(entry[ID_AT] for entry in chunk.entries)
             self._failure = self._failure or error

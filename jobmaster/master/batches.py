@@ -9,6 +9,7 @@ from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import Row, StatementRunner
 from jobmaster.model import ids
 from jobmaster.model.batch import (
+    AS_BEFORE,
     BatchCounts,
     BatchState,
     BatchView,
@@ -16,8 +17,10 @@ from jobmaster.model.batch import (
     ConcludedBatch,
     DueBatch,
     EndReason,
+    FoundBatch,
     NewBatch,
     Occasion,
+    Position,
 )
 
 
@@ -75,20 +78,45 @@ class Batches:
             [str(one.occasion) for one in each], [one.priority for one in each], [one.lane for one in each],
             [one.handler for one in each], [one.args for one in each], [one.headers for one in each],
         )  # fmt: skip
-        return bool(await self._data.write("batches/open", *batch[:-1], *columns))
+        given = (
+            batch.id, batch.parent, batch.retry_of, batch.name, batch.description, batch.timeout_seconds,
+            batch.abandon_seconds,
+        )  # fmt: skip
+        return bool(await self._data.write("batches/open", *given, *columns, batch.key, batch.producer))
 
-    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
-        """Another range for an OPEN batch; False: it is not OPEN, or the range is taken."""
-        return bool(await self._data.write("batches/add_range", batch_id, lowest))
+    async def take_over(
+        self, key: str, producer: bytes, silent_seconds: float, abandon_seconds: float
+    ) -> FoundBatch | None:
+        """The batch of a key, which this producer fills from now on if no other one does; ``None``: there is none."""
+        rows = await self._data.write("batches/take_over", key, producer, silent_seconds, abandon_seconds)
+        if not rows:
+            return None
+        row = rows[0]
+        return FoundBatch(
+            row["id"],
+            BatchState(row["state"]),
+            row["cancel_requested"],
+            row["taken"],
+            row["settled"],
+            row["stored"],
+            row["reserved"],
+            tuple(zip(row["ranges"], row["firsts"], strict=True)),
+        )
 
-    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
-        """The producer is alive: whether the batch has a cancel request, ``None``: it is not OPEN."""
-        rows = await self._control.write("batches/touch", batch_id, abandon_seconds)
+    async def add_range(self, batch_id: bytes, lowest: bytes, first: int = 0, producer: bytes | None = None) -> bool:
+        """Another range for an OPEN batch; False: it is not OPEN, another producer fills it, or the range is taken."""
+        return bool(await self._data.write("batches/add_range", batch_id, lowest, first, producer))
+
+    async def touch(
+        self, batch_id: bytes, abandon_seconds: float, producer: bytes | None = None, position: Position = AS_BEFORE
+    ) -> bool | None:
+        """The producer is alive: whether the batch has a cancel request, ``None``: it is not OPEN, or not this one's."""
+        rows = await self._control.write("batches/touch", batch_id, abandon_seconds, producer, *position)
         return bool(rows[0]["cancel_requested"]) if rows else None
 
-    async def close(self, batch_id: bytes, size: int) -> bool:
-        """OPEN -> CLOSED; False: it was not OPEN."""
-        return bool(await self._data.write("batches/close", batch_id, size))
+    async def close(self, batch_id: bytes, size: int, producer: bytes | None = None, given: int = 0) -> bool:
+        """OPEN -> CLOSED; False: it was not OPEN, or another producer fills it."""
+        return bool(await self._data.write("batches/close", batch_id, size, producer, given))
 
     async def request_cancel(self, batch_id: bytes, actor: str) -> builtins.list[bytes]:
         """Request the cancellation of a batch and those inside it; the batches, none when it has ended."""
@@ -116,9 +144,12 @@ class Batches:
         before: bytes | None = None,
         limit: int = 100,
         retry_of: bytes | None = None,
+        key: str | None = None,
     ) -> builtins.list[BatchView]:
         """Batches, the newest first."""
-        rows = await self._data.read("batches/list", batch_id, list(map(str, states)), name, before, limit, retry_of)
+        rows = await self._data.read(
+            "batches/list", batch_id, list(map(str, states)), name, before, limit, retry_of, key
+        )
         return list(map(_view, rows))
 
     async def callbacks(self, batch_id: bytes) -> tuple[Callback, ...]:
@@ -143,6 +174,7 @@ def _view(row: Row) -> BatchView:
     return BatchView(
         id_bytes=row["id"],
         name=row["name"],
+        key=row["key"],
         state=state,
         description=row["description"],
         size=row["size"],

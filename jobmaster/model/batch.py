@@ -81,6 +81,38 @@ class NewBatch(NamedTuple):
     timeout_seconds: float | None
     abandon_seconds: float
     callbacks: tuple[Callback, ...]
+    key: str | None = None
+    producer: bytes | None = None
+    """Of a batch with a key: who fills it, an id of its own for each run."""
+
+
+class FoundBatch(NamedTuple):
+    """A batch with a key, as the next run of its producer finds it."""
+
+    id: bytes
+    state: BatchState
+    cancel_requested: bool
+    taken: bool
+    """This run fills it from now on. False: it is not OPEN, or another run has given a sign a moment ago."""
+    settled: int
+    """All jobs before this number are stored, or certainly not."""
+    stored: int
+    """... so many of them are."""
+    reserved: int
+    """No job from this number on was stored."""
+    ranges: tuple[tuple[bytes, int], ...]
+    """Lowest id of each range, and the number of its first job."""
+
+
+class Position(NamedTuple):
+    """How far a run has come; see ``FoundBatch``. ``None``: as before."""
+
+    settled: int | None = None
+    stored: int | None = None
+    reserved: int | None = None
+
+
+AS_BEFORE = Position()
 
 
 class BatchCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +155,8 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it has ended before its jobs (``EndReason``); empty: it has not."""
     cancel_requested: bool = False
+    key: str | None = None
+    """There is one batch of a key."""
     parent_bytes: bytes | None = None
     retry_of_bytes: bytes | None = None
     created_us: int = 0

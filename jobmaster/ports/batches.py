@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.model.batch import (
+    AS_BEFORE,
     BatchCounts,
     BatchState,
     BatchView,
@@ -13,7 +14,9 @@ from jobmaster.model.batch import (
     ConcludedBatch,
     DueBatch,
     EndReason,
+    FoundBatch,
     NewBatch,
+    Position,
 )
 
 
@@ -67,19 +70,37 @@ class ClientBatches(AgentBatches, CancelBatches, Protocol):
     """For producers and people."""
 
     async def open(self, batch: NewBatch) -> bool:
-        """A new batch with one range; False: it exists, or its parent has ended or was cancelled."""
+        """A new batch with one range; False: it or its key exists, or its parent has ended or was cancelled."""
         ...
 
-    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
-        """Another range for an OPEN batch; False: it is not OPEN, or the range is taken."""
+    async def take_over(
+        self, key: str, producer: bytes, silent_seconds: float, abandon_seconds: float
+    ) -> FoundBatch | None:
+        """The batch of a key; ``None``: there is none. If it is OPEN, and its producer has given no sign for
+        ``silent_seconds``, this one fills it from now on."""
         ...
 
-    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
-        """The producer is alive: whether the batch has a cancel request, ``None``: it is not OPEN."""
+    async def add_range(self, batch_id: bytes, lowest: bytes, first: int = 0, producer: bytes | None = None) -> bool:
+        """Another range for an OPEN batch; False: it is not OPEN, another producer fills it, or the range is taken.
+
+        Args:
+            first: number of its first job.
+        """
         ...
 
-    async def close(self, batch_id: bytes, size: int) -> bool:
-        """OPEN -> CLOSED; False: it was not OPEN."""
+    async def touch(
+        self, batch_id: bytes, abandon_seconds: float, producer: bytes | None = None, position: Position = AS_BEFORE
+    ) -> bool | None:
+        """The producer is alive: whether the batch has a cancel request, ``None``: it is not OPEN, or another producer
+        fills it."""
+        ...
+
+    async def close(self, batch_id: bytes, size: int, producer: bytes | None = None, given: int = 0) -> bool:
+        """OPEN -> CLOSED; False: it was not OPEN, or another producer fills it.
+
+        Args:
+            given: numbers that the producer has given to jobs.
+        """
         ...
 
     async def progress(self, batch_id: bytes) -> BatchCounts:
@@ -95,6 +116,7 @@ class ClientBatches(AgentBatches, CancelBatches, Protocol):
         before: bytes | None = None,
         limit: int = 100,
         retry_of: bytes | None = None,
+        key: str | None = None,
     ) -> list[BatchView]:
         """Batches, the newest first; of ``batch_id`` any range will do."""
         ...

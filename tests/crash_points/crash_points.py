@@ -2,8 +2,8 @@
 
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
-deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, N the end of a batch and Z a fire of a
-schedule: the list of steps passes over them.
+deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, J a producer that fills a batch, N the end
+of a batch and Z a fire of a schedule: the list of steps passes over them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Situation(StrEnum):
     """A producer gives another due time to jobs that wait in a bucket."""
     BATCH = "batch"
     """The agent ends the last jobs of a batch."""
+    FILL = "fill"
+    """A producer fills a batch that has a key."""
     APART = "apart"
     """A test of its own."""
 
@@ -172,6 +174,11 @@ POINTS: dict[str, CrashPoint] = {
     "N3": CrashPoint(
         "batch ended and its callbacks made, reply lost", Situation.BATCH, "master.conclude", AFTER, later=1
     ),
+    # The producer of a batch with a key: chunks stored, all stored, closed.
+    "J0": CrashPoint("batch open, no job stored", Situation.FILL, "store.submit", BEFORE, later=1),
+    "J1": CrashPoint("some chunks stored, replies lost", Situation.FILL, "store.submit", AFTER, first=3, later=3),
+    "J2": CrashPoint("all jobs stored, batch not closed", Situation.FILL, "master.close", BEFORE, later=1),
+    "J3": CrashPoint("batch closed, reply lost", Situation.FILL, "master.close", AFTER, later=1),
     # A pause: stored by a command, read and obeyed by the agents.
     "P0": CrashPoint("pause stored, not read by the agent", Situation.APART, "master.in_force", BEFORE),
     "P1": CrashPoint("pause applied, the agent's version not stored", Situation.APART, "master.obey", BEFORE),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+from jobmaster.client.batches import batch, batches
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.settings.loader import load_settings
@@ -58,6 +59,13 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
         await submit(cluster, ledger, witness)
     elif situation is Situation.BULK:
         summary = await cluster.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
+        for job_id in summary.ids.as_bytes():
+            ledger.add("acknowledged", job_id)
+    elif situation is Situation.FILL:
+        batches.SILENT_SECONDS, batch.SIGN_SECONDS = 1.0, 0.2
+        async with cluster.batch("filled", key=ledger.path.parent.name) as filled:
+            summary = await filled.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
+        ledger.add("batch", filled.id_bytes)
         for job_id in summary.ids.as_bytes():
             ledger.add("acknowledged", job_id)
     elif situation is Situation.CHANGE:

@@ -391,7 +391,9 @@ ABLATIONS = {
         scenario=fill_batches,
     ),
     "count of a batch": Ablation(
-        "the tallies of the agents end a batch, and no count of its jobs", frozenset({"batch count"}), scenario=fill_batches
+        "the tallies of the agents end a batch, and no count of its jobs",
+        frozenset({"batch count"}),
+        scenario=fill_batches,
     ),
     "jobs of a batch that retention takes": Ablation(
         "rows leave the master uncounted, whatever their batch still waits for",

@@ -1,7 +1,7 @@
 """The leader's look at batches that agents have not ended: cancelled ones, late ones, and those whose last note was lost.
 
 A batch is looked at ten seconds after its last change. One whose jobs still end is not counted. The longer none of its jobs
-has ended, the longer is the time until the next look: nothing of that is in memory, so a change of the leader changes nothing.
+has ended, the longer is the time until the next look. That time comes from rows, so a change of the leader changes nothing.
 Looked at by two agents, or twice, a batch ends once.
 """
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,10 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, clean, emit_json, emit_record, emit_rows, iso, thousands
+from jobmaster.clock import SystemClock
 from jobmaster.model import ids
 from jobmaster.model.batch import BatchState, BatchView
+from jobmaster.units import format_duration
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -30,6 +34,7 @@ COLUMNS = (
     Column("REASON", "reason"),
 )
 BAR_CHARS = 40
+_PACE_LOOKS = 30
 
 
 @click.group("batch")
@@ -40,9 +45,10 @@ def batch_group() -> None:
 @batch_group.command("list")
 @click.option("--state", "states", multiple=True, help="OPEN, CLOSED, SUCCEEDED, FAILED or CANCELLED; several times.")
 @click.option("--name", help="Batches of this name.")
+@click.option("--key", help="The batch of this key.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
 @pass_invocation
-def list_(invocation: Invocation, states: tuple[str, ...], name: str | None, limit: int) -> None:
+def list_(invocation: Invocation, states: tuple[str, ...], name: str | None, key: str | None, limit: int) -> None:
     """List batches, the newest first.
 
     DONE: share of the jobs that have ended, as agents have noted it; for a count see `jobmaster batch show`.
@@ -52,7 +58,10 @@ def list_(invocation: Invocation, states: tuple[str, ...], name: str | None, lim
       jobmaster batch list --state CLOSED
     """
     found = run_async(
-        _with_cluster(invocation.settings, lambda cluster: cluster.batches.list(state=states, name=name, limit=limit))
+        _with_cluster(
+            invocation.settings,
+            lambda cluster: cluster.batches.list(state=states, name=name, key=key, limit=limit),
+        )
     )
     emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="there is no such batch")
 
@@ -80,7 +89,8 @@ def show(invocation: Invocation, batch: str) -> None:
 def watch(invocation: Invocation, batch: str, every: float) -> None:
     """Show the progress of a batch until it has ended; exit code 1 if it has not succeeded.
 
-    With `-o json` one line for each look. A look reads the notes of the agents, and counts no jobs.
+    Beside the bar: jobs that end a second, over the last 30 looks, and the time that is left at this pace. With `-o json` one
+    line for each look, with `per_second` and `left_seconds`. A look reads the notes of the agents, and counts no jobs.
 
     \b
     Example:
@@ -88,12 +98,14 @@ def watch(invocation: Invocation, batch: str, every: float) -> None:
     """
 
     async def work(cluster: Cluster) -> BatchView:
+        pace, clock = Pace(), SystemClock()
         while True:
             view = await cluster.batches.get(batch)
+            per_second = pace.per_second(view, clock.boottime())
             if invocation.json:
-                emit_json(_record(view))
+                emit_json({**_record(view), "per_second": per_second, "left_seconds": left_seconds(view, per_second)})
             else:
-                _draw(view)
+                _draw(view, per_second)
             if view.state.final:
                 return view
             await asyncio.sleep(every)
@@ -140,15 +152,40 @@ def retry(invocation: Invocation, batch: str) -> None:
     emit_record(_record(run_async(_with_cluster(invocation.settings, work))), as_json=invocation.json)
 
 
-def _draw(view: BatchView) -> None:
+class Pace:
+    """How many jobs of a batch end a second, over the last looks."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque(maxlen=_PACE_LOOKS)
+
+    def per_second(self, view: BatchView, now: float) -> float | None:
+        """After one more look at a moment (seconds); ``None`` at the first one."""
+        self._looks.append((now, view.tallied))
+        (began, first), (_, last) = self._looks[0], self._looks[-1]
+        return round((last - first) / (now - began), 1) if now > began else None
+
+
+def left_seconds(view: BatchView, per_second: float | None) -> int | None:
+    """Seconds until the last job ends at this pace; ``None``: unknown."""
+    if view.state is not BatchState.CLOSED or not per_second:
+        return None
+    return math.ceil(max(view.size - view.tallied, 0) / per_second)
+
+
+def _draw(view: BatchView, per_second: float | None) -> None:
     """A progress bar on a terminal; a line for each look elsewhere."""
-    filled = round(view.done * BAR_CHARS)
-    jobs = f"{thousands(min(view.tallied, view.size))} of {thousands(view.size)}"
-    line = (
-        f"{clean(view.name)} [{'#' * filled}{'.' * (BAR_CHARS - filled)}] {view.done:4.0%}  {jobs}  {view.state.value}"
-    )
+    if view.state is BatchState.OPEN:  # its size is not known
+        progress = f"{thousands(view.tallied)} jobs have ended"
+    else:
+        filled = round(view.done * BAR_CHARS)
+        jobs = f"{thousands(min(view.tallied, view.size))} of {thousands(view.size)}"
+        progress = f"[{'#' * filled}{'.' * (BAR_CHARS - filled)}] {view.done:4.0%}  {jobs}"
+    left = left_seconds(view, per_second)
+    pace = "" if view.state.final or per_second is None else f"  {thousands(round(per_second))}/s"
+    rest = "" if left is None else f"  {format_duration(left)} left"
+    line = f"{clean(view.name)} {progress}  {view.state.value}{pace}{rest}"
     terminal = sys.stdout.isatty()
-    click.echo(f"\r{line}" if terminal else line, nl=not terminal or view.state.final)
+    click.echo(f"\r{line}\x1b[K" if terminal else line, nl=not terminal or view.state.final)
 
 
 def _record(view: BatchView) -> dict[str, Any]:
@@ -156,6 +193,7 @@ def _record(view: BatchView) -> dict[str, Any]:
     return {
         "id": str(view.id),
         "name": view.name,
+        "key": view.key,
         "description": view.description,
         "state": view.state.value,
         "reason": view.reason,

@@ -2,10 +2,14 @@
 
 An id is a UUIDv7: milliseconds, 42 random bits of the range, and a 32-bit index. Stores refuse ids whose time is too far from
 their clock, so a range is used for half of ``limits.clock_skew``, and then the batch gets another one.
+
+The jobs of a batch are numbered from 0 in the order in which they are given. A range begins at some number, so a number has
+one id.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
@@ -14,6 +18,10 @@ from jobmaster.model.batch import INDEX_MAX, RANGE_BYTES
 from jobmaster.model.ids import ID_BYTES, created_ms
 
 _INDEX_BYTES = ID_BYTES - RANGE_BYTES
+AddRange = Callable[[bytes, int], Awaitable[None]]
+"""Stores another range, from its lowest id and the number of its first job; raises when the batch takes none."""
+Reserve = Callable[[int], Awaitable[int]]
+"""Makes it known that the jobs from a number on may be stored from now on; the number before which that is known."""
 
 
 def new_range() -> bytes:
@@ -24,45 +32,96 @@ def new_range() -> bytes:
     return new_id()[:6] + bytes(random) + bytes(_INDEX_BYTES)
 
 
+def numbered_id(lowest: bytes, first: int, number: int) -> bytes:
+    """Id of a job, from the range that it is in."""
+    return lowest[:RANGE_BYTES] + (number - first + 1).to_bytes(_INDEX_BYTES, "big")
+
+
+class GivenIds:
+    """Ids that jobs have already."""
+
+    def __init__(self, job_ids: list[bytes]) -> None:
+        self._left = iter(job_ids)
+
+    def next(self) -> bytes | None:
+        """The next one."""
+        return next(self._left)
+
+    async def renew(self) -> None:
+        """There are enough."""
+
+
 class BatchIds:
     """Gives each job of a batch its id.
 
     Args:
         lowest: of the first range.
-        add_range: stores another range; raises when the batch takes none.
+        first: number of its first job.
         range_seconds: how long a range is used.
+        reserve: of a batch that can be resumed; called before ids are given that no call has covered.
     """
 
     def __init__(
-        self, lowest: bytes, add_range: Callable[[bytes], Awaitable[None]], clock: Clock, range_seconds: float
+        self,
+        lowest: bytes,
+        add_range: AddRange,
+        clock: Clock,
+        range_seconds: float,
+        *,
+        first: int = 0,
+        reserve: Reserve | None = None,
     ) -> None:
         self._add_range = add_range
         self._clock = clock
         self._range_ms = int(range_seconds * 1000)
-        self._begin(lowest)
+        self._reserve = reserve
+        self._reserved: int | None = None if reserve is None else first
+        self._firsts: dict[bytes, int] = {}
+        """Number of the first job of each range, by its prefix."""
+        self._renewing = asyncio.Lock()
+        self._begin(lowest, first)
 
-    def _begin(self, lowest: bytes) -> None:
+    def _begin(self, lowest: bytes, first: int) -> None:
         self._prefix = lowest[:RANGE_BYTES]
+        self._firsts[self._prefix] = self._first = first
         self._index = 0
         self._until_us = (created_ms(lowest) + self._range_ms) * 1000
+        self._bound()
+
+    def _bound(self) -> None:
+        self._index_max = INDEX_MAX if self._reserved is None else min(self._reserved - self._first, INDEX_MAX)
+
+    @property
+    def number(self) -> int:
+        """Number of the next job."""
+        return self._first + self._index
+
+    def number_of(self, job_id: bytes) -> int:
+        """Number of a job that has got its id here."""
+        return self._firsts[job_id[:RANGE_BYTES]] + int.from_bytes(job_id[RANGE_BYTES:], "big") - 1
 
     def next(self) -> bytes | None:
-        """The next id; ``None``: another range is needed first (``renew``)."""
-        if self._clock.wall_us() >= self._until_us or self._index >= INDEX_MAX:
+        """The next id; ``None``: another range is needed first, or more numbers (``renew``)."""
+        if self._clock.wall_us() >= self._until_us or self._index >= self._index_max:
             return None
         self._index += 1
         return self._prefix + self._index.to_bytes(_INDEX_BYTES, "big")
 
     async def renew(self) -> None:
-        """Get another range, if the present one is used up."""
-        if self._clock.wall_us() < self._until_us and self._index < INDEX_MAX:
-            return
-        lowest = new_range()
-        await self._add_range(lowest)
-        self._begin(lowest)
+        """Get another range, and more numbers, where the present ones are used up."""
+        if self._reserve is not None and self._reserved is not None and self.number >= self._reserved:
+            self._reserved = await self._reserve(self.number)
+            self._bound()
+        if self._clock.wall_us() >= self._until_us or self._index >= INDEX_MAX:
+            lowest, first = new_range(), self.number
+            await self._add_range(lowest, first)
+            self._begin(lowest, first)
 
     async def take(self) -> bytes:
-        """The next id, from another range if need be."""
-        while (job_id := self.next()) is None:
-            await self.renew()
-        return job_id
+        """The next id, from another range if need be. Callers get their ids in the order of their calls."""
+        if not self._renewing.locked() and (job_id := self.next()) is not None:
+            return job_id
+        async with self._renewing:
+            while (job_id := self.next()) is None:
+                await self.renew()
+            return job_id

@@ -11,12 +11,12 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.client.batches.batch import Batch
-from jobmaster.client.batches.options import CheckedBatch, batch_id_of
+from jobmaster.client.batches.options import NAME_CHARS_MAX, CheckedBatch, batch_id_of
 from jobmaster.client.jobs.retry_as_new_job import RETRYABLE, stored_options
 from jobmaster.client.submitter import StoredArguments
 from jobmaster.handlers import check_name
 from jobmaster.model import ids
-from jobmaster.model.batch import BatchState, BatchView, NewBatch, range_end
+from jobmaster.model.batch import BatchState, BatchView, FoundBatch, NewBatch, Position, range_end
 from jobmaster.model.errors import Conflict, InputError, NotFound, OutcomeUnknown, WaitTimeout
 from jobmaster.model.job_view import JobFilter, JobView
 
@@ -29,6 +29,10 @@ LIMIT, LIMIT_MAX = 100, 1000
 PAGE_JOBS = 1000
 _LOOK_SECONDS, _LOOK_SECONDS_MAX = 0.05, 1.0
 _READS = 10_000
+_RETRY_SECONDS = 30 * 86400.0
+"""A retry whose caller has died can be carried on for so long."""
+SILENT_SECONDS = 15.0
+"""A producer of a batch with a key that has given no sign for so long is dead, or has lost the batch."""
 
 
 class Batches:
@@ -72,6 +76,7 @@ class Batches:
         *,
         state: BatchState | str | Sequence[BatchState | str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         before: BatchRef | None = None,
         limit: int = LIMIT,
     ) -> builtins.list[BatchView]:
@@ -87,6 +92,7 @@ class Batches:
         return await self._master.list(
             states=[_state(each) for each in states],
             name=None if name is None else check_name(name, "'name'"),
+            key=None if key is None else check_name(key, "'key'", NAME_CHARS_MAX),
             before=None if before is None else batch_id_of(before),
             limit=limit,
         )
@@ -137,19 +143,22 @@ class Batches:
         Returns: the new batch, closed.
 
         Raises:
-            Conflict: the batch has not ended, all of its jobs have succeeded, or a retry of it has not failed.
+            Conflict: the batch has not ended, all of its jobs have succeeded, or it was retried before: then that retry can
+                be retried. A retry whose caller has died before all jobs were submitted is carried on.
         """
         view = await self.get(batch)
         if not view.state.final or view.state is BatchState.SUCCEEDED:
             raise Conflict(f"batch {view.id} is {view.state.value}", hint="only what has failed can be retried")
         async with self._cluster.lock(f"batch retry {view.id}", wait=60.0, label=actor):
             retries = await self._master.list(retry_of=view.id_bytes, limit=LIMIT_MAX)
-            if any(each.state not in (BatchState.FAILED, BatchState.CANCELLED) for each in retries):
+            if any(each.state is not BatchState.OPEN for each in retries):
                 raise Conflict(
                     f"batch {view.id} is retried by batch {retries[0].id}", hint="retry that one if it fails"
                 )
             callbacks = await self._master.callbacks(view.id_bytes)
-            parts = CheckedBatch(view.name, view.description, None, None, 3600.0, {})
+            parts = CheckedBatch(
+                view.name, view.description, None, None, _RETRY_SECONDS, {}, key=f"retry of batch {view.id}"
+            )
             async with Batch(self._cluster, self, parts, view.id_bytes, callbacks) as again:
                 for lowest in view.ranges:
                     await self._retry_range(again, lowest)
@@ -179,17 +188,41 @@ class Batches:
         answer = await _answered(lambda: self._master.open(new))
         return answer or bool(await self._master.list(new.id))
 
-    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
+    async def has_key(self, key: str) -> bool:
+        """True when there is a batch of this key."""
+        return bool(await self._master.list(key=key))
+
+    async def take_over(self, key: str, producer: bytes, abandon_seconds: float) -> FoundBatch | None:
+        """The batch of a key, once no other producer fills it; ``None``: there is none.
+
+        Raises:
+            Conflict: another producer fills it.
+        """
+        ends = self._cluster._clock.boottime() + 2 * SILENT_SECONDS
+        while True:
+            found = await self._master.take_over(key, producer, SILENT_SECONDS, abandon_seconds)
+            if found is None or found.taken or found.state is not BatchState.OPEN:
+                return found
+            if self._cluster._clock.boottime() > ends:
+                raise Conflict(
+                    f"batch {ids.text(found.id)} of key {key!r} is being filled by another producer",
+                    hint="wait until that one has closed it, or stop it",
+                )
+            await asyncio.sleep(_LOOK_SECONDS_MAX)
+
+    async def add_range(self, batch_id: bytes, lowest: bytes, first: int, producer: bytes | None) -> bool:
         """Another range of ids."""
-        return await _answered(lambda: self._master.add_range(batch_id, lowest))
+        return await _answered(lambda: self._master.add_range(batch_id, lowest, first, producer))
 
-    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
+    async def touch(
+        self, batch_id: bytes, abandon_seconds: float, producer: bytes | None, position: Position
+    ) -> bool | None:
         """The producer is alive."""
-        return await self._master.touch(batch_id, abandon_seconds)
+        return await self._master.touch(batch_id, abandon_seconds, producer, position)
 
-    async def close(self, batch_id: bytes, size: int) -> None:
+    async def close(self, batch_id: bytes, size: int, producer: bytes | None, given: int) -> None:
         """The number of jobs is known; the batch ends if all of them have."""
-        closed = await _answered(lambda: self._master.close(batch_id, size))
+        closed = await _answered(lambda: self._master.close(batch_id, size, producer, given))
         if not closed:
             view = await self.get(batch_id)
             if view.reason or view.state is BatchState.OPEN or view.size != size:

@@ -31,6 +31,9 @@ class BatchOptions(TypedDict, total=False):
     on_failure: Call[Any]
     """Submitted when it has ended and a job has not succeeded. Not after a cancel."""
     description: str
+    key: str
+    """Names the batch: there is one of a key. A producer that opens it again goes on where an earlier run has ended, and one
+    that has been closed gets no more jobs. Give the same jobs in the same order."""
     parent: Any
     """The batch that this one is part of: a ``Batch``, its view or its id, ``ctx.batch`` inside a handler. It does not end
     before this one."""
@@ -49,6 +52,7 @@ class CheckedBatch(NamedTuple):
     timeout_seconds: float | None
     abandon_seconds: float
     callbacks: dict[Occasion, Call[Any]]
+    key: str | None = None
 
 
 def check_batch_options(name: str, options: BatchOptions) -> CheckedBatch:
@@ -80,6 +84,7 @@ def check_batch_options(name: str, options: BatchOptions) -> CheckedBatch:
             options.get("abandon_after", ABANDON_SECONDS), "abandon_after", ABANDON_SECONDS_MIN, TIMEOUT_SECONDS_MAX
         ),
         callbacks,
+        None if options.get("key") is None else check_name(options["key"], "'key'", NAME_CHARS_MAX),
     )
 
 

@@ -127,12 +127,13 @@ class SyncBatches:
         *,
         state: BatchState | str | Sequence[BatchState | str] | None = None,
         name: str | None = None,
+        key: str | None = None,
         before: BatchRef | None = None,
         limit: int = LIMIT,
     ) -> builtins.list[BatchView]:
         """See ``Batches.list``."""
         return self._cluster._call(
-            lambda cluster: cluster.batches.list(state=state, name=name, before=before, limit=limit)
+            lambda cluster: cluster.batches.list(state=state, name=name, key=key, before=before, limit=limit)
         )
 
     def wait(self, batch: BatchRef | SyncBatch, *, timeout: float | None = None) -> BatchView:

@@ -12,13 +12,16 @@ import msgspec
 from jobmaster.clock import new_id
 from jobmaster.model import ids
 from jobmaster.model.batch import (
+    AS_BEFORE,
     BatchCounts,
     BatchState,
     BatchView,
     Callback,
     ConcludedBatch,
     EndReason,
+    FoundBatch,
     NewBatch,
+    Position,
     range_of,
 )
 from jobmaster.model.batch import Occasion as On
@@ -41,6 +44,8 @@ class MemoryBatches:
         self._rows = rows
         self._views: dict[bytes, BatchView] = {}
         self._callbacks: dict[bytes, tuple[Callback, ...]] = {}
+        self._given: dict[bytes, Position] = {}
+        self._firsts: dict[bytes, dict[bytes, int]] = {}
 
     def end_full(self) -> None:
         """End the batches all of whose jobs have ended."""
@@ -115,9 +120,13 @@ class MemoryBatches:
             parent = None if batch.parent is None else self._of(batch.parent)
             if batch.parent is not None and (parent is None or parent.state.final or parent.cancel_requested):
                 return False
+            if batch.key is not None and any(view.key == batch.key for view in self._views.values()):
+                return False
             now_us = self._rows.clock.wall_us()
+            self._firsts[batch.id] = {batch.id: 0}
             self._views[batch.id] = BatchView(
                 id_bytes=batch.id,
+                key=batch.key,
                 name=batch.name,
                 state=BatchState.OPEN,
                 description=batch.description,
@@ -131,25 +140,47 @@ class MemoryBatches:
             self._callbacks[batch.id] = batch.callbacks
             return True
 
-    async def add_range(self, batch_id: bytes, lowest: bytes) -> bool:
+    async def take_over(
+        self, key: str, producer: bytes, silent_seconds: float, abandon_seconds: float
+    ) -> FoundBatch | None:
+        """The batch of a key. Producers of a test do not die, so each may go on with it at once."""
+        with self._rows.lock:
+            view = next((view for view in self._views.values() if view.key == key), None)
+            if view is None:
+                return None
+            given = self._given.get(view.id_bytes, Position(0, 0, 0))
+            ranges = tuple(self._firsts[view.id_bytes].items())
+            is_open = view.state is BatchState.OPEN
+            settled, stored, reserved = (number or 0 for number in given)
+            return FoundBatch(
+                view.id_bytes, view.state, view.cancel_requested, is_open, settled, stored, reserved, ranges
+            )
+
+    async def add_range(self, batch_id: bytes, lowest: bytes, first: int = 0, producer: bytes | None = None) -> bool:
         """Another range."""
         with self._rows.lock:
             view = self._views[batch_id]
             if view.state is BatchState.OPEN:
                 self._views[batch_id] = msgspec.structs.replace(view, ranges=(*view.ranges, lowest))
+                self._firsts[batch_id][lowest] = first
             return view.state is BatchState.OPEN
 
-    async def touch(self, batch_id: bytes, abandon_seconds: float) -> bool | None:
+    async def touch(
+        self, batch_id: bytes, abandon_seconds: float, producer: bytes | None = None, position: Position = AS_BEFORE
+    ) -> bool | None:
         """Nothing is abandoned here."""
         view = self._views[batch_id]
+        before = self._given.get(batch_id, Position(0, 0, 0))
+        self._given[batch_id] = Position(*(b if n is None else n for b, n in zip(before, position, strict=True)))
         return view.cancel_requested if view.state is BatchState.OPEN else None
 
-    async def close(self, batch_id: bytes, size: int) -> bool:
+    async def close(self, batch_id: bytes, size: int, producer: bytes | None = None, given: int = 0) -> bool:
         """OPEN -> CLOSED."""
         with self._rows.lock:
             view = self._views[batch_id]
             if view.state is not BatchState.OPEN:
                 return False
+            self._given[batch_id] = Position(given, size, given)
             self._views[batch_id] = msgspec.structs.replace(
                 view, state=BatchState.CLOSED, size=size, closed_us=self._rows.clock.wall_us()
             )
@@ -183,6 +214,7 @@ class MemoryBatches:
         before: bytes | None = None,
         limit: int = 100,
         retry_of: bytes | None = None,
+        key: str | None = None,
     ) -> builtins.list[BatchView]:
         """Batches, the newest first."""
         with self._rows.lock:
@@ -196,6 +228,7 @@ class MemoryBatches:
                 and (name is None or view.name == name)
                 and (before is None or view.id_bytes < before)
                 and (retry_of is None or view.retry_of_bytes == retry_of)
+                and (key is None or view.key == key)
             ][:limit]
             views = list(self._views.values())
             return [

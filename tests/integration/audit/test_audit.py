@@ -338,7 +338,9 @@ async def a_workflow_that_ended_before_its_steps(audited: AuditedCluster) -> str
     return str(await add_workflow(audited, "SUCCEEDED", "SKIPPED", None))
 
 
-async def add_batch(audited: AuditedCluster, *jobs: str, succeeded: int = 0, size: int = 0, state: str = "SUCCEEDED") -> UUID:
+async def add_batch(
+    audited: AuditedCluster, *jobs: str, succeeded: int = 0, size: int = 0, state: str = "SUCCEEDED"
+) -> UUID:
     """A batch that has ended, with jobs in these states and one callback that was fired."""
     lowest = fresh().bytes[:12]
     of, callback = UUID(bytes=lowest + bytes(4)), await audited.add_job("SUCCEEDED")

@@ -15,7 +15,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master import batches as batches_module
 from jobmaster.master.master import Master
-from jobmaster.model.batch import BatchView, Callback, EndReason, NewBatch, Occasion, range_of
+from jobmaster.model.batch import BatchView, Callback, EndReason, NewBatch, Occasion, Position, range_of
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Headers
 from jobmaster.ports import RecordKind, UnstorableEntry
@@ -49,20 +49,46 @@ class BatchUsers(TwoMasters):
         parent = self.ranges[1] if batch == 2 else None
         self.both(
             lambda master: master.batches.open(
-                NewBatch(self.ranges[batch], parent, None, "name", "", timeout, 600.0, made)
+                NewBatch(
+                    self.ranges[batch],
+                    parent,
+                    None,
+                    "name",
+                    "",
+                    timeout,
+                    600.0,
+                    made,
+                    self.key(batch),
+                    self.producer(batch),
+                )
             )
         )
 
     @rule(batch=BATCH)
     def add_range(self, batch: int) -> None:
-        self.both(lambda master: master.batches.add_range(self.ranges[batch], self.ranges[3]))
+        producer = self.producer(batch)
+        self.both(lambda master: master.batches.add_range(self.ranges[batch], self.ranges[3], 4, producer))
 
-    @rule(batch=BATCH, size=st.integers(0, 4))
-    def close(self, batch: int, size: int) -> None:
-        self.both(lambda master: master.batches.touch(self.ranges[batch], 600.0))
-        self.both(lambda master: master.batches.close(self.ranges[batch], size))
+    def key(self, batch: int) -> str | None:
+        return "key" if batch == 1 else None
 
-    @rule(jobs=st.lists(st.integers(0, 15), unique=True, min_size=1), state=st.sampled_from(("SUCCEEDED", "FAILED", "HELD", "PROCESSING")))
+    def producer(self, batch: int) -> bytes | None:
+        return self.agents[0] if batch == 1 else None
+
+    @rule(agent=st.integers(0, 1), silent=st.sampled_from((-5.0, 600.0)))
+    def take_over(self, agent: int, silent: float) -> None:
+        self.both(lambda master: master.batches.take_over("key", self.agents[agent], silent, 600.0))
+
+    @rule(batch=BATCH, size=st.integers(0, 4), settled=st.sampled_from((None, 3)))
+    def close(self, batch: int, size: int, settled: int | None) -> None:
+        producer, position = self.producer(batch), Position(settled, settled, 7)
+        self.both(lambda master: master.batches.touch(self.ranges[batch], 600.0, producer, position))
+        self.both(lambda master: master.batches.close(self.ranges[batch], size, producer, 4))
+
+    @rule(
+        jobs=st.lists(st.integers(0, 15), unique=True, min_size=1),
+        state=st.sampled_from(("SUCCEEDED", "FAILED", "HELD", "PROCESSING")),
+    )
     def write(self, jobs: list[int], state: str) -> None:
         ids = sorted(self.jobs[job] for job in jobs)
         fence = self.fence(0, None, 0)
@@ -106,7 +132,9 @@ class BatchUsers(TwoMasters):
 
         async def due(master: Master) -> Any:
             found = await master.batches.due(10, 600.0)
-            return sorted((each._replace(quiet_seconds=each.quiet_seconds > 100) for each in found), key=lambda each: each.id)
+            return sorted(
+                (each._replace(quiet_seconds=each.quiet_seconds > 100) for each in found), key=lambda each: each.id
+            )
 
         self.both(due)
 

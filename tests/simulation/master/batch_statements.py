@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jobmaster.model.batch import range_of
 from tests.simulation.master.job_statements import JobStatements
@@ -39,6 +39,12 @@ class BatchRow(NamedTuple):
     silent_us: int | None
     look_us: int | None
     callbacks: tuple[CallbackRow, ...]
+    key: str | None
+    producer: bytes | None
+    signed_us: int
+    settled: int = 0
+    stored: int = 0
+    reserved: int = 0
     state: str = "OPEN"
     size: int = 0
     reason: str = ""
@@ -64,9 +70,12 @@ class BatchStatements(JobStatements):
 
     def batches_open(
         self, old: Snapshot, batch_id: bytes, parent: bytes | None, retry_of: bytes | None, name: str, description: str,
-        timeout: float | None, abandon: float, *columns: Sequence[object],
+        timeout: float | None, abandon: float, *more: Any,
     ) -> list[Record]:  # fmt: skip
+        *columns, key, producer = more
         tables = self.tables
+        if key is not None and any(row.key == key for row in tables.batches.values()):
+            return []
         within = None if parent is None else tables.batches.get(tables.batch_ranges.get(parent, b""))
         closed = within is None or within.ended_us is not None or within.cancel_requested
         if batch_id in tables.batches or (parent is not None and closed):
@@ -75,32 +84,69 @@ class BatchStatements(JobStatements):
         tables.batches[batch_id] = BatchRow(
             batch_id, None if within is None else within.id, retry_of, name, description, self.now_us(),
             expires_us, self._after(abandon), self._look(self.batch_look_us, expires_us),
-            tuple(CallbackRow(*row) for row in zip(*columns, strict=True)),
+            tuple(CallbackRow(*row) for row in zip(*columns, strict=True)), key, producer, self.now_us(),
         )  # fmt: skip
         tables.batch_ranges[batch_id] = batch_id
+        tables.batch_firsts[batch_id] = 0
         return [Record(id=batch_id)]
 
-    def batches_add_range(self, old: Snapshot, batch_id: bytes, lowest: bytes) -> list[Record]:
+    def batches_take_over(
+        self, old: Snapshot, key: str, producer: bytes, silent: float, abandon: float
+    ) -> list[Record]:
+        batch = next((row for row in self.tables.batches.values() if row.key == key), None)
+        if batch is None:
+            return []
+        silent_us = self.now_us() - int(silent * 1e6)
+        taken = batch.state == "OPEN" and (batch.producer == producer or batch.signed_us < silent_us)
+        if taken:
+            self.tables.batches[batch.id] = batch._replace(
+                producer=producer, signed_us=self.now_us(), silent_us=self._after(abandon)
+            )
+        ranges = sorted(self._ranges(batch.id))
+        return [
+            Record(
+                id=batch.id, state=batch.state, cancel_requested=batch.cancel_requested, taken=taken,
+                settled=batch.settled, stored=batch.stored, reserved=batch.reserved, ranges=ranges,
+                firsts=[self.tables.batch_firsts[lowest] for lowest in ranges],
+            )
+        ]  # fmt: skip
+
+    def _fills(self, batch_id: bytes, producer: bytes | None) -> BatchRow | None:
         batch = self.tables.batches.get(batch_id)
-        if batch is None or batch.state != "OPEN":
+        return batch if batch is not None and batch.state == "OPEN" and batch.producer == producer else None
+
+    def batches_add_range(
+        self, old: Snapshot, batch_id: bytes, lowest: bytes, first: int, producer: bytes | None
+    ) -> list[Record]:
+        if self._fills(batch_id, producer) is None:
             return []
         taken = self.tables.batch_ranges.setdefault(lowest, batch_id)
+        self.tables.batch_firsts.setdefault(lowest, first)
         return [Record(lo=lowest)] if taken == batch_id else []
 
-    def batches_touch(self, old: Snapshot, batch_id: bytes, abandon: float) -> list[Record]:
-        batch = self.tables.batches.get(batch_id)
-        if batch is None or batch.state != "OPEN":
+    def batches_touch(
+        self, old: Snapshot, batch_id: bytes, abandon: float, producer: bytes | None, settled: int | None,
+        stored: int | None, reserved: int | None,
+    ) -> list[Record]:  # fmt: skip
+        batch = self._fills(batch_id, producer)
+        if batch is None:
             return []
-        self.tables.batches[batch_id] = batch._replace(silent_us=self._after(abandon))
+        self.tables.batches[batch_id] = batch._replace(
+            silent_us=self._after(abandon), signed_us=self.now_us(),
+            settled=batch.settled if settled is None else settled, stored=batch.stored if stored is None else stored,
+            reserved=batch.reserved if reserved is None else reserved,
+        )  # fmt: skip
         return [Record(cancel_requested=batch.cancel_requested)]
 
-    def batches_close(self, old: Snapshot, batch_id: bytes, size: int) -> list[Record]:
-        batch = self.tables.batches.get(batch_id)
-        if batch is None or batch.state != "OPEN":
+    def batches_close(
+        self, old: Snapshot, batch_id: bytes, size: int, producer: bytes | None, given: int
+    ) -> list[Record]:
+        batch = self._fills(batch_id, producer)
+        if batch is None:
             return []
         self.tables.batches[batch_id] = batch._replace(
             state="CLOSED", size=size, closed_us=self.now_us(), look_us=self._look(self.batch_look_us, batch.expires_us),
-            silent_us=None,
+            silent_us=None, settled=given, stored=size, reserved=given,
         )  # fmt: skip
         return [Record(id=batch_id)]
 
@@ -121,7 +167,7 @@ class BatchStatements(JobStatements):
         return [
             Record(batch=batch_id)
             for batch_id in sorted(found)
-            if (batch := self.tables.batches[batch_id]).state == "CLOSED"
+            if ((batch := self.tables.batches[batch_id]).state == "CLOSED" or "batch conclusion" in self.without)
             and batch.size <= self._tallied(batch_id)
             and not any(inner.look_us is not None for inner in self._inside(batch_id))
         ]
@@ -322,7 +368,7 @@ class BatchStatements(JobStatements):
 
     def batches_list(
         self, old: Snapshot, batch_id: bytes | None, states: Sequence[str], name: str | None, before: bytes | None,
-        limit: int, retry_of: bytes | None,
+        limit: int, retry_of: bytes | None, key: str | None,
     ) -> list[Record]:  # fmt: skip
         wanted = None if batch_id is None else self.tables.batch_ranges.get(batch_id, b"")
         chosen = [
@@ -333,6 +379,7 @@ class BatchStatements(JobStatements):
             and (name is None or row.name == name)
             and (before is None or row.id < before)
             and (retry_of is None or row.retry_of == retry_of)
+            and (key is None or row.key == key)
         ]
         return [self._listed(row) for row in chosen[:limit]]
 
@@ -340,7 +387,7 @@ class BatchStatements(JobStatements):
         names = ("succeeded", "failed", "cancelled", "expired", "unfinished", "missing")
         callbacks = sorted(row.callbacks)
         return Record(
-            id=row.id, parent=row.parent, retry_of=row.retry_of, name=row.name, description=row.description,
+            id=row.id, parent=row.parent, retry_of=row.retry_of, name=row.name, key=row.key, description=row.description,
             state=row.state, size=row.size, nested=len(self._inside(row.id)), reason=row.reason,
             cancel_requested=row.cancel_requested, created_us=row.created_us, closed_us=row.closed_us,
             ended_us=row.ended_us, expires_us=row.expires_us,

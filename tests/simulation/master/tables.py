@@ -213,6 +213,7 @@ class Tables:
         self.batches: dict[bytes, Any] = {}
         self.batch_ranges: dict[bytes, bytes] = {}
         self.batch_tallies: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        self.batch_firsts: dict[bytes, int] = {}
         self.batch_dropped: dict[tuple[bytes, str], int] = {}
         """Range and agent: jobs ended, and when the last ones were."""
         self.handlers: dict[str, str] = {}

@@ -14,9 +14,10 @@ from tests.system.cli.conftest import Terminal
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-def test_it_draws_its_progress_and_the_callback_has_run(example: Terminal) -> None:
+def _run(example: Terminal, *options: str) -> str:
+    """What the program prints."""
     ran = subprocess.run(
-        [sys.executable, "million.py", "5000"],
+        [sys.executable, "million.py", *options],
         cwd=example.folder,
         env=example.environment,
         capture_output=True,
@@ -25,9 +26,23 @@ def test_it_draws_its_progress_and_the_callback_has_run(example: Terminal) -> No
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert "] 100%\n" in ran.stdout
-    assert re.search(r"SUCCEEDED: 5000 of 5000 in [0-9.]+ s\nbatch [0-9a-f-]{36} has ended\n", ran.stdout), ran.stdout
-    (listed,) = example.call("batch", "list", "--name", "squares", "-o", "json").json
+    return ran.stdout
+
+
+def test_it_survives_the_kill_of_an_agent(example: Terminal) -> None:
+    ran = _run(example, "20000", "--kill-agent")
+    assert "was killed" in ran
+    assert "SUCCEEDED: 20000 of 20000" in ran, ran
+
+
+def test_it_draws_its_progress_and_the_callback_has_run(example: Terminal) -> None:
+    ran = _run(example, "5000", "--key", "monday")
+    assert "] 100% " in ran
+    assert re.search(r"SUCCEEDED: 5000 of 5000 in [0-9.]+ s\nbatch [0-9a-f-]{36} has ended\n", ran), ran
+    again = _run(example, "5000", "--key", "monday")
+    assert "5000 jobs submitted" in again
+    assert "SUCCEEDED: 5000 of 5000" in again, "the same batch"
+    (listed,) = example.call("batch", "list", "--key", "monday", "-o", "json").json
     assert (listed["state"], listed["size"], listed["succeeded"]) == ("SUCCEEDED", 5000, 5000)
     shown = example.call("batch", "show", listed["id"])
     assert re.search(r"^succeeded +5000$", shown.out, re.MULTILINE), shown.out

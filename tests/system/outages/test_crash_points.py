@@ -18,10 +18,10 @@ from uuid import UUID
 import pytest
 import redis
 
+from jobmaster import handlers
 from jobmaster.embedded import PostgresServer, ValkeyServer
-from jobmaster.handlers import call
 from jobmaster.master.master import Master
-from jobmaster.model.batch import BatchState
+from jobmaster.model.batch import BatchState, BatchView, range_end
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
 from jobmaster.rules.recurrence import next_fire_us
@@ -126,8 +126,8 @@ async def test_with_a_batch(deployment: FaultyDeployment, point: CrashPoint, lat
     """The batch ends all the same, once: its counters are those of its jobs, and it has one callback."""
     client, path = deployment.client, str(deployment.path("witness"))
     deployment.give("point", point.fault(later=later))
-    async with client.batch("struck", on_complete=call(jobs.quick, path)) as batch:
-        summary = await batch.submit_many(call(jobs.quick, path) for _ in range(30))
+    async with client.batch("struck", on_complete=handlers.call(jobs.quick, path)) as batch:
+        summary = await batch.submit_many(handlers.call(jobs.quick, path) for _ in range(30))
     view = await batch.wait(timeout=HEAL_SECONDS)
     assert deployment.faulty.faults.done("point")
     assert view.counts is not None
@@ -269,6 +269,36 @@ async def test_of_a_producer_between_chunks(
     assert len(ids) % CHUNK_JOBS == 0
     assert len(ids) <= ((point.later if later else point.first) - 1) * CHUNK_JOBS < BULK_JOBS
     await deployment.healed(final_rows(deployment, ids), rescues_max=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "later"), cases(Situation.FILL))
+async def test_of_a_producer_that_fills_a_batch(
+    deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
+) -> None:
+    """The next run with the same key stores what the first one has not: no job is missing, and none exists or runs twice."""
+    ledger = Ledger(tmp_path / "ledger")
+    deployment.give("wait", FaultSpec("store.claim", Action.HOLD))
+    faults.give("point", point.fault(later=later))
+    assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == -9
+    assert ledger.ids("batch") == []
+    assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == 0
+    stored_again = len(ledger.ids("acknowledged"))
+    assert (stored_again == 0) if point.call == "master.close" else (0 < stored_again <= BULK_JOBS)
+    deployment.withdraw("wait")
+    view = await deployment.client.batches.wait(ledger.ids("batch")[0], timeout=HEAL_SECONDS)
+    assert view.counts is not None
+    assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, BULK_JOBS, BULK_JOBS)
+    rows = await deployment.fetch("SELECT id FROM job WHERE handler = 'quick' AND id > $1 AND id < $2", *_bounds(view))
+    assert len(rows) == BULK_JOBS
+    runs = Counter(line[0] for line in deployment.witnessed(str(ledger.path.with_name("witness"))))
+    assert set(runs.values()) == {1}
+    await deployment.healed(final_rows(deployment, [row["id"].bytes for row in rows]), rescues_max=0)
+
+
+def _bounds(view: BatchView) -> tuple[UUID, UUID]:
+    """Around every range of a batch."""
+    return UUID(bytes=view.ranges[0]), UUID(bytes=range_end(view.ranges[-1]))
 
 
 @pytest.mark.slow

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import jobmaster
 from jobmaster import Call, Conflict, Handlers, InputError, JobContext, call
+from jobmaster.client.batches.batch import Batch
 from jobmaster.model.batch import BatchState
 from jobmaster.testing import Jobs
 
@@ -74,6 +76,87 @@ async def test_what_failed_is_retried_as_a_new_batch(jobs: Jobs) -> None:
     assert (await again.get()).state is BatchState.FAILED
     assert sorted(word for word, of in seen if of == str(again.id)) == ["complete", "failure"]
     assert [each.id for each in await cluster.batches.list(state="failed")] == [again.id, batch.id]
+    with pytest.raises(Conflict, match="is retried by batch"):  # else what has succeeded there would run a second time
+        await cluster.batches.retry_failed(batch)
+
+
+async def _die(batch: Batch) -> None:
+    """Its process is gone, and with it what it knew."""
+    await batch._sign(batch._position())
+    batch._stop_touching()
+
+
+@pytest.mark.parametrize("many", [True, False])
+async def test_a_batch_with_a_key_is_filled_where_an_earlier_run_has_ended(jobs: Jobs, many: bool) -> None:
+    cluster = jobs.cluster
+
+    async def fill(batch: Batch, first: int, end: int) -> int:
+        if many:
+            return (await batch.submit_many(call(resize, str(number)) for number in range(first, end))).submitted
+        receipts = [await batch.submit(call(resize, str(number))) for number in range(first, end)]
+        return sum(not receipt.duplicate for receipt in receipts)
+
+    batch = await cluster.batch("images", key="monday").__aenter__()
+    assert await fill(batch, 0, 7) == 7
+    await _die(batch)
+    again = await cluster.batch("images", key="monday").__aenter__()
+    assert again.id == batch.id
+    assert await fill(again, 0, 12) == 5
+    assert again.submitted == 12
+    again._stop_touching()  # dies without a sign: its jobs are in doubt
+    async with cluster.batch("images", key="monday") as last:
+        assert await fill(last, 0, 5) == 0
+        assert await fill(last, 5, 15) == 3
+    assert (await last.get()).size == 15
+    async with cluster.batch("images", key="monday") as closed:
+        assert await fill(closed, 0, 15) == 0
+        if not many:
+            with pytest.raises(Conflict, match="was closed with 15 jobs"):
+                await fill(closed, 15, 16)
+    await jobs.drain()
+    view = await closed.wait()
+    assert (view.state, view.size, view.key) == (BatchState.SUCCEEDED, 15, "monday")
+    assert [each.id for each in await cluster.batches.list(key="monday")] == [batch.id]
+
+
+async def test_an_async_stream_is_resumed(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+
+    async def calls(count: int) -> AsyncIterator[Call[None]]:
+        for number in range(count):
+            yield call(resize, str(number))
+
+    batch = await cluster.batch("images", key="monday").__aenter__()
+    await batch.submit_many(calls(4))
+    batch._stop_touching()
+    async with cluster.batch("images", key="monday") as again:
+        assert (await again.submit_many(calls(6))).submitted == 2
+    assert (await again.get()).size == 6
+
+
+async def test_a_run_that_gives_fewer_jobs_than_an_earlier_one_closes_nothing(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    batch = await cluster.batch("images", key="monday").__aenter__()
+    await batch.submit_many(call(resize, str(number)) for number in range(4))
+    await _die(batch)
+    with pytest.raises(InputError, match="this run has given 1 jobs to batch 'images', and an earlier one 4"):
+        async with cluster.batch("images", key="monday") as again:
+            await again.submit(call(resize, "0"))
+    assert (await batch.get()).state is BatchState.OPEN
+
+
+async def test_an_exception_leaves_a_batch_with_a_key_open(jobs: Jobs) -> None:
+    batch = jobs.cluster.batch("images", key="monday")
+
+    async def produce() -> None:
+        async with batch:
+            await batch.submit(call(resize, "a"))
+            raise RuntimeError("no more paths")
+
+    with pytest.raises(RuntimeError, match="no more paths") as raised:
+        await produce()
+    assert "the next run with its key goes on" in raised.value.__notes__[0]
+    assert (await batch.get()).state is BatchState.OPEN
 
 
 async def test_a_job_opens_a_batch_inside_its_own(jobs: Jobs) -> None:

@@ -12,23 +12,25 @@
 -- in: $11 text[] their handlers
 -- in: $12 bytea[] their args
 -- in: $13 bytea[] their headers
--- out: id uuid (no row: it exists, or its parent has ended or was cancelled)
+-- in: $14 text its key, NULL = none
+-- in: $15 uuid the producer of a batch with a key
+-- out: id uuid (no row: it or its key exists, or its parent has ended or was cancelled)
 -- move: nothing
--- fence: the primary key. The parent's row is written first, so a conclusion of the parent that has not counted this batch is
+-- fence: the primary key, and the unique key. The parent's row is written first, so a conclusion of the parent that has not counted this batch is
 --        refused when it reads the row again.
--- index: batch_pkey, batch_range_pkey
+-- index: batch_pkey, batch_key, batch_range_pkey
 WITH within AS (
     UPDATE batch SET nested_changes = nested_changes + 1
     WHERE id = (SELECT batch FROM batch_range WHERE lo = $2::uuid) AND state IN ('OPEN', 'CLOSED')
       AND NOT cancel_requested
     RETURNING id
 ), opened AS (
-    INSERT INTO batch (id, parent, retry_of, name, description, expires_at, silent_after, look_at)
+    INSERT INTO batch (id, parent, retry_of, name, description, expires_at, silent_after, look_at, key, producer)
     SELECT $1::uuid, (SELECT id FROM within), $3::uuid, $4::text, $5::text, clock_timestamp() + make_interval(secs => $6::double precision),
            clock_timestamp() + make_interval(secs => $7::double precision),
-           clock_timestamp() + least(interval '10 seconds', make_interval(secs => $6))
+           clock_timestamp() + least(interval '10 seconds', make_interval(secs => $6)), $14::text, $15::uuid
     WHERE $2 IS NULL OR EXISTS (SELECT FROM within)
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT DO NOTHING
     RETURNING id
 ), ranged AS (
     INSERT INTO batch_range (lo, batch) SELECT id, id FROM opened

@@ -406,7 +406,11 @@ async def test_a_batch_counts_its_jobs_that_retention_has_taken_away(
     child = [lowest[:12] + index.to_bytes(4, "big") for index in range(6)]
     assert await batches.open(NewBatch(lowest, None, None, "old", "", None, 3600.0, ()))
     await fresh.master.outcomes.record_final(
-        [final_row(child[1], fresh.fence), final_row(child[2], fresh.fence), final_row(child[3], fresh.fence, state="FAILED")]
+        [
+            final_row(child[1], fresh.fence),
+            final_row(child[2], fresh.fence),
+            final_row(child[3], fresh.fence, state="FAILED"),
+        ]
     )
     await fresh.master.intake.insert_held([new_job(child[4])])
     for index, reason in ((5, "cannot be stored"), (1, "late copy")):

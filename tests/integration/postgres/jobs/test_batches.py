@@ -172,6 +172,8 @@ async def test_a_batch_opened_inside_while_the_outer_one_is_counted_is_not_misse
         None,
         ABANDON_SECONDS,
         *([] for _ in range(6)),
+        None,
+        None,
     )
     async with db.open_transaction("batches/open", *inner) as commit:
         counting = db.master.batches.conclude(outer)
@@ -299,7 +301,17 @@ async def test_nothing_is_opened_inside_a_cancelled_batch(db: MasterFixture) -> 
 
 async def test_a_batch_opened_while_the_outer_one_is_cancelled_is_found_by_the_leader(db: MasterFixture) -> None:
     outer, inner_id = await _open(db), range_of(new_id())
-    inner: tuple[Any, ...] = (*uuids([inner_id, outer]), None, "inner", "", None, ABANDON_SECONDS, *([] for _ in range(6)))
+    inner: tuple[Any, ...] = (
+        *uuids([inner_id, outer]),
+        None,
+        "inner",
+        "",
+        None,
+        ABANDON_SECONDS,
+        *([] for _ in range(6)),
+        None,
+        None,
+    )
     async with db.open_transaction("batches/open", *inner) as commit:
         cancelling = db.master.batches.request_cancel(outer, "ann")
         assert await db.after_lock("batches/request_cancel", cancelling, commit) == [outer]

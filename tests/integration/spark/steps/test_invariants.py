@@ -123,7 +123,9 @@ def test_a_batch_whose_counters_differ_from_its_jobs_is_found(spark: SparkSessio
     from jobmaster.pipeline.steps.invariants import BATCHES, RANGE_CHARS, miscounted_batches
 
     mark = '{"batch":true}'
-    prefixes = {name: f"{name:->{RANGE_CHARS}}" for name in ("right", "second", "less", "more", "open", "gone", "quarantined")}
+    prefixes = {
+        name: f"{name:->{RANGE_CHARS}}" for name in ("right", "second", "less", "more", "open", "gone", "quarantined")
+    }
     jobs = [
         (f"{prefixes[name]}{number:08x}", state, mark)
         for name, states in {
@@ -153,7 +155,9 @@ def test_a_batch_whose_counters_differ_from_its_jobs_is_found(spark: SparkSessio
             "expired bigint",
         ),
     ).collect()
-    assert {(row["check"], row["job_id"]) for row in found} == {(BATCHES.name, name) for name in ("less", "more", "open")}
+    assert {(row["check"], row["job_id"]) for row in found} == {
+        (BATCHES.name, name) for name in ("less", "more", "open")
+    }
     details = {row["job_id"]: row["detail"] for row in found}
     assert details["open"] == (
         "counted: cancelled 0, expired 0, failed 0, succeeded 1; "

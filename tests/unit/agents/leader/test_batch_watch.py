@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -53,7 +53,7 @@ class FakeBatches:
     async def full(self, ids: Iterable[bytes]) -> list[bytes]:
         return self.is_full
 
-    async def tally(self, agent_id: bytes, ended: dict[bytes, int]) -> None:
+    async def tally(self, agent_id: bytes, ended: Mapping[bytes, int]) -> None:
         self.asked.append(("tally", dict(ended)))
 
 
@@ -76,7 +76,7 @@ def _due(batch_id: bytes, quiet: float, **others: Any) -> DueBatch:
 
 async def _look(batches: FakeBatches, *due: DueBatch) -> list[tuple[Any, ...]]:
     batches.left, batches.asked = list(due), []
-    await BatchWatch(batches, _notify, batches.clock, Telemetry(), EventLog()).look()  # type: ignore[arg-type]
+    await BatchWatch(batches, _notify, batches.clock, Telemetry(), EventLog()).look()
     return batches.asked
 
 
@@ -85,9 +85,7 @@ async def test_one_whose_jobs_still_end_is_not_counted(batches: FakeBatches) -> 
     assert await _look(batches, _due(one, 1.0)) == [("postpone", one, QUIET_SECONDS)]
 
 
-@pytest.mark.parametrize(
-    ("quiet", "again"), [(11.0, QUIET_SECONDS), (1000.0, 100.0), (100_000.0, AGAIN_SECONDS_MAX)]
-)
+@pytest.mark.parametrize(("quiet", "again"), [(11.0, QUIET_SECONDS), (1000.0, 100.0), (100_000.0, AGAIN_SECONDS_MAX)])
 async def test_the_longer_it_is_quiet_the_later_is_the_next_look(
     batches: FakeBatches, quiet: float, again: float
 ) -> None:
