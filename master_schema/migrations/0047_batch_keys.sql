@@ -1,4 +1,4 @@
--- 0045 batch keys: a batch with a key is filled again where an earlier run of its producer has ended.
+-- 0047 batch keys: a batch with a key is filled again where an earlier run of its producer has ended.
 
 -- signed_at: the last sign of the producer. The jobs are numbered from 0 in the order in which they are given; all before
 -- "settled" are stored (so many: "stored") or certainly not, and none from "reserved" on is.
