@@ -268,7 +268,10 @@ class AgentRuntime:
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
-        self.due_listener = DueListener(due_notices, self.due_notifier, self.leader.leads) if due_notices else None
+        self.due_listener: DueListener | None = None
+        if due_notices is not None:
+            listener = DueListener(due_notices, self.due_notifier, self._leads, self.leader.kicked.set)
+            self.due_listener, self.leader.on_change = listener, listener.kicked.set
 
     def _leads(self) -> bool:
         return self.leader.leads()

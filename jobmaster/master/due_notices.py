@@ -25,8 +25,11 @@ class DueNotices:
         self._connections = ConnectionFactory(access.dsn, access.schema, access.settings, access.application_name)
         self._connection: Connection | None = None
 
-    async def listen(self, on_notice: OnNotice) -> None:
+    async def listen(self, on_notice: OnNotice) -> bool:
         """Listen from now on; when it listens already, make sure that the connection still answers.
+
+        Returns:
+            True when it begins to listen: earlier notices are lost.
 
         Raises:
             Unavailable: the master cannot be reached. Refused: it does not accept the user.
@@ -38,7 +41,7 @@ class DueNotices:
             except errors.DRIVER_ERRORS as error:
                 connection.terminate()
                 raise errors.calling(error, "the look at the connection for notices", writes=False) from error
-            return
+            return False
 
         def pass_on(_: Any, __: int, ___: str, payload: object) -> None:
             lane, _, priority = str(payload).rpartition(" ")
@@ -52,6 +55,7 @@ class DueNotices:
             connection.terminate()
             raise errors.calling(error, "LISTEN", writes=False) from error
         self._connection = connection
+        return True
 
     async def stop(self) -> None:
         """Listen no more, until ``listen`` is called again; close the connection."""

@@ -291,8 +291,8 @@ class Leadership(Protocol):
 class DueNotices(Protocol):
     """Notices of submits in SQL."""
 
-    async def listen(self, on_notice: Callable[[str, int], None]) -> None:
-        """Call ``on_notice`` with the lane and priority of each notice; when it listens already, look at the connection."""
+    async def listen(self, on_notice: Callable[[str, int], None]) -> bool:
+        """Call ``on_notice`` with lane and priority of each notice; False: it listens already, and the connection answers."""
         ...
 
     async def stop(self) -> None:

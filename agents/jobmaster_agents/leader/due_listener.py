@@ -10,8 +10,8 @@ from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 
 PROBE_SECONDS = 30.0
 """How often the connection is looked at."""
-FOLLOW_SECONDS = 1.0
-"""How often an agent that does not lead looks whether it does."""
+IDLE_SECONDS = 60.0
+"""Delay of an agent that does not lead; the leader wakes this task when that changes."""
 
 
 class DueListener:
@@ -19,14 +19,23 @@ class DueListener:
 
     Args:
         leads: returns True while this agent leads.
+        on_listening: called when it begins to listen. Notices of earlier commits are lost, so the leader has to look for
+            their jobs.
     """
 
     name = "due-listener"
 
-    def __init__(self, notices: DueNotices, due_notifier: DueNotifier, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        notices: DueNotices,
+        due_notifier: DueNotifier,
+        leads: Callable[[], bool],
+        on_listening: Callable[[], None],
+    ) -> None:
         self._notices = notices
         self._due_notifier = due_notifier
         self._leads = leads
+        self._on_listening = on_listening
         self._listens = False
         self._due: set[Group] = set()
         self.kicked = asyncio.Event()
@@ -38,13 +47,14 @@ class DueListener:
             if self._listens:
                 self._listens = False
                 await self._notices.stop()
-            return FOLLOW_SECONDS
+            return IDLE_SECONDS
         due, self._due = self._due, set()
         if due:
             await self._due_notifier.notify(due)
             return PROBE_SECONDS
         self._listens = True
-        await self._notices.listen(self._on_notice)
+        if await self._notices.listen(self._on_notice):
+            self._on_listening()
         return PROBE_SECONDS
 
     def _on_notice(self, lane: str, priority: int) -> None:

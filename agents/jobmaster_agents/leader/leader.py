@@ -84,6 +84,8 @@ class Leader:
         self._unserved: set[Group] = set()
         self.on_next_fire: Callable[[float | None], None] = lambda seconds: None
         """Called with each tick: seconds until the first fire of a schedule is to be decided."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when this agent begins to lead, and when it leads no more."""
         self.kicked = asyncio.Event()
         telemetry.read_from("leading", lambda: int(self.leads()))
 
@@ -125,6 +127,7 @@ class Leader:
         epoch, self._epoch = self._epoch, None
         self._resigned = True
         if epoch is not None:
+            self.on_change()
             await self._leadership.resign(self._ownership.agent_id, epoch)
             self._log.info(Event.LEADER_RESIGNED, {"epoch": epoch})
 
@@ -141,6 +144,7 @@ class Leader:
             self._telemetry.elections_won += 1
             self._log.info(Event.LEADER_ELECTED, {"epoch": self._epoch, "weight": self._weight})
             self.maintenance.kicked.set()
+            self.on_change()
         return self._epoch is not None
 
     def _step_down(self, why: str) -> None:
@@ -148,6 +152,7 @@ class Leader:
             self._log.warning(Event.LEADER_SUPERSEDED, {"epoch": self._epoch, "reason": why})
             self._epoch = None
             self._vacant = True
+            self.on_change()
 
     async def _lead(self) -> float:
         sent = self._now()
@@ -187,6 +192,7 @@ class Leader:
             self.maintenance.kicked.set()
             return False
         self._log.info(Event.LEADER_RESIGNED, {"epoch": epoch, "heir": successor})
+        self.on_change()
         return True
 
     def _note_unserved(self, unserved: set[Group]) -> None:

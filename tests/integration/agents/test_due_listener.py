@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from jobmaster.model.errors import Unavailable
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_due_notices
-from jobmaster_agents.leader.due_listener import FOLLOW_SECONDS, PROBE_SECONDS, DueListener
+from jobmaster_agents.leader.due_listener import IDLE_SECONDS, PROBE_SECONDS, DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from tests.conftest import MIGRATED_SCHEMA
 from tests.integration.client.fixture import settings_for
@@ -33,20 +33,27 @@ class Notified(DueNotifier):
 async def test_it_listens_while_it_leads_and_passes_on_what_was_committed(
     migrated_dsn: str, cluster_settings: ClusterSettings
 ) -> None:
-    leads = False
+    leads, looks = False, 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
     notified = Notified()
     notices = open_due_notices(cluster_settings, application_name="listening")
-    listener = DueListener(notices, notified, lambda: leads)
+    listener = DueListener(notices, notified, lambda: leads, look)
     sql = await asyncpg.connect(migrated_dsn)
     channel = cluster_settings.schema_name()
 
     async def sessions() -> int:
         return int(await sql.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'listening'"))
 
-    assert await listener.tick() == FOLLOW_SECONDS
+    assert await listener.tick() == IDLE_SECONDS
     assert await sessions() == 0
     leads = True
     assert await listener.tick() == PROBE_SECONDS
+    assert await listener.tick() == PROBE_SECONDS
+    assert looks == 1, "the leader looks for what was committed before"
     for payload in ("default 3", "far-away 5", "default 3", "nonsense", "", "x y"):
         await sql.execute("SELECT pg_notify($1, $2)", channel, payload)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -63,13 +70,14 @@ async def test_it_listens_while_it_leads_and_passes_on_what_was_committed(
             await listener.tick()
         except Unavailable:
             continue
+    assert looks == 2
     await sql.execute("SELECT pg_notify($1, 'again 1')", channel)
     async with asyncio.timeout(PATIENCE_SECONDS):
         await listener.kicked.wait()
     await listener.tick()
     assert ("again", 1) in notified.groups
     leads = False
-    assert await listener.tick() == FOLLOW_SECONDS
+    assert await listener.tick() == IDLE_SECONDS
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await sessions():
             pass  # each look is a round trip to the server

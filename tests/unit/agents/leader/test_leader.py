@@ -121,6 +121,8 @@ class LeaderHarness:
             self.ownership, self.master, self.due_notifier, tasks, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
+        self.led: list[bool] = []
+        self.periodic_task.on_change = lambda: self.led.append(self.periodic_task.leads())
 
     def count(self) -> None:
         self.overdue += 1
@@ -173,6 +175,7 @@ async def test_a_superseded_leader_stops_at_once() -> None:
     assert harness.periodic_task.epoch is None
     assert harness.stores["one"].hinted == []
     assert harness.telemetry.value("leading") == 0
+    assert harness.led == [True, False]
 
 
 async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
@@ -187,6 +190,7 @@ async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
         harness.periodic_task.on_leader_seen(heir)
         assert await harness.second() == IDLE_SECONDS
     assert harness.master.queries == ["acquire", "tick", "buckets", "transfer"]
+    assert harness.led == [True, False]
 
 
 async def test_a_successor_that_has_left_meanwhile_changes_no_leader() -> None:
@@ -240,6 +244,7 @@ async def test_resigning_ends_the_leadership_once() -> None:
     await harness.periodic_task.resign()
     assert harness.master.queries.count("resign") == 1
     assert harness.master.holder is None
+    assert harness.led == [True, False]
     harness.periodic_task.on_leader_seen(None)
     assert await harness.second() == IDLE_SECONDS  # an agent that has resigned does not apply again
     assert harness.master.holder is None
