@@ -51,6 +51,8 @@ class MemorySignals:
             if kept is not None:
                 if kept.recipients is Recipients.ONE:
                     del rows.kept_signals[kept.id_bytes]
+                    sent, step = rows.signals[kept.id_bytes]
+                    rows.signals[kept.id_bytes] = sent, step._replace(delivered=1, kept_until_us=None)
                 receive(job, kept.id_bytes, kept.payload_json, kept.sent_us)
             return True
 

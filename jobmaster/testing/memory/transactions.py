@@ -37,6 +37,7 @@ class CallerTransaction:
         self._transaction = transaction
         self._rows = rows
         self._submitted: list[NewJob] = []
+        self._reserved: list[tuple[str, str]] = []
 
     @property
     def connection(self) -> Any:
@@ -66,6 +67,7 @@ class CallerTransaction:
                 raise Conflict(f"idempotency key {key!r} of handler {handler!r} belongs to other arguments")
             if holder != job_id:
                 return
+            self._reserved.append((handler, key))
         own, defaults = None if declared is None else declared.options, rows.settings.jobs
         priority = int((own and own.priority) or defaults.priority)
         lane = (own and own.lane) or defaults.lane
@@ -80,6 +82,8 @@ class CallerTransaction:
         return Conclusion.COMMITTED
 
     async def rollback(self) -> None:
-        """Undo it."""
+        """Undo it, the keys of messages included."""
+        for reserved in self._reserved:
+            del self._rows.keys[reserved]
         if self._transaction is not None:
             await self._transaction.rollback()
