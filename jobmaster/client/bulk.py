@@ -16,7 +16,7 @@ from jobmaster.client.lost_answers import insert_held
 from jobmaster.client.options import BulkOptions, CheckedOptions, check_slow_run
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
-from jobmaster.client.uniqueness.unique_submits import headers_with_key, no_key_in_a_batch
+from jobmaster.client.uniqueness.unique_submits import headers_with_key, no_key_and_wait, no_key_in_a_batch
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_headers, encode_entry, encode_headers
 from jobmaster.handlers import Call
@@ -174,8 +174,6 @@ class BulkSubmit:
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
         if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
-        if "wait_for" in options:
-            raise InputError("wait_for belongs to one job", hint="use submit for each job that waits for a signal")
         if self._checked.is_ordered:
             raise InputError("ordering_key belongs to one job", hint="use submit for each job of an ordering key")
         if self._checked.unique is not None and self._checked.unique.key is not None:
@@ -183,6 +181,9 @@ class BulkSubmit:
                 "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"
             )
         self._route = self._router.route_of(self._checked.due_us, self._durability)
+        self._insert = self._router.master.intake.insert_held
+        if self._checked.waits:
+            self._route, self._insert = Route.HELD, self._router.master.signals.hold_waiting
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._route is Route.BUCKET else settings.thresholds.transfer_batch
         )
@@ -320,6 +321,8 @@ class BulkSubmit:
         if (unique := self._checked.unique or resolved.unique) is not None:
             if self._batch_ids is not None:
                 raise no_key_in_a_batch(resolved.name)
+            if self._checked.waits:
+                raise no_key_and_wait(resolved.name)
             rule = unique.rule(data)
             self._submitter.check_due(rule, self._checked.due_us)
             headers = headers_with_key(headers, rule)
@@ -424,9 +427,7 @@ class BulkSubmit:
         for start in range(0, len(chunk.entries), size):
             part = chunk.entries[start : start + size]
             try:
-                written = await insert_held(
-                    self._router.master.intake.insert_held, [new_job(entry, lane, priority) for entry in part]
-                )
+                written = await insert_held(self._insert, [new_job(entry, lane, priority) for entry in part])
             except BaseException:
                 # What went before is acknowledged; only the rest of the chunk is in question.
                 chunk.entries = chunk.entries[start:]

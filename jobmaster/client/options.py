@@ -76,6 +76,10 @@ class BulkOptions(TypedDict, total=False):
     unique: Unique
     """At most one job of the handler and a key at a time, instead of what the handler declares; see ``Unique``. The job is
     always a committed row (level ``master``). Not together with ``idempotency_key``."""
+    wait_for: WaitFor | None
+    """``signal("order:17", timeout=3600)``: the job waits for this signal before its first run, as a committed row (level
+    ``master``), and is not due before ``at`` or ``after``. The handler finds the signal in ``ctx.signal``. All jobs of a bulk
+    wait for one signal."""
     allow_unregistered: bool
     """Accept a handler name that is neither declared nor published; its arguments are not checked."""
     allow_volatile: bool
@@ -88,9 +92,6 @@ class SubmitOptions(BulkOptions, total=False):
     idempotency_key: str
     """Per handler: the same key and payload again gives the same job, another payload ``Conflict``. A keyed submit is
     always a committed row (level ``master``), so that the key and the job cannot part."""
-    wait_for: WaitFor | None
-    """``signal("order:17", timeout=3600)``: the job waits for this signal before its first run, as a committed row (level
-    ``master``), and is not due before ``at`` or ``after``. The handler finds the signal in ``ctx.signal``."""
     ordering_key: str
     """Jobs of one key run one at a time, in the order of their submits, across handlers, buckets and agents: each starts when
     every earlier one has ended. The job is a committed row (level ``master``). At most 200 characters, no quote and no

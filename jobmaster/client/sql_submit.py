@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from jobmaster.client.options import MEANINGLESS, SubmitOptions
+from jobmaster.client.signals.wait import sql_wait
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 
@@ -60,11 +61,6 @@ def submit_call(handler: str, args: bytes, options: SubmitOptions, known: Mappin
         InvalidArguments, InputError: arguments or metadata with text that ``jsonb`` cannot hold.
     """
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if "wait_for" in given:
-        raise InputError(
-            "'wait_for' does not go with the SQL function that this submit calls",
-            hint="submit it with an asyncpg connection, or without connection= after the commit",
-        )
     if _NUL.search(args):
         raise InvalidArguments(
             f"the arguments of handler {handler!r} contain the character U+0000, which a jsonb cannot hold",
@@ -86,6 +82,8 @@ def _plain(name: str, value: Any) -> object:
         return value.total_seconds()
     if name == "job_id":
         return ids.text(ids.parse(value))
+    if name == "wait_for":
+        return sql_wait(value)
     if name == "metadata":
         return dict(value) if isinstance(value, Mapping) else value
     if name == "tags":

@@ -18,6 +18,7 @@ from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.dedup import Deduplicator, refuse_another
 from jobmaster.client.idempotency_keys import IdempotencyKeys
 from jobmaster.client.lost_answers import insert_held
+from jobmaster.client.signals.blocked_keys import insert_key_by_key
 from jobmaster.client.uniqueness.unique_submits import Mover, UniqueSubmits
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
@@ -372,6 +373,15 @@ class SubmitRouter:
         return _answers(jobs, written, None)
 
     async def _insert_waiting(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
+        try:
+            return await self._hold_waiting(jobs)
+        except Unavailable as error:
+            if not error.blocked:
+                raise
+            answers = await insert_key_by_key(self._hold_waiting, jobs, error, MASTER_CALLS_MAX)
+            return [answers[job.id] for job in jobs]
+
+    async def _hold_waiting(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
         written = await insert_held(self.master.signals.hold_waiting, jobs)
         self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, None)

@@ -26,7 +26,13 @@ from jobmaster.client.options import (
 )
 from jobmaster.client.sql_submit import SubmitCall, submit_call
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
-from jobmaster.client.uniqueness.unique_submits import check_debounce, headers_with_key, no_key_in_a_batch, receipt_of
+from jobmaster.client.uniqueness.unique_submits import (
+    check_debounce,
+    headers_with_key,
+    no_key_and_wait,
+    no_key_in_a_batch,
+    receipt_of,
+)
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
 from jobmaster.model import ids
@@ -293,10 +299,7 @@ class Submitter(SubmitChecks):
         if decode_headers(job.headers).batch:
             raise no_key_in_a_batch(resolved.name)
         if checked.waits:
-            raise InputError(
-                f"a job of handler {resolved.name!r} would wait for a signal and hold a unique key: a key has no such job",
-                hint="submit it without wait_for=, or with an idempotency_key and without unique=",
-            )
+            raise no_key_and_wait(resolved.name)
         rule = unique.rule(job.args)
         self.check_due(rule, job.due_us)
         return rule

@@ -87,6 +87,11 @@ async def run_handler_async(
     number: Any = attempt
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InputError(f"'attempt' must be a whole number of at least 1, not {attempt!r}")
+    if options.get("wait_for") is not None:
+        raise InputError(
+            "run_handler() runs an attempt at once, and 'wait_for' waits for a signal",
+            hint="use the fixture jobs: submit the job, await jobs.cluster.signals.send(...), then await jobs.drain()",
+        )
     registry, handler = handler_of(call.handler, handlers)
     jobs = MemoryJobs(_SETTINGS, registry)
     jobs.rows.serve_lane(options.get("lane") or handler.options.lane)

@@ -107,8 +107,12 @@ class ClusterMaintenance:
             self._telemetry.jobs_unconfirmed += total
             self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
 
-    async def end_waits(self) -> None:
-        """End or start jobs whose signal has not come in time; finish signals whose senders have died; end what was kept."""
+    async def end_waits(self) -> bool | None:
+        """End or start jobs whose signal has not come in time; finish signals whose senders have died; end what was kept.
+
+        Returns:
+            ``MORE`` while more was kept for a time that is over.
+        """
         signals, limit = self._master.signals, self._settings.thresholds.transfer_batch
         expired = started = 0
         for _ in range(_ROUNDS_MAX):
@@ -123,7 +127,7 @@ class ClusterMaintenance:
         for _ in range(_ROUNDS_MAX):
             if not await signals.finish_sent(_SENDER_GONE_SECONDS):
                 break
-        await self._rounds(signals.end_kept)
+        return MORE if await self._rounds(signals.end_kept) >= limit * _ROUNDS_MAX else None
 
     async def reassign_late(self) -> None:
         """Give jobs that run longer than their ``complete_time`` to another agent. (The leader's tick finds them.)"""

@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Literal
 from uuid import UUID
 
+from jobmaster.client.signals.blocked_keys import blocked_key
 from jobmaster.client.signals.wait import check_key, positive_seconds
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_value
 from jobmaster.handlers import check_name
 from jobmaster.model import ids
-from jobmaster.model.errors import Conflict, InputError, OutcomeUnknown, Refused
+from jobmaster.model.errors import Conflict, InputError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.signal import (
     KeptSignal,
     OutgoingSignal,
@@ -68,8 +69,9 @@ class Signals:
             InputError: one of these cannot be meant; nothing was sent.
             Conflict: ``signal_id`` was sent before with another key, payload or recipients.
             Refused: too many signals are kept; nothing was sent.
-            OutcomeUnknown: an answer was lost. Send the same again with ``signal_id=error.job_ids[0]``.
-            Unavailable: the master cannot be reached; nothing was sent.
+            OutcomeUnknown: an answer was lost, or only a part of the jobs was reached so far. Send the same again with
+                ``signal_id=error.job_ids[0]``.
+            Unavailable: the master cannot be reached, or another open transaction holds the key; nothing was sent.
         """
         self._refuse_closed()
         outgoing = OutgoingSignal(
@@ -84,13 +86,25 @@ class Signals:
 
     async def _send(self, outgoing: OutgoingSignal, actor: str) -> SignalSent:
         """All portions of a signal."""
+        delivered = 0
         try:
             step = await _once_more(lambda: self._master.send(outgoing, actor))
             repeated = step.status is SignalStatus.REPEATED
             while step.status is SignalStatus.SENT and not step.finished:
+                delivered = step.delivered
                 step = await _once_more(lambda: self._master.send(outgoing, actor))
         except OutcomeUnknown as error:
             raise OutcomeUnknown(error.message, id_bytes=[outgoing.id]) from error
+        except Unavailable as error:
+            if delivered:
+                raise OutcomeUnknown(
+                    f"the signal has reached {delivered} jobs so far: {error.message}",
+                    id_bytes=[outgoing.id],
+                    hint="the leader delivers the rest; or send it again with signal_id=error.job_ids[0]",
+                ) from error
+            if not error.blocked:
+                raise
+            raise blocked_key(outgoing.key, error) from error
         if step.status is SignalStatus.CONFLICT:
             raise Conflict(
                 f"signal {ids.text(outgoing.id)} was sent before with another key, payload or recipients",

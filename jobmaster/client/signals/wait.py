@@ -89,6 +89,14 @@ def wait_header(wait_for: object) -> SignalWait | None:
     return SignalWait(key=wait_for.key, seconds=wait_for.seconds, run=wait_for.on_timeout is OnTimeout.RUN)
 
 
+def sql_wait(wait_for: WaitFor) -> dict[str, object]:
+    """The option of the SQL function ``submit``."""
+    fields: dict[str, object] = {"key": wait_for.key}
+    if wait_for.seconds is not None:
+        fields |= {"timeout": wait_for.seconds, "on_timeout": wait_for.on_timeout}
+    return fields
+
+
 def waits(headers: Headers) -> bool:
     """Whether a job of these headers has to wait for a signal."""
     return headers.signal is not None and headers.received is None

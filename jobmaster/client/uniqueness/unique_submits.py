@@ -222,6 +222,14 @@ def no_key_in_a_batch(handler: str) -> InputError:
     )
 
 
+def no_key_and_wait(handler: str) -> InputError:
+    """The error of a job that would wait for a signal and hold a unique key."""
+    return InputError(
+        f"a job of handler {handler!r} would wait for a signal and hold a unique key: a key has no such job",
+        hint="submit it without wait_for=, or with an idempotency_key and without unique=",
+    )
+
+
 def check_debounce(rule: UniqueRule, due_us: int, now_us: int) -> None:
     """``InputError`` for a debounced submit that is due at once, or later than its due time may ever be moved."""
     if rule.on_conflict is not OnConflict.DEBOUNCE:

@@ -1,4 +1,4 @@
-"""Keyed submits while another program's open transaction has reserved some of the keys."""
+"""Keyed submits, and jobs that wait for signals, while another program's open transaction holds some of the keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from jobmaster import signal
 from jobmaster.client.idempotency_keys import BLOCKED_MAX
 from jobmaster.model.errors import Unavailable
 from jobmaster.settings.model import MasterSettings
@@ -60,3 +61,21 @@ async def test_many_keys_of_an_open_transaction_do_not_delay_the_others_one_by_o
     await transaction.rollback()
     assert not [one for one in await submitted(client, keys) if isinstance(one, BaseException)]
     await elsewhere.close()
+
+
+async def test_the_key_of_a_signal_of_an_open_transaction_blocks_no_other_key(client: ClientFixture) -> None:
+    cluster, elsewhere = client.cluster, await client.connect()
+    await elsewhere.execute(f"SET search_path = {client.settings.schema_name()}")
+    transaction = elsewhere.transaction()
+    await transaction.start()
+    await elsewhere.fetchval("SELECT signal('b')")
+    submits = (cluster.submit(resize, {"path": key}, wait_for=signal(key)) for key in ("a", "b", "a", "c"))
+    first, blocked, *others = await asyncio.gather(*submits, return_exceptions=True)
+    assert isinstance(blocked, Unavailable)
+    assert "the key of signal 'b': another open transaction" in str(blocked)
+    assert not [one for one in (first, *others) if isinstance(one, BaseException)]
+    with pytest.raises(Unavailable, match="the key of signal 'b'"):
+        await cluster.signals.send("b")
+    await transaction.rollback()
+    await elsewhere.close()
+    assert (await cluster.signals.send("a")).delivered == 2

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobmaster import Conflict, Durability, InputError, JobState, signal
+from jobmaster import Conflict, Durability, JobState, call, signal
 from tests.integration.client.fixture import ClientFixture, resize
 
 ARGS = {"path": "a"}
@@ -58,12 +58,33 @@ async def test_a_wait_joins_the_transaction_of_its_caller(client: ClientFixture)
     assert (await cluster.signals.send("k")).delivered == 1
 
 
-async def test_what_waits_for_a_signal_is_not_changed_and_no_statement_makes_it(client: ClientFixture) -> None:
+async def test_all_jobs_of_a_bulk_wait_for_one_signal(client: ClientFixture) -> None:
+    cluster = client.cluster
+    calls = (call(resize, f"{number}") for number in range(1200))  # several inserts
+    summary = await cluster.submit_many(calls, wait_for=signal("open", timeout=60))
+    assert summary.by_level == {Durability.MASTER: 1200}
+    assert [(one.key, one.jobs) for one in await cluster.signals.waiting()] == [("open", 1200)]
+    assert (await cluster.signals.send("open")).delivered == 1200
+
+
+async def test_a_statement_of_sql_makes_a_job_that_waits(client: ClientFixture) -> None:
+    cluster, connection = client.cluster, await client.connect()
+    wait_for = signal("order:17 'ü'", timeout=timedelta(hours=1), on_timeout="run")
+    text, params = cluster.statement(resize, ARGS, paramstyle="numeric", wait_for=wait_for, idempotency_key="k")
+    ids = {await connection.fetchval(text, *params) for _ in range(2)}
+    same = await cluster.submit(resize, ARGS, wait_for=wait_for, idempotency_key="k")
+    other = await cluster.submit(resize, ARGS, wait_for=wait_for, idempotency_key="other")
+    assert ids == {same.id}
+    one, two = await same.get(), await other.get()
+    assert (one.state, one.headers.signal, one.headers.requires) == (JobState.WAITING, two.headers.signal, ("signals",))
+    assert (await cluster.signals.send(wait_for.key)).delivered == 2
+    await connection.close()
+
+
+async def test_what_waits_for_a_signal_is_not_changed(client: ClientFixture) -> None:
     receipt = await client.cluster.submit(resize, ARGS, wait_for=signal("k"))
     with pytest.raises(Conflict, match="waits for the signal 'k'"):
         await client.cluster.run_now(receipt)
-    with pytest.raises(InputError, match="'wait_for' does not go with"):
-        client.cluster.statement(resize, ARGS, wait_for=signal("k"))
 
 
 async def test_a_cancelled_job_receives_nothing(client: ClientFixture) -> None:

@@ -325,6 +325,13 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "unregistered": ("no.such", {}, {"allow_unregistered": "yes"}, "'allow_unregistered' must be true or false"),
     "unserved": ("images.resize", {"path": "a"}, {"on_unserved": "wait"}, "'on_unserved' must be 'hold' or 'raise'"),
     "notify": ("images.resize", {"path": "a"}, {"notify": 1}, "'notify' must be true or false"),
+    "wait for a number": ("images.resize", {"path": "a"}, {"wait_for": 17}, "'wait_for' must be the key of a signal"),
+    "wait for nothing": ("images.resize", {"path": "a"}, {"wait_for": {"timeout": 1}}, "the key of a signal must be text"),
+    "wait for a quote": ("images.resize", {"path": "a"}, {"wait_for": 'a"b'}, "contains a double quote"),
+    "wait field": ("images.resize", {"path": "a"}, {"wait_for": {"key": "a", "time_out": 1}}, "did you mean 'timeout'"),
+    "wait no time": ("images.resize", {"path": "a"}, {"wait_for": {"key": "a", "timeout": 0}}, "must be more than 0"),
+    "wait ends": ("images.resize", {"path": "a"}, {"wait_for": {"key": "a", "on_timeout": "fail"}}, "'expire' or 'run'"),
+    "wait runs": ("images.resize", {"path": "a"}, {"wait_for": {"key": "a", "on_timeout": "run"}}, "has no time-out"),
 }  # fmt: skip
 
 

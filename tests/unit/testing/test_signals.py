@@ -7,9 +7,9 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from jobmaster import Conflict, InputError, JobState, Recipients, WaitFor, signal
+from jobmaster import BulkFailed, Conflict, Durability, InputError, JobState, Recipients, Unique, WaitFor, call, signal
 from jobmaster.handlers.received_signal import ReceivedSignal
-from jobmaster.testing import Drained, Jobs
+from jobmaster.testing import Drained, Jobs, run_handler_async
 from tests.unit.testing import app
 
 ARGS = {"order": 17}
@@ -41,13 +41,32 @@ async def test_one_all_kept_and_repeated(jobs: Jobs) -> None:
     assert (await signals.send("k", 2)).delivered == 2
     await jobs.drain()
     assert [await receipt.result() for receipt in receipts] == [[0, 1], [1, 2], [2, 2]]
-    await signals.send("k", 3, to=Recipients.ONE, keep_for=60)
+    await signals.send("k", 3, to=Recipients.ONE, keep_for=60, signal_id=(kept := uuid4()))
     await signals.send("k", 4, keep_for=60)
     await signals.send("k", 5, keep_for=60)
     assert [kept.payload_json for kept in await signals.kept("k")] == [b"3", b"5"]
     receipts = [await cluster.submit(app.ship, {"order": n}, wait_for=signal("k")) for n in range(3)]
     await jobs.drain()
     assert [await receipt.result() for receipt in receipts] == [[0, 3], [1, 5], [2, 5]]
+    again = await signals.send("k", 3, to=Recipients.ONE, keep_for=60, signal_id=kept)
+    assert (again.repeated, again.delivered, again.kept_until_us) == (True, 1, None)
+
+
+async def test_all_jobs_of_a_bulk_wait_for_one_signal(jobs: Jobs) -> None:
+    cluster = jobs.cluster
+    summary = await cluster.submit_many(({"order": n} for n in range(3)), app.ship, wait_for=signal("open"))
+    assert summary.by_level == {Durability.MASTER: 3}
+    assert await jobs.drain() == Drained(left=3)
+    assert (await cluster.signals.send("open", "now")).delivered == 3
+    assert (await jobs.drain()).succeeded == 3
+    async with cluster.batch("orders") as batch:
+        await batch.submit_many([ARGS], app.ship, wait_for=signal("open"))
+    assert await jobs.drain() == Drained(left=1)
+    await cluster.signals.send("open", "later")
+    await jobs.drain()
+    counts = (await batch.progress()).counts
+    assert counts is not None
+    assert counts.succeeded == 1
 
 
 async def test_a_wait_that_is_over_ends_the_job_or_starts_it_without_a_signal(jobs: Jobs) -> None:
@@ -111,8 +130,12 @@ async def test_what_cannot_be_sent_or_waited_for(jobs: Jobs) -> None:
         await cluster.submit(app.ship, ARGS, wait_for="order:17")  # type: ignore[call-overload]
     with pytest.raises(InputError, match="waits in the master"):
         await cluster.submit(app.ship, ARGS, wait_for=signal("k"), durability="store")
-    with pytest.raises(InputError, match="belongs to one job"):
-        await cluster.submit_many([ARGS], app.ship, wait_for=signal("k"))  # type: ignore[call-arg]
+    with pytest.raises(InputError, match="waits in the master"):
+        await cluster.submit_many([ARGS], app.ship, wait_for=signal("k"), durability="store")
+    with pytest.raises(BulkFailed, match="wait for a signal and hold a unique key"):
+        await cluster.submit_many([ARGS], app.ship, wait_for=signal("k"), unique=Unique())
+    with pytest.raises(InputError, match="runs an attempt at once"):
+        await run_handler_async(call(app.ship, 17), wait_for=signal("k"))
     assert await cluster.signals.waiting() == []
 
 

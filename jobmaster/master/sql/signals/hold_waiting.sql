@@ -10,6 +10,6 @@
 -- move: none -> WAITING|HELD
 -- fence: the primary key: an id that has a row is left alone and not in accepted. The lock of the key, shared until the commit: a
 --        sender waits for it and then sees the row, or this statement sees the signal that the sender has kept. A kept signal for one job is
---        taken by a compare-and-set.
+--        taken by a compare-and-set. A transaction with one snapshot for all of its statements is refused.
 -- index: job_pkey, as the arbiter; signal_kept
 SELECT @schema.hold_waiting($1::uuid[], $2::smallint[], $3::text[], $4::text[], $5::bytea[], $6::bytea[], $7::bigint[]) AS accepted

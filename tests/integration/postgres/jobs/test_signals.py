@@ -11,7 +11,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.master import signals as signals_module
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import InputError, Refused
 from jobmaster.model.job import Headers, JobState, SignalWait
 from jobmaster.model.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.ports import RecordKind
@@ -106,6 +106,22 @@ async def test_a_signal_whose_sender_has_died_is_finished_once(
     assert {await received(db, id_) for id_ in ids} == {PAYLOAD.decode()}
 
 
+async def test_a_key_of_an_open_transaction_does_not_delay_the_other_signals(
+    db: MasterFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals_module, "PORTION", 1)
+    first, second = await wait(db, "a", count=2), await wait(db, "b", count=2)
+    await send(db, outgoing("a"))
+    await send(db, outgoing("b"))
+    row = [uuids([new_id()]), [PRIORITY], [LANE], ["handler"], [b"{}"], [headers("a")], [0]]
+    async with db.open_transaction("signals/hold_waiting", *row) as commit:
+        assert await db.master.signals.finish_sent(0.0)
+        assert await states(db, [*first, *second]) == ["HELD", "WAITING", "HELD", "HELD"]
+        assert not await db.master.signals.finish_sent(0.0)
+        await commit()
+    assert await db.master.signals.finish_sent(0.0)
+
+
 async def test_the_same_id_again_delivers_nothing_new(db: MasterFixture) -> None:
     (first,) = await wait(db)
     signal = outgoing()
@@ -143,6 +159,37 @@ async def test_a_job_waits_for_a_sender_that_is_about_to_keep_its_signal(db: Mas
         (job_id,) = await db.after_lock("hold_waiting", wait(db), commit)
     assert await db.state(job_id) == "HELD"
     assert await received(db, job_id) == PAYLOAD.decode()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_one_snapshot_for_a_whole_transaction_is_refused(db: MasterFixture, isolation: Any) -> None:
+    """Without that, a signal that is kept after the snapshot is not seen by the job, and the job waits for ever."""
+    connection = await db.connect()
+    for write in ("hold", "send"):
+        transaction = connection.transaction(isolation=isolation)
+        await transaction.start()
+        await connection.fetchval("SELECT count(*) FROM job")
+        await send(db, outgoing(keep=60.0))
+        if write == "hold":
+            call: Any = db.master.signals.hold_waiting_in(connection, [new_job(new_id(), headers=headers())])
+        else:
+            call = connection.fetchval("SELECT signal($1)", KEY)
+        with pytest.raises((Refused, asyncpg.FeatureNotSupportedError), match="could miss each other"):
+            await call
+        await transaction.rollback()
+    await connection.close()
+    assert await db.sql.fetchval("SELECT count(*) FROM job") == 0
+
+
+async def test_an_id_of_two_keys_at_the_same_time_is_of_one(db: MasterFixture) -> None:
+    """The lock of the key does not keep them apart."""
+    same = new_id()
+    (first,), (other,) = await wait(db), await wait(db, "other")
+    args = (uuids([same])[0], KEY, PAYLOAD, "all", 0.0, 10, "test", 10)
+    async with db.open_transaction("signals/send", *args) as commit:
+        step = await db.after_lock("send_signal", send(db, outgoing("other", id_=same)), commit)
+    assert step.status is SignalStatus.CONFLICT
+    assert await states(db, [first, other]) == ["HELD", "WAITING"]
 
 
 async def test_a_cancel_that_comes_first_is_seen_by_the_signal_that_waits(db: MasterFixture) -> None:
@@ -188,6 +235,9 @@ async def test_the_number_of_kept_signals_is_bounded(db: MasterFixture, monkeypa
     assert (await send(db, outgoing("k2", keep=60.0))).status is SignalStatus.FULL
     assert await db.state(job_id) == "WAITING", "nothing was delivered"
     assert (await send(db, outgoing("k2"))).delivered == 1
+    assert (await send(db, outgoing("k1", keep=60.0))).status is SignalStatus.SENT, "it takes the place of another"
+    await db.sql.execute("UPDATE signal SET kept_until = clock_timestamp() WHERE key = 'k0'")
+    assert (await send(db, outgoing("k3", keep=60.0))).status is SignalStatus.SENT, "what is over does not count"
 
 
 async def test_a_signal_that_comes_too_late_is_none(db: MasterFixture) -> None:
@@ -264,6 +314,22 @@ async def test_a_commit_wakes_the_leader_for_what_is_due(db: MasterFixture) -> N
     await wait(db, due_us=DUE)
     await send(db)
     await listener.execute("SELECT 1")  # notifications come with the next answer
+    await listener.close()
+    assert heard == [f"{LANE} {PRIORITY}"]
+
+
+async def test_a_job_that_finds_its_signal_wakes_the_leader_unless_that_is_not_wanted(db: MasterFixture) -> None:
+    heard: list[Any] = []
+    listener = await db.connect()
+    await listener.add_listener("jobmaster_test", lambda *args: heard.append(args[-1]))
+    await send(db, outgoing(keep=60.0))
+    await wait(db, due_us=DUE)
+    row = [uuids([new_id()]), [PRIORITY], [LANE], ["handler"], [b"{}"], [headers()], [0]]
+    await db.sql.execute("SELECT hold_waiting($1, $2, $3, $4, $5, $6, $7, false)", *row)
+    await listener.execute("SELECT 1")
+    assert heard == []
+    await wait(db, count=3)
+    await listener.execute("SELECT 1")
     await listener.close()
     assert heard == [f"{LANE} {PRIORITY}"]
 

@@ -344,3 +344,10 @@ async def test_leftovers_of_an_hour_may_be_more_than_one_run_forgets() -> None:
     harness.master.leftovers = {RecordKind.SCHEDULE_FIRES: 50 * limit}
     results = [await harness.maintenance.forget_leftovers() for _ in range(3)]
     assert (results, harness.master.leftovers[RecordKind.SCHEDULE_FIRES]) == ([MORE, MORE, None], 0)
+
+
+async def test_signals_may_end_to_be_kept_faster_than_one_run_ends_them() -> None:
+    harness = MaintenanceHarness()
+    harness.master.kept = 21 * ClusterSettings().thresholds.transfer_batch
+    assert [await harness.maintenance.end_waits() for _ in range(2)] == [MORE, None]
+    assert harness.master.kept == 0
