@@ -400,6 +400,16 @@ ABLATIONS = {
         frozenset({"batch drop"}),
         scenario=fill_batches,
     ),
+    "lock of a signal's key": Ablation(
+        "a signal, and a job that begins to wait for it, see what was there when their statements began",
+        frozenset({"signal lock"}),
+        scenario=scenarios.jobs_and_signals_that_meet,
+    ),
+    "id of a signal": Ablation(
+        "a signal that is sent again under its id is delivered again",
+        frozenset({"signal id"}),
+        scenario=scenarios.jobs_and_signals_that_meet,
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }
 

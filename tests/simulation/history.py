@@ -38,8 +38,11 @@ from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.lockers import Lockers
 from tests.simulation.workload.orders import ORDERLY, ORDERS_EVERY, Orders, unfinished
 from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
+from tests.simulation.workload.signallers import Signallers
 
 FAULTLESS_EVERY = 4
+SIGNALS_EVERY = 6
+"""So many histories, and those of a scenario, have signals; the others are not longer for it."""
 ACTIVE_SECONDS = 2.6
 HEAL_SECONDS = 30.0
 """After the last fault everything that was acknowledged ends within this time (leases last one second)."""
@@ -118,6 +121,7 @@ class History:
         self.clients: Clients | None = None
         self.recurring: Recurring | None = None
         self.has_orders = scenario is not None and scenario.__name__ in ORDERLY
+        self.signallers = Signallers(self, Random(f"signals {seed}"), ACTIVE_SECONDS)
         self.run_isolated = isolated
 
     def _master_us(self) -> int:
@@ -170,6 +174,8 @@ class History:
         client = Process("client", self)
         clients = self.loop.spawn(client, self._clients())
         Lockers(self, self._streams["locks"], ACTIVE_SECONDS).start()
+        if self.seed % SIGNALS_EVERY == 3:
+            self.signallers.start()
         self.nemesis.quiet = False
         injector = FaultInjector(self, self._streams["faults"])
         scenario = [] if self._scenario is None else [self.loop.spawn(Process("scenario", self), self._scenario(self))]
@@ -190,6 +196,8 @@ class History:
             self.audit.broken("definition", wrong)
         for wrong in unended(self):
             self.audit.broken("L1", wrong)
+        for wrong in self.signallers.wrong():
+            self.audit.broken("signal", wrong)
         for task in (*hosts, clients, *scenario):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))

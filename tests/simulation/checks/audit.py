@@ -142,7 +142,8 @@ class Audit:
                 self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
             if before.cancel_requested and after.state == "HELD":
                 self.broken("cancel", f"{text(job_id)} is HELD although its cancellation was requested")
-        if (after.state == "HELD") != (after.bucket_id is None) and after.state not in FINAL:
+        in_no_bucket = after.state in ("HELD", "WAITING")  # no handler of a history asks for a confirmation
+        if in_no_bucket != (after.bucket_id is None) and after.state not in FINAL:
             self.broken("I7", f"{text(job_id)} is {after.state} and names bucket {after.bucket_id!r}")
         if after.state == "SUCCEEDED" and after.result != b"%d" % after.token:
             self.broken("I4", f"{text(job_id)} has token {after.token} and the result of {after.result!r}")

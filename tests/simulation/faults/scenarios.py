@@ -57,6 +57,11 @@ async def deploy_taken_back(history: History) -> None:
         await asyncio.sleep(0.1)
 
 
+async def jobs_and_signals_that_meet(history: History) -> None:
+    """Jobs begin to wait for signals that are sent at the same moment."""
+    history.signallers.start()
+
+
 def _declaring(settings: ClusterSettings, every: str) -> ClusterSettings:
     """The schedule does not fire as long as any history lasts."""
     schedule = ScheduleSettings(handler="plain", every=every, start="2040-01-01T00:00:00Z")

@@ -70,7 +70,9 @@ class SignalStatements(JobStatements):
         if sent is not None and sent.finished and "signal id" not in self.without:
             return [self._answer("repeated", sent)]
         if sent is None:
-            if keep > 0 and sum(row.kept_until_us is not None for row in self.tables.signals.values()) >= most:
+            replaced = (key, "all") if recipients == "all" else None
+            kept = [row for row in self.tables.signals.values() if (row.kept_until_us or 0) > now]
+            if keep > 0 and sum((row.key, row.recipients) != replaced for row in kept) >= most:
                 return [Record(status="full", delivered=0, finished=True, kept_until=None)]
             sent = SignalRow(signal_id, key, recipients, payload, actor, now, 0, False, None)
             if recipients == "all" and keep > 0:
