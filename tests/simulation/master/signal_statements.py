@@ -57,7 +57,10 @@ class SignalStatements(JobStatements):
     def _kept(self, old: Snapshot, key: str) -> SignalRow | None:
         rows = old.signals if "signal lock" in self.without else self.tables.signals
         kept = [row for row in rows.values() if row.key == key and (row.kept_until_us or 0) > self.now_us()]
-        return min(kept, key=lambda row: row.sent_us, default=None)
+        # One for one job is taken by a compare-and-set.
+        present = self.tables.signals
+        free = [row for row in kept if row.recipients == "all" or present[row.id].kept_until_us is not None]
+        return min(free, key=lambda row: row.sent_us, default=None)
 
     def signals_send(
         self, old: Snapshot, signal_id: bytes, key: str, payload: bytes, recipients: str, keep: float, most: int,
