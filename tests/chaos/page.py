@@ -62,6 +62,8 @@ def _chaos_runs(reports: dict[str, dict[str, Any]]) -> str:
         ("machine", _machine),
         ("servers", lambda one: f"{one['versions']['master']}, {one['versions']['store']}"),
     ]
+    if any("flow" in one for one in reports.values()):
+        rows.insert(-4, ("flow", _flow))
     lines = [f"| | {' | '.join(reports)} |", f"| --- |{' --- |' * len(reports)}"]
     lines += [f"| {title} | {' | '.join(str(of(one)) for one in reports.values())} |" for title, of in rows]
     return "\n".join(lines)
@@ -69,6 +71,10 @@ def _chaos_runs(reports: dict[str, dict[str, Any]]) -> str:
 
 def _pair(report: dict[str, Any], one: str, other: str) -> str:
     return f"{report[one]}, {report[other]}" if one in report else ""
+
+
+def _flow(report: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in report.get("flow", {}).items())
 
 
 def _rescue(report: dict[str, Any]) -> str:

@@ -166,6 +166,7 @@ def examined(
     log_line("reading the witnesses and the master")
     history.witnessed(read(cluster.witness))
     collect.read_master(cluster.servers, cluster.schema, history)
+    collect.read_flow(cluster.servers, cluster.schema, history)
     history.faults = injector.faults
     history.woken = targets.woken
     findings: Findings = check(history)

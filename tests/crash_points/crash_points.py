@@ -3,7 +3,7 @@
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
 deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, J a producer that fills a batch, N the end
-of a batch and Z a fire of a schedule: the list of steps passes over them.
+of a batch, I a signal and Z a fire of a schedule: the list of steps passes over them.
 """
 
 from __future__ import annotations
@@ -179,6 +179,9 @@ POINTS: dict[str, CrashPoint] = {
     "J1": CrashPoint("some chunks stored, replies lost", Situation.FILL, "store.submit", AFTER, first=3, later=3),
     "J2": CrashPoint("all jobs stored, batch not closed", Situation.FILL, "master.close", BEFORE, later=1),
     "J3": CrashPoint("batch closed, reply lost", Situation.FILL, "master.close", AFTER, later=1),
+    # A signal whose sender has died between two portions, and a wait that is over; both are the leader's.
+    "I0": CrashPoint("rest of a signal delivered, reply lost", Situation.APART, "master.finish_sent", AFTER, "True"),
+    "I1": CrashPoint("waits ended, reply lost", Situation.APART, "master.expire_waits", AFTER, "expired=1"),
     # A pause: stored by a command, read and obeyed by the agents.
     "P0": CrashPoint("pause stored, not read by the agent", Situation.APART, "master.in_force", BEFORE),
     "P1": CrashPoint("pause applied, the agent's version not stored", Situation.APART, "master.obey", BEFORE),

@@ -58,6 +58,7 @@ def hasten() -> None:
     """Periodic tasks that run every minute run every half second."""
     anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
+    vars(maintenance)["_SENDER_GONE_SECONDS"] = MAINTENANCE_SECONDS
 
     def hastened(name: str, every_seconds: float, run: Any) -> maintenance_schedule.MaintenanceTask:
         return maintenance_schedule.MaintenanceTask(name, min(every_seconds, MAINTENANCE_SECONDS), run)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tests.chaos.checks.flow import FLOW_VIOLATIONS, check_flow
 from tests.chaos.checks.history import FINAL, Ack, FaultRecord, History
 from tests.chaos.processes.witness import ANYWHERE
 
@@ -31,6 +32,7 @@ DECIDED = {
     "chaos.put_off": ("SUCCEEDED", ""),
     "chaos.failing": ("FAILED", "failed"),
     "chaos.given_up": ("FAILED", "given_up"),
+    "chaos.declined": ("FAILED", "failed"),
 }
 """Handlers that decide how their job ends, or whose rules do -> its state and reason, with the first attempt."""
 CLUSTER_REASONS = frozenset({"agent_lost", "timeout"})
@@ -85,6 +87,20 @@ class Findings(msgspec.Struct, kw_only=True):
     info: int = 0
     """Unknown to their producer, and never seen again."""
     stale_refused: int = 0
+    limit_exceeded: int = 0
+    """Jobs that ran while as many as the limit allows, or one more of an ordering key, were running."""
+    order_broken: int = 0
+    """Jobs of an ordering key that began before an earlier one had ended."""
+    signal_missed: int = 0
+    """Jobs that ran without the signal that was sent to them in time."""
+    batch_wrong: int = 0
+    """Batches that have not ended, that counted wrong, or whose callback was not fired exactly once."""
+    workflow_wrong: int = 0
+    """Workflows that have ended in another state, or with a step (or compensation) that has no job or two."""
+    unique_twice: int = 0
+    """Unique keys whose submits were answered with two jobs."""
+    flow: dict[str, int] = {}
+    """How much there was of each part of flow."""
     states: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
 
@@ -103,6 +119,7 @@ class Findings(msgspec.Struct, kw_only=True):
             "abandoned_unbegun",
             "decided_otherwise",
             "cancel_forgotten",
+            *FLOW_VIOLATIONS,
         )
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
@@ -122,6 +139,7 @@ def check(history: History) -> Findings:
     _at_most_once(history, findings)
     _decided(history, findings)
     _cancels(history, findings)
+    findings.flow = check_flow(history, lambda name, job, said: _note(findings, name, job, said))
     done = {job for job, row in history.rows.items() if row.state in FINAL}
     findings.recovered = len((history.unknown - history.acks.keys()) & done)
     findings.info = len(history.unknown - history.acks.keys() - history.rows.keys())

@@ -16,7 +16,7 @@ from jobmaster.audit import AuditScope, audit
 from jobmaster.embedded import EmbeddedError
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_reader, open_stores
-from tests.chaos.checks.history import Death, History, Row
+from tests.chaos.checks.history import BatchRow, Death, History, Row
 from tests.chaos.cluster.fleet import Fleet
 from tests.chaos.cluster.servers import STORES, Servers
 
@@ -26,6 +26,16 @@ SELECT id, state::text, token, attempt,
        CASE WHEN state = 'SUCCEEDED' THEN substring(convert_from(result, 'UTF8') FROM '\\d+')::bigint END AS recorded,
        coalesce(substring(convert_from(error, 'UTF8') FROM '"reason":"([a-z_]+)"'), '') AS reason
 FROM job"""
+_BATCHES = """
+SELECT b.id, b.state, coalesce(b.succeeded + b.failed + b.cancelled + b.expired + b.unfinished, 0) AS counted,
+       (SELECT count(*) FROM batch_range r JOIN job j ON j.id > r.lo AND j.id <= batch_range_end(r.lo)
+        WHERE r.batch = b.id AND j.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')) AS rows,
+       ARRAY (SELECT j.id FROM batch_callback c JOIN job j ON j.id = c.job_id WHERE c.batch = b.id) AS fired
+FROM batch b"""
+_UNENDED = """
+SELECT (SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')) AS rows,
+       (SELECT count(*) FROM batch WHERE look_at IS NOT NULL) AS batches,
+       (SELECT count(*) FROM workflow WHERE ended_at IS NULL) AS workflows"""
 _TRAP = (
     "CREATE SCHEMA chaos",
     "CREATE TABLE chaos.overwritten (id uuid, before text, after text, at timestamptz DEFAULT clock_timestamp())",
@@ -56,11 +66,8 @@ def stores_of_buckets(servers: Servers, schema: str) -> dict[str, str]:
 
 
 def waiting(servers: Servers, schema: str) -> dict[str, int]:
-    """Jobs that are not over: rows, and entries in the stores."""
-    rows = servers.sql(
-        "SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')", schema=schema
-    )
-    found = {"rows": int(rows[0][0])}
+    """Jobs that are not over: rows, and entries in the stores; batches and workflows that are not over."""
+    found = {name: int(count) for name, count in servers.sql(_UNENDED, schema=schema)[0].items()}
     for name in STORES:
         with servers.client(name) as client:
             count = 0
@@ -95,6 +102,18 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
         schema=schema,
     )
     history.deaths = [Death(row[0], row[1]) for row in dead]
+
+
+def read_flow(servers: Servers, schema: str, history: History) -> None:
+    """Batches, workflows and fires of schedules as they have ended."""
+    history.batch_rows = {
+        row["id"].hex: BatchRow(row["state"], row["counted"], row["rows"], tuple(job.hex for job in row["fired"]))
+        for row in servers.sql(_BATCHES, schema=schema)
+    }
+    history.workflow_states = {
+        row["id"].hex: row["state"] for row in servers.sql("SELECT id, state FROM workflow", schema=schema)
+    }
+    history.fires = servers.sql("SELECT count(*) FROM schedule_fire WHERE job_id IS NOT NULL", schema=schema)[0][0]
 
 
 def invariants(settings: ClusterSettings, acknowledged: Collection[str], quiet_seconds: float) -> dict[str, Any]:

@@ -77,6 +77,18 @@ class Death(NamedTuple):
     """When the certificate was written."""
 
 
+class BatchRow(NamedTuple):
+    """What the master says of a batch in the end."""
+
+    state: str
+    counted: int
+    """Jobs that it has counted."""
+    rows: int
+    """Final rows in its ranges."""
+    fired: tuple[str, ...]
+    """Its callbacks that have become jobs."""
+
+
 @dataclass(slots=True)
 class History:
     """One run."""
@@ -106,6 +118,20 @@ class History:
     that does not cover it, in the store that it hit: by then everything is in the master."""
     woken: dict[int, float] = field(default_factory=dict)
     """Pid -> time of the last time it was let go on after a freeze."""
+    ordered: list[list[str]] = field(default_factory=list)
+    """Jobs of each ordering key, in the order of their submits."""
+    signalled: set[str] = field(default_factory=set)
+    """Jobs whose signal was sent in time."""
+    batches: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Closed batch -> its size, and the value of its callback."""
+    workflows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Workflow -> its value, and the state in which it has to end."""
+    uniques: dict[int, list[str]] = field(default_factory=dict)
+    """Value of a unique key -> the jobs of all answers."""
+    batch_rows: dict[str, BatchRow] = field(default_factory=dict)
+    workflow_states: dict[str, str] = field(default_factory=dict)
+    fires: int = 0
+    """Fires of schedules that have become jobs."""
 
     @property
     def attempts(self) -> int:
@@ -133,3 +159,17 @@ class History:
             self.cancels[line.job] = Cancel(line.at, line.why, line.due)
         elif line.phase is Phase.OBSERVED:
             self.observed[line.job] = line.token
+        else:
+            self._take_flow(line)
+
+    def _take_flow(self, line: WitnessLine) -> None:
+        if line.phase is Phase.ORDERED:
+            self.ordered.append(line.jobs)
+        elif line.phase is Phase.SIGNALLED:
+            self.signalled.add(line.job)
+        elif line.phase is Phase.BATCH:
+            self.batches[line.job] = line.token, line.value
+        elif line.phase is Phase.WORKFLOW:
+            self.workflows[line.job] = line.value, line.why
+        elif line.phase is Phase.UNIQUE:
+            self.uniques[line.value] = line.jobs

@@ -69,7 +69,7 @@ def document(form: RunForm) -> dict[str, Any]:
     short = {"lease": f"{LEASE_SECONDS:g}s", "renew": f"{LEASE_SECONDS * 0.3:g}s", "store_beat": "0.5s", "grace": "10s"}
     return {
         "cluster": "chaos",
-        "handlers": ["tests.chaos.processes.jobs"],
+        "handlers": ["tests.chaos.processes.flow_jobs"],
         "leases": {} if form is RunForm.ROLLING else short,
         # Under these faults an innocent job may be claimed by a dying agent many times.
         "jobs": {"max_rescues": 1000},

@@ -26,6 +26,7 @@ from jobmaster.model.errors import JobMasterError, OutcomeUnknown, WaitTimeout
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_cluster
 from tests.chaos.processes import jobs
+from tests.chaos.processes.flow import FlowWays
 from tests.chaos.processes.witness import ANYWHERE, VARIABLE, Phase, WitnessLine, WitnessWriter
 
 VALUES = 10**9
@@ -45,6 +46,7 @@ class Producer:
     """One process's worth of submits."""
 
     def __init__(self, number: int, rate: float, seed: int, witness_writer: WitnessWriter) -> None:
+        self._number = number
         self._rng = random.Random(f"{seed}/{number}/{os.getpid()}")
         self._rate = rate
         self._witness_writer = witness_writer
@@ -57,6 +59,8 @@ class Producer:
     async def run(self, cluster: Cluster) -> None:
         """Submit until the stop signal."""
         self._cluster = cluster
+        flow = FlowWays(cluster, self._rng, self._values, self._submit, self._witness_writer.write)
+        self._start(flow.fire_until(f"chaos-{self._number}", self.stop))
         ways: list[tuple[float, int, Callable[[], Coroutine[Any, Any, None]]]] = [
             (0.60, _BULK, self._bulk),
             (0.06, _BULK // 2, self._bulk_master),
@@ -69,6 +73,7 @@ class Producer:
             (0.005, _SINGLES // 2, self._fat),
             (0.01, _SINGLES // 2, self._once),
             (0.002, 2, self._long),
+            *flow.ways(),
         ]
         by_calls = [share / size for share, size, _ in ways]
         credit, before = 0.0, time.monotonic()

@@ -19,11 +19,15 @@ import pytest
 import redis
 
 from jobmaster import handlers
+from jobmaster.client.signals.wait import signal
+from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
+from jobmaster.master import signals as signals_module
 from jobmaster.master.master import Master
 from jobmaster.model.batch import BatchState, BatchView, range_end
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
+from jobmaster.model.signal import OnTimeout, OutgoingSignal
 from jobmaster.rules.recurrence import next_fire_us
 from tests.crash_points import jobs
 from tests.crash_points.crash_points import POINTS, CrashPoint, Situation
@@ -441,6 +445,43 @@ async def test_p1_the_agent_dies_before_it_confirms_a_pause(deployment: FaultyDe
 @pytest.mark.slow
 async def test_p2_the_agent_dies_after_it_has_confirmed_a_pause(deployment: FaultyDeployment) -> None:
     await pause_under_fault(deployment, "P2")
+
+
+async def signal_under_fault(deployment: FaultyDeployment, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender of a signal dies after its first portion, and some waits are over; the leader dies when it sees to it."""
+    client, args = deployment.client, {"path": str(deployment.path(f"witness-{name}"))}
+    deployment.give(name, POINTS[name].fault(later=False))
+    waits = [await client.submit(jobs.quick, args, wait_for=signal(name)) for _ in range(4)]
+    late = [
+        await client.submit(jobs.quick, args, wait_for=signal("never", timeout=0.3, on_timeout=then))
+        for then in (OnTimeout.EXPIRE, OnTimeout.RUN)
+    ]
+    monkeypatch.setattr(signals_module, "PORTION", 1)
+    step = await client.master.signals.send(OutgoingSignal(new_id(), name, b"1", "all", 0.0), "test")
+    assert (step.delivered, step.finished) == (1, False)
+    work = Work()
+    work.add("signalled", waits, JobState.SUCCEEDED, 1)
+    work.add("too late", late[:1], JobState.EXPIRED, 0)
+    work.add("without its signal", late[1:], JobState.SUCCEEDED, 1)
+    deployment.acknowledged += work.ids
+    await deployment.struck(name)
+    await deployment.healed(work, rescues_max=1)
+    received = [(await each.get()).headers.received is not None for each in (*waits, *late)]
+    assert received == [True] * 4 + [False] * 2
+
+
+@pytest.mark.slow
+async def test_i0_the_leader_dies_after_it_has_delivered_the_rest_of_a_signal(
+    deployment: FaultyDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await signal_under_fault(deployment, "I0", monkeypatch)
+
+
+@pytest.mark.slow
+async def test_i1_the_leader_dies_after_it_has_ended_waits(
+    deployment: FaultyDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await signal_under_fault(deployment, "I1", monkeypatch)
 
 
 @pytest.mark.slow
