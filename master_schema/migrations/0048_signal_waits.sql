@@ -1,4 +1,4 @@
--- 0046 signal waits: submit in SQL has wait_for, many jobs wait for one signal in one statement, and what races for signals.
+-- 0048 signal waits: submit in SQL has wait_for, many jobs wait for one signal in one statement, and what races for signals.
 
 -- A statement after a lock must see what was committed before the lock was given. The snapshot of a whole transaction does not.
 CREATE FUNCTION signal_isolation() RETURNS void LANGUAGE plpgsql STABLE AS $$
