@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from jobmaster.client.breakers.sync import SyncBreakers
     from jobmaster.client.bulk import BulkFailed, BulkSummary
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.events.event_readers import EventReaders
+    from jobmaster.client.events.filters import EventFilters
+    from jobmaster.client.events.listener import Listener
+    from jobmaster.client.events.stream import EventStream
+    from jobmaster.client.events.sync import SyncEventReaders, SyncEventStream, SyncListener
     from jobmaster.client.jobs.changes import ChangeOptions
+    from jobmaster.client.jobs.job_logs import JobLogReader
     from jobmaster.client.jobs.listing import JobFilters
     from jobmaster.client.limits.limits import Limits
     from jobmaster.client.limits.sync import SyncLimits
@@ -93,8 +99,18 @@ if TYPE_CHECKING:
         ValueRefused,
         WaitTimeout,
     )
+    from jobmaster.model.event import (
+        BucketEvent,
+        ClusterEvent,
+        EventKind,
+        JobEvent,
+        MissedEvents,
+        OperatorEvent,
+        ScheduleEvent,
+    )
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_change import ChangeEffect, JobChange
+    from jobmaster.model.job_log import LogLevel, LogLine
     from jobmaster.model.job_view import Attempt, JobView
     from jobmaster.model.limit import LimitView
     from jobmaster.model.lock import LockView, OnceState, OnceView
@@ -122,6 +138,7 @@ __all__ = [
     "BreakerState",
     "BreakerView",
     "Breakers",
+    "BucketEvent",
     "BucketsFull",
     "BulkFailed",
     "BulkOptions",
@@ -132,6 +149,7 @@ __all__ = [
     "ChangeOptions",
     "ClockSkew",
     "Cluster",
+    "ClusterEvent",
     "ClusterSettings",
     "ClusterTransaction",
     "CodeError",
@@ -140,6 +158,10 @@ __all__ = [
     "Durability",
     "DurabilityRefused",
     "ErrorInfo",
+    "EventFilters",
+    "EventKind",
+    "EventReaders",
+    "EventStream",
     "Fail",
     "FireOutcome",
     "FireView",
@@ -151,8 +173,10 @@ __all__ = [
     "InvalidSettings",
     "JobChange",
     "JobContext",
+    "JobEvent",
     "JobFailed",
     "JobFilters",
+    "JobLogReader",
     "JobMasterError",
     "JobOptions",
     "JobReceipt",
@@ -162,11 +186,15 @@ __all__ = [
     "Limit",
     "LimitView",
     "Limits",
+    "Listener",
     "Lock",
     "LockHeld",
     "LockLost",
     "LockView",
+    "LogLevel",
+    "LogLine",
     "Misfire",
+    "MissedEvents",
     "NewSchedule",
     "NotFound",
     "NotUnique",
@@ -175,6 +203,7 @@ __all__ = [
     "OnceState",
     "OnceView",
     "Opening",
+    "OperatorEvent",
     "OutcomeUnknown",
     "Overlap",
     "Pause",
@@ -186,6 +215,7 @@ __all__ = [
     "Refused",
     "Retry",
     "RunsOn",
+    "ScheduleEvent",
     "ScheduleOptions",
     "ScheduleState",
     "ScheduleView",
@@ -205,7 +235,10 @@ __all__ = [
     "SyncBatches",
     "SyncBreakers",
     "SyncCluster",
+    "SyncEventReaders",
+    "SyncEventStream",
     "SyncLimits",
+    "SyncListener",
     "SyncLock",
     "SyncReceipt",
     "SyncSchedules",
@@ -317,6 +350,23 @@ _MODULE_OF = {
     "SchemaMismatch": "jobmaster.model.errors",
     "SignalSent": "jobmaster.model.signal",
     "Breaker": "jobmaster.handlers.breaker",
+    "EventFilters": "jobmaster.client.events.filters",
+    "EventReaders": "jobmaster.client.events.event_readers",
+    "SyncEventReaders": "jobmaster.client.events.sync",
+    "JobLogReader": "jobmaster.client.jobs.job_logs",
+    "Listener": "jobmaster.client.events.listener",
+    "EventStream": "jobmaster.client.events.stream",
+    "SyncEventStream": "jobmaster.client.events.sync",
+    "SyncListener": "jobmaster.client.events.sync",
+    "BucketEvent": "jobmaster.model.event",
+    "ClusterEvent": "jobmaster.model.event",
+    "EventKind": "jobmaster.model.event",
+    "JobEvent": "jobmaster.model.event",
+    "MissedEvents": "jobmaster.model.event",
+    "OperatorEvent": "jobmaster.model.event",
+    "ScheduleEvent": "jobmaster.model.event",
+    "LogLine": "jobmaster.model.job_log",
+    "LogLevel": "jobmaster.model.job_log",
     "Breakers": "jobmaster.client.breakers.breakers",
     "SyncBreakers": "jobmaster.client.breakers.sync",
     "BreakerState": "jobmaster.model.breaker",

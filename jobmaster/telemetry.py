@@ -126,6 +126,11 @@ METRICS: dict[str, Metric] = {
         _C,
         "Reports of handlers that were dropped, because those of too many runs waited.",
     ),
+    "log_lines_dropped": Metric(
+        "jobmaster_log_lines_dropped",
+        _C,
+        "Lines of job logs that were dropped, because too many waited or the master refused them.",
+    ),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
     "job_wait_seconds": Metric(
@@ -359,7 +364,7 @@ class Telemetry:
         self.batches_ended: Tally = Tally(int)
         self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = self.threads_stuck = self.handlers_stuck = 0
-        self.progress_dropped = 0
+        self.progress_dropped = self.log_lines_dropped = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
         self.job_wait_seconds = Histogram(JOB_SECONDS)
         self.job_run_seconds = Histogram(JOB_SECONDS)

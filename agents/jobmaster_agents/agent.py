@@ -64,6 +64,8 @@ from jobmaster_agents.state.progress import Progress, silence_seconds
 from jobmaster_agents.state.store_reachability import StoreReachability
 from jobmaster_agents.store_connector import StoreConnector
 
+LAST_REPORTS_SECONDS = 1.0
+"""For the last reports and lines of handlers at a graceful exit."""
 OWN_CERTIFICATE_SECONDS = 0.3
 """Short, because the control thread of an orphan kills the process soon after the supervisor's death."""
 WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
@@ -313,6 +315,7 @@ class AgentRuntime:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
                 self.bucket_worker.run_progress,
+                self.bucket_worker.job_log,
                 self.accept_time,
                 self.batch_tally,
                 self.anti_entropy,
@@ -405,6 +408,10 @@ class AgentRuntime:
                 await self.leader.resign()
         left = await self.bucket_worker.complete(list(self.ownership.buckets), grace_seconds, reason)
         # A lost answer must not turn a clean exit into a death: repeat each call until it is answered or the lease ends.
+        with contextlib.suppress(JobMasterError, TimeoutError):  # for display only
+            async with asyncio.timeout(LAST_REPORTS_SECONDS):
+                await self.bucket_worker.run_progress.tick()
+                await self.bucket_worker.job_log.tick()
         until_answered = self.bucket_worker.outcome_writer.until_answered
         await until_answered("give_back", self.rescuer.give_back, refusals=False)
         # Buckets that the store has lost and that are not declared LOST yet.

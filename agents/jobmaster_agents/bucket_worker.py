@@ -29,8 +29,9 @@ from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog, relay
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.dispatch import Dispatcher
 from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
-from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.execute.process_pool.protocol import Logged, ProcessJob, Progressed
 from jobmaster_agents.execute.process_pool.worker_output import LineRate, split_logged
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
@@ -41,6 +42,7 @@ from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
 from jobmaster_agents.outcomes.handler_log import HandlerLog
 from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
+from jobmaster_agents.outcomes.job_log import JobLogWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
@@ -136,6 +138,11 @@ class BucketWorker:
         )
         self.run_progress = RunProgressWriter(master.outcomes, telemetry)
         self.outcome_builder.progress_sink = self.run_progress
+        self.job_log = JobLogWriter(master.job_logs, telemetry)
+        self.outcome_builder.log_sink = self.job_log
+        self.outcome_writer.on_batch = self.job_log.hurry
+        if keep_logs(handlers):
+            keep_records()
         self._line_rate = LineRate(clock.boottime)
         pool = ProcessPool(
             settings.handlers,
@@ -152,7 +159,7 @@ class BucketWorker:
             log_level=_log_level(settings),
             provides=agent.provides,
             on_output=self._printed,
-            on_progress=lambda job, progress: self.run_progress.note(job.job_id, job.token, progress),
+            on_report=self._reported,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)
@@ -461,6 +468,14 @@ class BucketWorker:
 
     def _fail(self, error: BaseException) -> None:
         self.executor.fail(error)
+
+    def _reported(self, job: ProcessJob, report: Progressed | Logged) -> None:
+        """What a handler in a worker process has reported."""
+        if isinstance(report, Progressed):
+            self.run_progress.note(job.job_id, job.token, report.progress)
+        else:
+            for line in report.lines:
+                self.job_log.keep(job.job_id, line, report.lowest)
 
     def _printed(self, line: str, pid: int, job: ProcessJob | None) -> None:
         if (left_out := self._line_rate.admit()) is None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import TextIO
 
 from jobmaster.model.ids import text
+from jobmaster.model.job_log import RELAYED
 
 LOGGER_NAME = "jobmaster"
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -225,7 +226,7 @@ class JobFields(logging.Filter):
         return True
 
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "jobmaster_fields"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "jobmaster_fields", RELAYED}
 """Attributes of every record; the others were given by the caller as ``extra``."""
 
 
@@ -287,7 +288,7 @@ def relay(level: str, logger: str, message: str, fields: Fields) -> None:
     # Not by a logger of that name: loggers are never freed, and the name comes from outside.
     name = f"{logger}.handler" if logger == LOGGER_NAME else logger
     values = {"name": name, "levelno": number, "levelname": level, "msg": message, "jobmaster_fields": fields}
-    root.handle(logging.makeLogRecord(values))
+    root.handle(logging.makeLogRecord({**values, RELAYED: True}))
 
 
 def set_level(log_level: str, *, root: bool) -> None:

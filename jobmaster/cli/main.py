@@ -29,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("jobmaster.cli.commands.dev:dev_group", "Run a development cluster with embedded servers."),
     "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
+    "events": (
+        "jobmaster.cli.commands.events:events",
+        "Show what the master has recorded, event by event; follow it.",
+    ),
     "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, change, cancel and retry jobs."),
     "limit": (
         "jobmaster.cli.commands.limit:limit_group",

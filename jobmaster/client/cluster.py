@@ -16,9 +16,11 @@ from jobmaster.client.batches.options import BatchOptions, check_batch_options
 from jobmaster.client.breakers.breakers import Breakers
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
+from jobmaster.client.events.event_readers import EventReaders
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
 from jobmaster.client.jobs.existence import ExistenceCheck
+from jobmaster.client.jobs.job_logs import JobLogReader
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
 from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
@@ -46,7 +48,7 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.schedules.schedules import Schedules
 from jobmaster.client.signals.signals import Signals
 from jobmaster.client.sql_submit import ParamStyle, styled
-from jobmaster.client.store_handle import StoreHandle
+from jobmaster.client.store_handle import store_handles
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
 from jobmaster.client.transactions import ClusterTransaction
@@ -64,7 +66,7 @@ from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
-from jobmaster.settings.model import ClusterSettings, StoreDurability
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
@@ -101,10 +103,7 @@ class Cluster:
         """What this producer has handed in; ``telemetry.exposition()`` is what a scrape of its process should show."""
         self._clock = clock or SystemClock()
         self._on_close = on_close
-        self._store_handles = {
-            name: StoreHandle(name, store, self._clock, volatile_ok=_volatile_ok(settings, name))
-            for name, store in stores.items()
-        }
+        self._store_handles = store_handles(settings, stores, self._clock)
         self._buckets = BucketDirectory(
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
@@ -126,6 +125,13 @@ class Cluster:
         """Batches that there are: ``await cluster.batches.cancel(batch)``; see ``Batches``. ``batch`` opens one."""
         self.outbox = Outbox(self)
         """Messages to other systems, in the caller's transaction; see ``Outbox``."""
+        self.logs = JobLogReader(master.job_logs, self._job_lookup).logs
+        """Lines that the runs of a job have written: ``await cluster.logs(job)``; see ``JobLogReader``."""
+        readers = EventReaders(master, stores, self.handlers, self._clock, self._refuse_closed)
+        self.listen = readers.listen
+        """Events as they happen: ``async for event in cluster.listen(tag="orders")``; see ``EventReaders``."""
+        self.events = readers.events
+        """Events as recorded: ``async for event in cluster.events(after=cursor)``; see ``EventReaders``."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
@@ -734,8 +740,3 @@ class Cluster:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise JobMasterError("the cluster is closed", hint="open a new one")
-
-
-def _volatile_ok(settings: ClusterSettings, store: str) -> bool:
-    known = settings.stores.get(store)
-    return known is not None and known.durability is StoreDurability.VOLATILE_OK

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from jobmaster.client.coalescer import answer_of, closed
 from jobmaster.clock import Clock
 from jobmaster.model.errors import DurabilityRefused, JobMasterError
 from jobmaster.model.job import Durability
 from jobmaster.ports import PlacementStore, StoreHealth
+from jobmaster.settings.model import ClusterSettings, StoreDurability
 
 RECHECK_SECONDS = 30.0
 SILENT_SECONDS = 30.0
@@ -127,3 +129,11 @@ class StoreHandle:
         self._recheck_at = self._clock.boottime() + RECHECK_SECONDS
         if not task.cancelled() and isinstance(error := task.exception(), JobMasterError) and self._level is not None:
             _log.info("store %s: its durability could not be checked again: %s", self.name, error)
+
+
+def store_handles(
+    settings: ClusterSettings, stores: Mapping[str, PlacementStore], clock: Clock
+) -> dict[str, StoreHandle]:
+    """A handle of each store, by name."""
+    accepted = {name for name, store in settings.stores.items() if store.durability is StoreDurability.VOLATILE_OK}
+    return {name: StoreHandle(name, store, clock, volatile_ok=name in accepted) for name, store in stores.items()}

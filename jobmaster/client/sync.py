@@ -35,7 +35,9 @@ from jobmaster.client.breakers.sync import SyncBreakers
 from jobmaster.client.bulk import BulkSummary, IdList
 from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.events.sync import SyncEventReaders
 from jobmaster.client.jobs.changes import ChangeOptions
+from jobmaster.client.jobs.job_logs import LIMIT as LOG_LIMIT
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
 from jobmaster.client.jobs.listing import LIMIT, JobFilters
 from jobmaster.client.limits.sync import SyncLimits
@@ -52,6 +54,7 @@ from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
+from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
@@ -173,6 +176,11 @@ class SyncCluster:
         """Signals: ``cluster.signals.send("order:17", {"paid": True})``; see ``SyncSignals``."""
         self.workflows = SyncWorkflows(self)
         """Steps that run after one another: ``cluster.workflows.start("order", chain(...))``; see ``SyncWorkflows``."""
+        readers = SyncEventReaders(self)
+        self.listen = readers.listen
+        """Events as they happen: ``with cluster.listen(tag="orders") as events``; see ``SyncEventReaders``."""
+        self.events = readers.events
+        """Events as recorded: ``for event in cluster.events(after=cursor)``; see ``SyncEventReaders``."""
         self._pid: int | None = None
         """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()
@@ -364,6 +372,10 @@ class SyncCluster:
     def attempts(self, job: SyncJobRef) -> list[Attempt]:
         """See ``Cluster.attempts``."""
         return self._call(lambda cluster: cluster.attempts(_plain(job)))
+
+    def logs(self, job: SyncJobRef, *, after: LogLine | None = None, limit: int = LOG_LIMIT) -> list[LogLine]:
+        """See ``JobLogReader.logs``."""
+        return self._call(lambda cluster: cluster.logs(_plain(job), after=after, limit=limit))
 
     def retry(
         self, job: SyncJobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]

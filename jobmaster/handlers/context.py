@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 from uuid import UUID
 
@@ -13,9 +14,11 @@ from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers.decisions import Cancel
 from jobmaster.handlers.outbox import Outbox
 from jobmaster.handlers.received_signal import ReceivedSignal
+from jobmaster.handlers.run_log import LogSink, RunLog
 from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
+from jobmaster.model.job_log import LINES_DEFAULT, LogLevel, LogLevelName
 from jobmaster.model.job_view import moment
 from jobmaster.model.run_progress import RunProgress, checked_progress
 
@@ -30,6 +33,8 @@ else:
     Resources = TypeVar("Resources")
 
 _CLOCK = SystemClock()
+_FIRST_LINE = Lock()
+"""Two threads of a handler may write its first line at once."""
 
 
 class _NoResources:
@@ -108,6 +113,11 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     progress_sink: ProgressSink | None = None
     last_progress: RunProgress | None = None
     """The last report of this run (``progress``)."""
+    log_sink: LogSink | None = None
+    run_log: RunLog | None = None
+    """Made with the first line of the run."""
+    keep_logs: int | None = None
+    """Lines of this run that are kept (the handler's option); ``None``: those of ``log`` alone, at most 100."""
     resources: Resources = NO_RESOURCES
     """What the lifespan of the handler's registry has yielded: ``Handlers(lifespan=...)``."""
 
@@ -239,6 +249,30 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
         self.last_progress = progress = checked_progress(done, total, text)
         if self.progress_sink is not None:
             self.progress_sink.note(self.job_id_bytes, self.token, progress)
+
+    def log(self, text: str, level: LogLevelName | int = "info") -> None:
+        """Keep a line with the job: ``cluster.logs(job)`` and ``jobmaster job logs ID`` show it, about a second later. Of the
+        lines of a run, the last 100 are kept, or as many as the handler's ``keep_logs``; the oldest are dropped. A call costs
+        a few microseconds, and may come from any thread.
+
+        Args:
+            text: at most 2,000 characters are kept.
+            level: a name such as ``"warning"``, or a number of ``logging``.
+
+        Raises:
+            InputError: the text is none, or there is no such level.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"ctx.log: text must be text, not {type(text).__name__}")
+        parsed = LogLevel.parse(level)
+        if self.log_sink is None or self.keep_logs == 0:
+            return
+        if self.run_log is None:
+            with _FIRST_LINE:
+                if self.run_log is None:
+                    lines = LINES_DEFAULT if self.keep_logs is None else self.keep_logs
+                    self.run_log = RunLog(self.log_sink, self.job_id_bytes, self.token, lines, self.clock)
+        self.run_log.add(parsed, text)
 
     def check(self) -> None:
         """Raise ``Cancel`` when the run should end: for loops in threaded handlers."""

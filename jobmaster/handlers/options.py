@@ -18,6 +18,7 @@ from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rule
 from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
+from jobmaster.model.job_log import checked_keep_logs
 from jobmaster.rules.time_limit import time_limit
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -88,6 +89,9 @@ class JobOptions(TypedDict, total=False):
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
+    keep_logs: int
+    """Lines of each run that are kept with the job, those of ``logging`` among them: the last ones, at most 10,000. Default:
+    those of ``ctx.log`` alone, at most 100. 0 = none."""
     breaker: Breaker | str
     """Circuit breaker of a resource: while the resource fails, the jobs wait in the master and use up no attempt."""
 
@@ -119,6 +123,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     unique: CheckedUnique | None = None
     limits: tuple[Limit, ...] = ()
     breaker: Breaker | None = None
+    keep_logs: int | None = None
     is_ordered: bool = False
     """Of a job with an ordering key: the master admits its start."""
 
@@ -178,6 +183,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             unique=None if (unique := options.get("unique")) is None else checked_unique(unique),
             limits=checked_limits(options.get("limit")),
             breaker=checked_breaker(options.get("breaker"), handler),
+            keep_logs=checked_keep_logs(options.get("keep_logs")),
         )
         checked = _limited(_confirmable(checked, options, is_async), options)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked

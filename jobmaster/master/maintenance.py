@@ -22,6 +22,7 @@ _FORGET = {
     RecordKind.WORKFLOWS: "maintenance/forget_workflows",
     RecordKind.BATCHES: "maintenance/forget_batches",
     RecordKind.RUN_PROGRESS: "maintenance/forget_run_progress",
+    RecordKind.JOB_LOGS: "maintenance/forget_job_logs",
 }
 
 

@@ -8,7 +8,9 @@ from jobmaster.master.buckets import Buckets
 from jobmaster.master.changes import Changes
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
 from jobmaster.master.driver.transaction_pool import TransactionPool
+from jobmaster.master.events import Events
 from jobmaster.master.intake import Intake
+from jobmaster.master.job_logs import JobLogs
 from jobmaster.master.leadership import Leadership
 from jobmaster.master.limits import Limits
 from jobmaster.master.locks import Locks
@@ -39,6 +41,7 @@ class Master:
         data: statements that read and write jobs.
         control: statements that must not wait behind data.
         heartbeat: renewals alone.
+        scans: statements that read much, for events; ``None``: there are none.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Master:
         data: StatementRunner,
         control: StatementRunner,
         heartbeat: StatementRunner,
+        scans: ConnectionPool | None = None,
     ) -> None:
         self.cluster = cluster
         self._data = data
@@ -75,6 +79,8 @@ class Master:
         self.breakers = Breakers(control)
         self.workflows = Workflows(data)
         self.batches = Batches(data, control)
+        self.job_logs = JobLogs(data)
+        self.events = Events(data, scans)
 
     @classmethod
     async def connect(
@@ -82,8 +88,8 @@ class Master:
     ) -> Master:
         """Connect, and refuse a schema of another version.
 
-        There are three sets of connections, so that neither a heartbeat nor a takeover waits behind data: ``data``
-        (``pool_size``), ``control`` (1), ``heartbeat`` (1). Each opens when it is first needed.
+        There are four sets of connections, so that neither a heartbeat nor a takeover waits behind data: ``data``
+        (``pool_size``), ``control`` (1), ``heartbeat`` (1), ``scans`` (1). Each opens when it is first needed.
 
         Args:
             dsn: ``postgresql://`` URL.
@@ -113,8 +119,11 @@ class Master:
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
         pools = (pool(settings.pool_size), *(pool(1, plan_once=True) for _ in range(2)))
-        master = cls(ClusterRow(rows[0]["name"], rows[0]["uid"]), schema, *map(StatementRunner, pools))
-        master._pools = pools
+        scans = pool(1)
+        row = ClusterRow(rows[0]["name"], rows[0]["uid"])
+        data, control, heartbeat = map(StatementRunner, pools)
+        master = cls(row, schema, data, control, heartbeat, scans)
+        master._pools = (*pools, scans)
         return master
 
     @property

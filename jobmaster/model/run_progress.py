@@ -8,6 +8,7 @@ from math import isfinite
 import msgspec
 
 from jobmaster.model.errors import InputError
+from jobmaster.model.stored_text import stored_text
 
 TEXT_CHARS_MAX = 200
 """Characters of a report's text; a longer one is cut."""
@@ -41,11 +42,7 @@ def checked_progress(done: object, total: object, text: object) -> RunProgress:
         raise InputError("ctx.progress: total is 0", hint="leave it out while it is not known")
     if not isinstance(text, str):
         raise InputError(f"ctx.progress: text must be text, not {type(text).__name__}")
-    # The master refuses NUL in text, and lone surrogates have no UTF-8.
-    shown = text.encode("utf-8", "replace").decode().replace("\0", "")
-    return RunProgress(
-        done=number, total=whole, text=shown if len(shown) <= TEXT_CHARS_MAX else f"{shown[: TEXT_CHARS_MAX - 1]}…"
-    )
+    return RunProgress(done=number, total=whole, text=stored_text(text, TEXT_CHARS_MAX))
 
 
 def _number(value: object, what: str) -> float:

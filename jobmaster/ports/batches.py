@@ -66,7 +66,25 @@ class LeaderBatches(AgentBatches, CancelBatches, Protocol):
         ...
 
 
-class ClientBatches(AgentBatches, CancelBatches, Protocol):
+class ListedBatches(Protocol):
+    """For readers."""
+
+    async def list(
+        self,
+        batch_id: bytes | None = None,
+        *,
+        states: Sequence[BatchState] = (),
+        name: str | None = None,
+        before: bytes | None = None,
+        limit: int = 100,
+        retry_of: bytes | None = None,
+        key: str | None = None,
+    ) -> list[BatchView]:
+        """Batches, the newest first; of ``batch_id`` any range will do."""
+        ...
+
+
+class ClientBatches(AgentBatches, CancelBatches, ListedBatches, Protocol):
     """For producers and people."""
 
     async def open(self, batch: NewBatch) -> bool:
@@ -105,20 +123,6 @@ class ClientBatches(AgentBatches, CancelBatches, Protocol):
 
     async def progress(self, batch_id: bytes) -> BatchCounts:
         """Count the jobs of a batch (``missing`` and ``unfinished`` are not set)."""
-        ...
-
-    async def list(
-        self,
-        batch_id: bytes | None = None,
-        *,
-        states: Sequence[BatchState] = (),
-        name: str | None = None,
-        before: bytes | None = None,
-        limit: int = 100,
-        retry_of: bytes | None = None,
-        key: str | None = None,
-    ) -> list[BatchView]:
-        """Batches, the newest first; of ``batch_id`` any range will do."""
         ...
 
     async def callbacks(self, batch_id: bytes) -> tuple[Callback, ...]:

@@ -17,6 +17,8 @@ from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
+from jobmaster.ports.events import ClientEvents
+from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
@@ -276,6 +278,12 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def batches(self) -> ClientBatches: ...
+
+    @property
+    def job_logs(self) -> ReadJobLogs: ...
+
+    @property
+    def events(self) -> ClientEvents: ...
 
 
 # ------------------------------------------------------------ agent stores

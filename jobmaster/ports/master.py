@@ -18,6 +18,7 @@ from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.model.pause import PausesInForce
+from jobmaster.ports.job_logs import KeptJobLogs
 from jobmaster.ports.limits import LimitedStarts
 from jobmaster.ports.master_answers import (
     ANY_JOB,
@@ -629,6 +630,9 @@ class ConnectorMaster(Protocol):
 
 class WorkerMaster(Protocol):
     """For an agent's work on its buckets."""
+
+    @property
+    def job_logs(self) -> KeptJobLogs: ...
 
     @property
     def limits(self) -> LimitedStarts: ...

@@ -295,6 +295,7 @@ class RecordKind(StrEnum):
     WORKFLOWS = "workflows"
     BATCHES = "batches"
     RUN_PROGRESS = "run_progress"
+    JOB_LOGS = "job_logs"
 
 
 class ProgressLine(NamedTuple):

@@ -32,7 +32,9 @@ FRAGMENTS = {
     "jobmaster/testing/memory/limits.py": "one part of the master in memory, as its neighbours",
     "jobmaster/master/changes.py": "one part of the master, as its neighbours",
     "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
-    "jobmaster/master/maintenance.py": "one part of the master, as its neighbours",
+    "jobmaster/client/events/cursor.py": "the form of a text that programs keep, apart from its reader",
+    "jobmaster/master/job_logs.py": "one part of the master, as its neighbours",
+    "jobmaster/testing/memory/events.py": "one part of the master in memory, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",
     "jobmaster/master/stores.py": "one part of the master, as its neighbours",
     "jobmaster/testing/memory/workflows.py": "one part of the master in memory, as its neighbours",
@@ -76,6 +78,7 @@ CATCHES_EVERYTHING = {
     "jobmaster/client/coalescer.py": "handed on to every caller of the batch",
     "jobmaster/codec.py": "an exception's own __str__ is foreign code",
     "jobmaster/pipeline/datasource/copy_to_arrow.py": "handed on to the thread that reads",
+    "agents/jobmaster_agents/execute/log_records.py": "as every handler of logging: a line fails no job",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
 }
 
@@ -93,6 +96,7 @@ OPEN_KEYWORDS = {
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/handlers/current.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/commands/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/events.py:events": "click hands over one word per option",
     "jobmaster/cli/commands/job.py:list_": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",

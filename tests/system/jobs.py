@@ -64,6 +64,7 @@ async def until_file(ctx: JobContext, path: str, gate: str) -> str:
 @handlers.job(name="fails", max_attempts=2, backoff=0.01)
 async def fails(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "tried")
+    ctx.log(f"attempt {ctx.attempt}", "warning")
     raise RuntimeError("as asked")
 
 

@@ -17,6 +17,8 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 _ROUNDS_MAX = 20
 _PROGRESS_DAYS = 1
 """Retention of reports of runs that are over."""
+_LOGS_DAYS = 1
+"""Age of a job from which its log may go. It goes when the row of the job has left the master."""
 _IDLE_KEYS_DAYS = 1
 """Retention of the keys of limits under which nothing starts."""
 _VOID_LINES_DAYS = 1
@@ -178,6 +180,7 @@ class ClusterMaintenance:
             RecordKind.WORKFLOWS: _ENDED_WORKFLOWS_DAYS,
             RecordKind.BATCHES: _ENDED_BATCHES_DAYS,
             RecordKind.RUN_PROGRESS: _PROGRESS_DAYS,
+            RecordKind.JOB_LOGS: _LOGS_DAYS,
         }
         forgotten: dict[str, int] = {}
         more = False

@@ -20,6 +20,7 @@ from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Ret
 from jobmaster.handlers.context import ProgressSink
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
+from jobmaster.handlers.run_log import LogSink
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
@@ -94,6 +95,8 @@ class OutcomeBuilder:
         """What the lifespans of this process have yielded."""
         self.progress_sink: ProgressSink | None = None
         """Takes over the reports of handlers."""
+        self.log_sink: LogSink | None = None
+        """Takes over the lines of handlers."""
         self.retried = 0
         self.abandoned = 0
 
@@ -120,12 +123,14 @@ class OutcomeBuilder:
             deadline_boottime=deadline,
             clock=self._clock,
             progress_sink=self.progress_sink,
+            log_sink=self.log_sink,
         )
         handler = job.handler
         if handler is None:
             return context
         if handler.lifespan is not None:
             context.resources = self.resources[handler.lifespan]
+        context.keep_logs = handler.options.keep_logs
         if (warn_after := handler.options.warn_after_seconds) is not None:
             context.warn_after = warn_after
             context.overdue_boottime = deadline - self.timeout_seconds(job) + warn_after

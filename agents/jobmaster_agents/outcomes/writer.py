@@ -111,6 +111,8 @@ class OutcomeWriter:
         self._when_relieved: list[Callable[[], None]] = []
         self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
         """Called with outcomes that the master has accepted."""
+        self.on_batch: Callable[[], None] = lambda: None
+        """Called before outcomes are written."""
         self.on_continued: Callable[[bytes], None] = lambda bucket_id: None
         """Called with a bucket a job of which has ended as the step of a workflow: a next step may be due in the master."""
         self.step_scope: Callable[[OwnedBucket], StepScope | None] = lambda owned: None
@@ -190,6 +192,7 @@ class OutcomeWriter:
             return
         await self.until_answered.may_commit()  # before a batch is taken: later outcomes join it
         self._progress.note()
+        self.on_batch()
         await self._batch(self._copy, self._write_copy)
         await self._batch(self._upsert, self._write_upsert)
         await self._batch(self._holds, self._write_holds)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands import job_changes
+from jobmaster.cli.commands import job_changes, job_logs
 from jobmaster.cli.commands.job_inputs import (
     DURATION,
     PRIORITIES,
@@ -56,7 +56,7 @@ def job_group() -> None:
     """Submit, find, change, cancel and retry jobs."""
 
 
-for command in job_changes.COMMANDS:
+for command in (*job_changes.COMMANDS, job_logs.logs):
     job_group.add_command(command)
 
 

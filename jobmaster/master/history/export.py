@@ -20,7 +20,7 @@ from jobmaster.model.errors import Refused
 DELIMITER, QUOTE, NULL = "\x02", "\x01", "\\N"
 """Control characters that no value holds (JSON may not, names may not), so that nearly nothing needs quoting."""
 _SNAPSHOT = re.compile(r"^[0-9A-F]{8}-[0-9A-F]{8}-\d+$")
-_SCANNING = {
+SCANNING = {
     "enable_bitmapscan": "on",
     "enable_seqscan": "on",
     "enable_hashjoin": "on",
@@ -28,6 +28,7 @@ _SCANNING = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+"""Settings of a session that reads whole ranges."""
 _DETACHED = {
     "jobs": ("export/detached_jobs", "job_detached"),
     "attempts": ("export/detached_attempts", "attempt_detached"),
@@ -45,7 +46,7 @@ async def open_scan(connection_factory: ConnectionFactory, snapshot: str | None 
     Raises:
         Unavailable, Refused: as for every connection. Refused: the snapshot is gone.
     """
-    connection = await connection_factory.open(plan_once=False, over=_SCANNING)
+    connection = await connection_factory.open(plan_once=False, over=SCANNING)
     try:
         await connection.transaction(isolation="repeatable_read", readonly=True).start()
         if snapshot is not None:

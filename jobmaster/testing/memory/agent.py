@@ -32,6 +32,7 @@ from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.execute.dispatch import Dispatcher
 from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
@@ -109,6 +110,9 @@ class MemoryAgent:
         Raises:
             ConfigError: a lifespan failed; it is named with its line.
         """
+        handlers = tuple(handlers)
+        if keep_logs(handlers):
+            keep_records()
         keeps = given.resources is None
         lifespans = OpenLifespans(
             [in_process(handler, keeps_lifespan=keeps) for handler in handlers],
@@ -140,6 +144,7 @@ class MemoryAgent:
             random.Random(),
         )
         outcomes.progress_sink = MemoryProgress(rows)
+        outcomes.log_sink = rows.job_logs
         outcomes.resources = lifespans.resources
         self.refused = 0
         self.until_answered = UntilAnswered(ownership, clock, EventLog({}), Progress(clock.boottime))

@@ -21,6 +21,8 @@ from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBe
 from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.events import MemoryEvents
+from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.limits import MemoryLimits
 from jobmaster.testing.memory.locks import MemoryLocks
 from jobmaster.testing.memory.rows import MemoryJob, MemoryRows
@@ -45,6 +47,7 @@ class MemoryMaster:
         self.signals = MemorySignals(rows)
         self.breakers = MemoryBreakers(rows, handlers)
         self.workflows = MemoryWorkflows()
+        self.events = MemoryEvents()
         self.uniqueness = MemoryUniqueness(rows)
 
     @property
@@ -78,6 +81,10 @@ class MemoryMaster:
     @property
     def batches(self) -> MemoryBatches:
         return self._rows.batches
+
+    @property
+    def job_logs(self) -> MemoryJobLogs:
+        return self._rows.job_logs
 
     # ------------------------------------------------------------ first rows
 

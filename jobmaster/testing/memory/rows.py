@@ -24,6 +24,7 @@ from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
 from jobmaster.model.uniqueness import UniqueTerm
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.locks import MemoryLocks
 
 EPOCH = 1
@@ -292,6 +293,7 @@ class MemoryRows:
         """Transaction of a caller -> its jobs."""
         self.progress: dict[bytes, RunProgress] = {}
         """Job -> the last report of its handler."""
+        self.job_logs = MemoryJobLogs()
         self.locks = MemoryLocks(self.clock)
         self.signals: dict[bytes, tuple[OutgoingSignal, SignalStep]] = {}
         """By id: those that reached a job or were kept, and their answers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
@@ -81,3 +82,30 @@ async def client(
     """A cluster with two buckets in lane ``default``, priority medium, and a producer."""
     await agent.open(count=2)
     return ClientFixture(client_settings, migrated_dsn, master, agent, await open_cluster())
+
+
+@pytest.fixture
+def plain(client: ClientFixture) -> Iterator[SyncCluster]:
+    """A synchronous producer with connections of its own."""
+
+    async def opener() -> Cluster:
+        settings = client.settings
+        master = await Master.connect(
+            dsn=client.dsn, schema=settings.schema_name(), settings=settings.master, application_name="sync"
+        )
+        store = await AgentStore.connect(
+            cluster=settings.cluster,
+            name="default",
+            url=settings.stores["default"].url or "",
+            settings=settings.stores["default"],
+        )
+
+        async def close() -> None:
+            await master.close()
+            await store.close()
+
+        return Cluster(settings, master, {"default": store}, handlers=handlers, on_close=close)
+
+    cluster = SyncCluster(opener, handlers=handlers)
+    yield cluster
+    cluster.close()

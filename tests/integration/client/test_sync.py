@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,33 +23,6 @@ from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError,
 from jobmaster.model.job import Durability, JobState
 from tests.integration.client.fixture import ClientFixture, Size, handlers, resize
 from tests.support.patience import PATIENCE_SECONDS
-
-
-@pytest.fixture
-def plain(client: ClientFixture) -> Iterator[SyncCluster]:
-    """A synchronous producer with connections of its own."""
-
-    async def opener() -> Cluster:
-        settings = client.settings
-        master = await Master.connect(
-            dsn=client.dsn, schema=settings.schema_name(), settings=settings.master, application_name="sync"
-        )
-        store = await AgentStore.connect(
-            cluster=settings.cluster,
-            name="default",
-            url=settings.stores["default"].url or "",
-            settings=settings.stores["default"],
-        )
-
-        async def close() -> None:
-            await master.close()
-            await store.close()
-
-        return Cluster(settings, master, {"default": store}, handlers=handlers, on_close=close)
-
-    cluster = SyncCluster(opener, handlers=handlers)
-    yield cluster
-    cluster.close()
 
 
 async def test_many_results_lists_and_retries(client: ClientFixture, plain: SyncCluster) -> None:

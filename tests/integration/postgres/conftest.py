@@ -24,7 +24,7 @@ _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
     "store_loss", "idempotency", "unique_key", "put_off", "bucket_request", "pause",
     "named_lock", "once_action", "once_attempt", "schedule", "schedule_fire", "signal",
-    "workflow",
+    "workflow", "job_log",
     "breaker", "breaker_handler", "breaker_result", "breaker_trial",
     "batch", "batch_range", "batch_tally", "batch_callback",
 )  # fmt: skip

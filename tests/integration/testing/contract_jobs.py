@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from typing import Any
 from jobmaster import Cancel, Fail, Handlers, JobContext, Retry, Snooze, current_job
 
 handlers = Handlers()
+_log = logging.getLogger("contract")
 
 
 @handlers.job(priority="high")
@@ -47,6 +49,38 @@ def reports_in_thread(ctx: JobContext) -> None:
 def reports_in_process(ctx: JobContext) -> None:
     ctx.progress(1)
     ctx.progress(3, 4, "the third")
+
+
+def _write_lines(ctx: JobContext) -> None:
+    ctx.log("first")
+    for number in range(2, 7):
+        _log.warning("number %d", number)
+    ctx.log("last\0 one", "error")
+
+
+@handlers.job(keep_logs=4)
+async def writes_lines(ctx: JobContext) -> None:
+    """Writes more lines than are kept."""
+    _write_lines(ctx)
+
+
+@handlers.job(keep_logs=4)
+def writes_lines_in_thread(ctx: JobContext) -> None:
+    _write_lines(ctx)
+
+
+@handlers.job(keep_logs=4, mode="process")
+def writes_lines_in_process(ctx: JobContext) -> None:
+    _write_lines(ctx)
+
+
+@handlers.job(max_attempts=2, backoff=0.01)
+async def writes_in_each_attempt(ctx: JobContext) -> None:
+    """Without the option: what it logs itself, and no lines of ``logging``."""
+    _log.warning("not kept")
+    ctx.log(f"attempt {ctx.attempt}")
+    if ctx.attempt == 1:
+        raise LookupError
 
 
 @handlers.job

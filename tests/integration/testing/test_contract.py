@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -32,6 +33,7 @@ from jobmaster import (
 )
 from jobmaster.clock import new_id
 from jobmaster.handlers import JobContext
+from jobmaster.model.job_log import LogLine
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.testing import Jobs, RealCluster
 from tests.integration.testing import contract_jobs
@@ -50,6 +52,10 @@ from tests.integration.testing.contract_jobs import (
     reports_in_thread,
     slow,
     until_attempt,
+    writes_in_each_attempt,
+    writes_lines,
+    writes_lines_in_process,
+    writes_lines_in_thread,
     wrong_result,
 )
 from tests.support.waiting import eventually
@@ -152,6 +158,38 @@ async def test_the_last_report_of_a_handler_is_seen(side: Side, handler: Callabl
     assert seen[0].at is not None
     assert msgspec.structs.replace(seen[0], at=None) == RunProgress(done=3, total=4, text="the third")
     assert seen[0].share == 0.75
+
+
+async def _lines(receipt: JobReceipt[Any], cluster: Cluster, count: int) -> list[tuple[int, str, str]]:
+    """Number, level and text of the lines of a job, once there are so many."""
+    lines: list[LogLine] = []
+
+    async def written() -> bool:
+        lines[:] = await cluster.logs(receipt)
+        return len(lines) >= count
+
+    await eventually(written, 20, lambda: f"{count} lines, not {lines}")
+    return [(line.number, line.level.label, line.text) for line in lines]
+
+
+@pytest.mark.parametrize("handler", [writes_lines, writes_lines_in_thread, writes_lines_in_process])
+async def test_the_last_lines_of_a_run_are_kept(side: Side, handler: Callable[[JobContext], object]) -> None:
+    receipt = await side.cluster.submit(call(handler))
+    await side.run()
+    warnings = [(number, "warning", f"number {number}") for number in (4, 5, 6)]
+    assert await _lines(receipt, side.cluster, 4) == [*warnings, (7, "error", "last one")]
+    first, *rest = await side.cluster.logs(receipt, limit=2)
+    assert await side.cluster.logs(receipt, after=first) == [*rest, *(await side.cluster.logs(receipt))[2:]]
+
+
+async def test_each_attempt_has_its_lines(side: Side) -> None:
+    receipt = await side.cluster.submit(call(writes_in_each_attempt))
+    await side.run()
+    assert await _lines(receipt, side.cluster, 2) == [(1, "info", "attempt 1"), (1, "info", "attempt 2")]
+    with pytest.raises(NotFound):
+        await side.cluster.logs(UUID(int=7))
+    with pytest.raises(InputError, match="from 1 to 10000, not 0"):
+        await side.cluster.logs(receipt, limit=0)
 
 
 async def test_the_context_is_that_of_the_submit(side: Side) -> None:

@@ -184,7 +184,7 @@ class RescueStatements(JobStatements):
     maintenance_forget_permits = maintenance_forget_agents
     maintenance_forget_schedule_fires = maintenance_forget_agents
     maintenance_forget_workflows = maintenance_forget_agents
-    maintenance_forget_run_progress = maintenance_forget_agents
+    maintenance_forget_run_progress = maintenance_forget_job_logs = maintenance_forget_agents
 
     def reports_unserved(self, old: Snapshot, overdue_seconds: float, look: int) -> list[Record]:
         return []  # all agents of a history are alike, so nothing is put off either

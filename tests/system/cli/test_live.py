@@ -340,6 +340,22 @@ def test_a_failed_job_exits_with_1_and_can_be_retried_once(dev: Terminal, tmp_pa
     assert dev.call("log", "list", "--actor", "nobody", "-o", "json").json == []
     assert "job retry" in dev.call("log", "list", "--since", "1h").out
     assert new.json["tags"] == ["red"]
+    logs = dev.call("job", "logs", record["id"], "--follow", "-o", "json")
+    lines = [json.loads(line) for line in logs.out.splitlines()]
+    assert [(line["level"], line["text"], line["number"]) for line in lines] == [
+        ("warning", "attempt 1", 1), ("warning", "attempt 2", 1),
+    ]  # fmt: skip
+    shown = dev.call("job", "logs", first.json[0]["id"]).out.splitlines()
+    assert [line.split()[1:] for line in shown if "attempt" in line] == [
+        ["warning", "attempt", "1"], ["warning", "attempt", "2"],
+    ]  # fmt: skip
+    red = ("events", "--kind", "job_failed", "--tag", "red", "-o", "json")
+    found = dev.call(*red, "--limit", "1")
+    assert found.code == 0, found.err
+    (failed,) = [json.loads(line) for line in found.out.splitlines()]
+    assert (failed["job"], failed["kind"], failed["error"]["message"]) == (record["id"], "job_failed", "as asked")
+    (later,) = [json.loads(line) for line in dev.call(*red, "--after", failed["cursor"]).out.splitlines()]
+    assert later["job"] == first.json[0]["id"]
     assert len(Path(path).read_text().splitlines()) == 4
     assert dev.call("job", "show", record["id"], "-o", "json").json["state"] == "FAILED"
 

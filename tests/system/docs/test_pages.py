@@ -15,6 +15,7 @@ EXPLAINING = {
     "docs/breakers.md": "breakers",
     "docs/batches.md": "batches",
     "docs/delivery.md": "delivery",
+    "docs/events.md": "events",
     "docs/fastapi.md": "fastapi",
     "docs/handlers.md": "handlers",
     "docs/jobs.md": "jobs",

@@ -24,7 +24,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import (
     OnOutput,
-    OnProgress,
+    OnReport,
     WorkerLimits,
     WorkerProcess,
     WorkerStartFailed,
@@ -51,7 +51,7 @@ class ProcessPool:
         size: number of workers at most, each with one job at a time; as many again for ``run_alone``.
         result_bytes, error_bytes: limits of the result and of the error of one attempt.
         on_output: called with each line that a worker prints.
-        on_progress: called with each report of a handler, at most two a second for each worker.
+        on_report: called with how far a handler is, and with its lines, each at most twice a second for each worker.
         access: how workers open transactions on the master (``Setup.access``).
         log_level: of the workers' root logger (``Setup.log_level``).
         provides: what the agent provides (``Setup.provides``).
@@ -68,7 +68,7 @@ class ProcessPool:
         clock: Clock,
         limits: WorkerLimits | None = None,
         on_output: OnOutput = lambda line, pid, job: None,
-        on_progress: OnProgress = lambda job, progress: None,
+        on_report: OnReport = lambda job, report: None,
         access: bytes = b"",
         log_level: str | None = None,
         provides: Sequence[str] = (),
@@ -78,7 +78,7 @@ class ProcessPool:
         self._limits = limits or WorkerLimits()
         self._logger = logger
         self._on_output = on_output
-        self._on_progress = on_progress
+        self._on_report = on_report
         self._now = clock.boottime
         self._size = size
         self._setup = Setup(
@@ -264,7 +264,7 @@ class ProcessPool:
             on_idle,
             self._went,
             self._on_output,
-            self._on_progress,
+            self._on_report,
         )
         self._processes.add(worker)
         try:

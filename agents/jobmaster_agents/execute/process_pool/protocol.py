@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from jobmaster.model.job import ErrorInfo, FinalRow
+from jobmaster.model.job_log import LogLine
 from jobmaster.model.run_progress import RunProgress
 from jobmaster_agents.execute.attempt_result import AttemptResult
 
@@ -106,8 +107,17 @@ class Progressed(msgspec.Struct, frozen=True, tag="progress", array_like=True):
     progress: RunProgress
 
 
+class Logged(msgspec.Struct, frozen=True, tag="logged", array_like=True):
+    """A handler has written lines for the log of its job."""
+
+    number: int
+    lines: list[LogLine]
+    lowest: int
+    """Number of the first line of the run that is kept."""
+
+
 ToWorker = Setup | RunJob | StopJob | Leave
-ToParent = Ready | JobEnded | Progressed
+ToParent = Ready | JobEnded | Progressed | Logged
 
 _ENCODER = msgspec.msgpack.Encoder()
 to_worker = msgspec.msgpack.Decoder(ToWorker)

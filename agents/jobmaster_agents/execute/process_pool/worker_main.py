@@ -54,6 +54,7 @@ from jobmaster.handlers.middleware import Innermost
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.protocol import (
     FrameReader,
     JobEnded,
@@ -69,6 +70,7 @@ from jobmaster_agents.execute.process_pool.protocol import (
     to_worker,
 )
 from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
+from jobmaster_agents.execute.process_pool.worker_log import LogReporter
 from jobmaster_agents.execute.process_pool.worker_output import WorkerLines
 from jobmaster_agents.execute.process_pool.worker_progress import ProgressReporter
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
@@ -106,6 +108,7 @@ class Worker:
         self._reader = threading.Thread(target=self._read, name="jobmaster-agent-reader", daemon=True)
         self._sending = threading.Lock()
         self._reporter = ProgressReporter(self._send)
+        self._log = LogReporter(self._send)
         # State that a ``StopJob`` uses. `_armed` is the number of the plain handler that runs right now, 0 = none.
         self._number = 0
         self._armed = 0
@@ -137,11 +140,15 @@ class Worker:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # the agent may have blocked it
         self._reader.start()
         self._reporter.start()
+        self._log.start()
+        if keep_logs(self._handlers):
+            keep_records()
         process_state = ProcessState()
         self._send(Ready())
         while (run := self._inbox.get()) is not None:
             result = self._run(run)
             self._reporter.flush()
+            self._log.flush()
             self._send(JobEnded(run.number, result))
             self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
         if self._loop is not None:
@@ -218,7 +225,8 @@ class Worker:
             return _failed(ResultKind.NOT_STARTED, ErrorInfo(type="UnknownHandler", message=text, reason="crashed"))
         started = self._clock.boottime()
         self._context = context = self._make_context(handler, job, started)
-        self._number = self._reporter.number = run.number
+        self._log.job_id = job.job_id
+        self._number = self._reporter.number = self._log.number = run.number
         try:
             result = self._call(handler, job, context, run.number)
         finally:
@@ -243,6 +251,8 @@ class Worker:
             warn_after=warn_after,
             overdue_boottime=inf if warn_after is None else started + warn_after,
             progress_sink=self._reporter,
+            log_sink=self._log,
+            keep_logs=handler.options.keep_logs,
             resources=NO_RESOURCES if handler.lifespan is None else self._lifespans.resources[handler.lifespan],
         )
 

@@ -19,12 +19,12 @@ import msgspec
 
 from jobmaster.codec import cut_text
 from jobmaster.model.job import ErrorInfo
-from jobmaster.model.run_progress import RunProgress
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
     FrameReader,
     JobEnded,
     Leave,
+    Logged,
     ProcessJob,
     Progressed,
     Ready,
@@ -68,8 +68,8 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A handler that prints faster is slowed down."""
 
 
-OnProgress = Callable[[ProcessJob, RunProgress], None]
-"""Called with a report of the handler that runs the job."""
+OnReport = Callable[[ProcessJob, Progressed | Logged], None]
+"""Called with what the handler that runs the job has reported."""
 OnOutput = Callable[[str, int, "ProcessJob | None"], None]
 """Called with each line that a worker has printed, its process id and the job that it runs."""
 
@@ -89,7 +89,7 @@ class WorkerProcess(asyncio.Protocol):
         on_idle: called when the worker may run another job.
         on_gone: called once, when the process has ended or could not be started.
         on_output: called with each line that it prints.
-        on_progress: called with each report of a handler.
+        on_report: called with how far a handler is, and with its lines for the log of the job.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class WorkerProcess(asyncio.Protocol):
         on_idle: Callable[[WorkerProcess], None],
         on_gone: Callable[[WorkerProcess], None],
         on_output: OnOutput,
-        on_progress: OnProgress,
+        on_report: OnReport,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._setup = setup
@@ -110,7 +110,7 @@ class WorkerProcess(asyncio.Protocol):
         self._now = now
         self._on_idle = on_idle
         self._on_gone = on_gone
-        self._on_progress = on_progress
+        self._on_report = on_report
         self._lines = OutputLines(lambda line: on_output(line, self.pid, self._job))
         self._frames = FrameReader(setup.result_bytes + 2 * setup.error_bytes + _FRAME_SPARE_BYTES)
         self._transport: asyncio.WriteTransport | None = None
@@ -346,9 +346,9 @@ class WorkerProcess(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 message = to_parent.decode(body)
-                if isinstance(message, Progressed):
+                if isinstance(message, Progressed | Logged):
                     if self._job is not None and message.number == self._number:
-                        self._on_progress(self._job, message.progress)
+                        self._on_report(self._job, message)
                 elif isinstance(message, JobEnded):
                     self._job_ended(message)
                 else:

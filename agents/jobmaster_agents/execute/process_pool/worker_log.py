@@ -1,0 +1,81 @@
+"""Sends the lines of the running handler (``ctx.log``, ``logging``) to the agent, at most twice a second.
+
+The handler only leaves its lines here: a signal that stops it may raise in any line of it, and half a frame on the socket
+would end the worker.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from jobmaster.model.job_log import LogLine
+from jobmaster_agents.execute.process_pool.protocol import Logged
+
+EVERY_SECONDS = 0.5
+FRAME_BYTES = 32 * 1024
+"""Text of one frame; a frame must stay below what the agent accepts."""
+
+
+class LogReporter:
+    """``jobmaster.handlers.run_log.LogSink`` of a worker process.
+
+    Args:
+        send: sends a message to the agent; may be called on any thread.
+    """
+
+    def __init__(self, send: Callable[[Logged], None]) -> None:
+        self._send = send
+        self.number = 0
+        """Number of the job that runs."""
+        self.job_id = b""
+        """Its id: a thread that an earlier job has left may still write lines."""
+        self._lines: deque[LogLine] = deque()
+        self._lowest = 1
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._woken = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="jobmaster-log", daemon=True)
+
+    def start(self) -> None:
+        """Start its thread, which waits until a handler writes a line."""
+        self._thread.start()
+
+    def keep(self, job_id: bytes, line: LogLine, lowest: int) -> None:
+        """Take over a line."""
+        if job_id != self.job_id:
+            return
+        with self._lock:
+            self._lines.append(line)
+            self._lowest = lowest
+            while self._lines[0].number < lowest:
+                self._lines.popleft()
+        if not self._woken:
+            self._woken = True
+            self._wake.put(None)
+
+    def flush(self) -> None:
+        """Send the lines that were not sent yet."""
+        with self._sending:  # in order, whichever thread sends
+            while (lines := self._take()) is not None:
+                self._send(lines)
+
+    def _take(self) -> Logged | None:
+        taken: list[LogLine] = []
+        size = 0
+        with self._lock:
+            while self._lines and size < FRAME_BYTES:
+                line = self._lines.popleft()
+                size += 4 * len(line.text)
+                taken.append(line)
+            return Logged(self.number, taken, self._lowest) if taken else None
+
+    def _run(self) -> None:
+        while True:
+            self._wake.get()
+            self._woken = False
+            self.flush()
+            threading.Event().wait(EVERY_SECONDS)

@@ -1,0 +1,1 @@
+"""Events of a cluster: as they happen, and as the master has recorded them."""
