@@ -25,7 +25,6 @@ from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
     FetchScope,
-    FinishedSteps,
     HelpRequest,
     LeaderTick,
     Onboarded,
@@ -35,7 +34,6 @@ from jobmaster.ports.master_answers import (
     RecordKind,
     Renewal,
     RowRef,
-    StepScope,
     StoreGeneration,
     Swept,
     UnservedHandler,
@@ -43,6 +41,7 @@ from jobmaster.ports.master_answers import (
     Written,
 )
 from jobmaster.ports.signals import MaintenanceSignals
+from jobmaster.ports.workflows import StepOutcomes
 from jobmaster.rules.unserved_cause import UnservedCause
 
 # ------------------------------------------------------------ outcomes
@@ -95,16 +94,11 @@ class AssignedOutcomes(Protocol):
         ...
 
 
-class WriterOutcomes(ReplayOutcomes, AssignedOutcomes, Protocol):
+class WriterOutcomes(ReplayOutcomes, AssignedOutcomes, StepOutcomes, Protocol):
     """For the outcome writer."""
 
     async def retry_here(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock; writes ``attempt`` rows."""
-        ...
-
-    async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
-        """``record_final`` of outcomes of steps of workflows; next steps that fit become ASSIGNED to the bucket, at most as
-        many as have ended."""
         ...
 
 

@@ -1,11 +1,23 @@
-"""Port of the master for workflows."""
+"""Ports of the master for workflows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import FinalRow
 from jobmaster.model.workflow import NewWorkflow, StepView, WorkflowState, WorkflowView
+from jobmaster.ports.master_answers import FinishedSteps, StepScope
+
+
+class StepOutcomes(Protocol):
+    """For the outcome writer of an agent."""
+
+    async def finish_steps(self, fence: Fence, rows: Sequence[FinalRow], scope: StepScope) -> FinishedSteps:
+        """``record_final`` of outcomes of steps of workflows; next steps that fit become ASSIGNED to the bucket, at most as
+        many as have ended."""
+        ...
 
 
 class WorkflowsPort(Protocol):
