@@ -18,6 +18,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.batch import RANGE_BYTES
+from jobmaster.model.job import Entry
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -215,6 +216,7 @@ class BucketWorker:
         )
         self.outcome_writer.on_continued = self.due_fetcher.kick
         self.outcome_writer.step_scope = self.due_fetcher.step_scope
+        self.outcome_writer.take_next = self._take_next
         self.cancellation = Cancellation(
             master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry, progress
         )
@@ -310,6 +312,10 @@ class BucketWorker:
     def until_answered(self) -> UntilAnswered:
         """Calls to the master, repeated until it answers."""
         return self.outcome_writer.until_answered
+
+    def _take_next(self, owned: OwnedBucket, entries: Sequence[Entry], clock_us: int) -> bool:
+        claimer = self.claimers.get(owned.fence.bucket_id)
+        return claimer is not None and claimer.owned is owned and claimer.take(entries, clock_us)
 
     def backlog(self, bucket_id: bytes) -> int:
         """Jobs of a bucket that wait in memory or run."""

@@ -16,7 +16,7 @@ wait: cancellations, hints, and a bucket over its high-water mark, from which jo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
@@ -351,6 +351,31 @@ class Claimer:
             ready = self._ready(fresh) if any(map(_due_us, entries)) else fresh
             if ready:
                 self._executor.enqueue(ready)
+
+    def take(self, entries: Sequence[Entry], clock_us: int) -> bool:
+        """Jobs that the master has just assigned to the bucket, and that are due, go straight into memory: their rows hold
+        all of them, and a rescuer gives the rows back. So a chain of steps waits for no call to the store.
+
+        Args:
+            clock_us: store time minus boot time, in microseconds.
+
+        Returns: False when there is no room, or the bucket is not to start jobs; nothing was taken.
+        """
+        now = self._now()
+        if self.ended or self.flushing or self.owned.closed or self._free() < len(entries):
+            return False
+        if not self._ownership.may_start(now) or self._outcome_writer.crowded:
+            return False
+        self._names += 1
+        name = f"{self._list_prefix}-{self._names}"  # of no list in the store; to delete it there changes nothing
+        size = sum(entry.payload_bytes for entry in entries)
+        claimed_list = ClaimedList(self.owned, name, now, clock_us + int(now * 1e6), size=size)
+        fresh = self._job_table.adopt(claimed_list, entries, self._handlers)
+        self.claimed += len(entries)
+        self._cancellation.claimed(claimed_list, 0)
+        if fresh:
+            self._executor.enqueue(fresh)
+        return True
 
     def _log_conflicts(self) -> None:
         """One id came with two payloads to buckets of this agent: the first copy counts, and the log names both."""

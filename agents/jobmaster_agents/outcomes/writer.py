@@ -117,6 +117,9 @@ class OutcomeWriter:
         """Called with a bucket a job of which has ended as the step of a workflow: a next step may be due in the master."""
         self.step_scope: Callable[[OwnedBucket], StepScope | None] = lambda owned: None
         """Which next steps a bucket takes now; ``None``: none."""
+        self.take_next: Callable[[OwnedBucket, Sequence[Entry], int], bool] = lambda owned, entries, clock_us: False
+        """Takes next steps that are ASSIGNED to a bucket into memory; False: they are put into the store. (The number: store
+        time minus boot time, microseconds.)"""
         self._on_promoted = on_promoted
         self._limits = limits
         self.copied = 0
@@ -332,7 +335,7 @@ class OutcomeWriter:
         self._settle(jobs, written)
 
     async def _write_steps(self, jobs: Jobs) -> None:
-        """Outcomes of steps of workflows; the next steps stay in the bucket where it may take them."""
+        """Outcomes of steps of workflows; the next steps stay in the bucket, and in memory, where it may take them."""
         for owned, mine in by_bucket(jobs):
             scope, fence, entries = self.step_scope(owned), owned.fence, list[Entry]()
             bucket_id, more = fence.bucket_id, scope is None
@@ -353,7 +356,10 @@ class OutcomeWriter:
                     return finished.written
 
                 await self._record(mine, "finish_steps", finish)
-            if entries:
+            taken = (
+                bool(entries) and fence == owned.fence and self.take_next(owned, entries, mine[0].claimed_list.clock_us)
+            )
+            if entries and not taken:
                 await self._put_assigned(
                     owned, fence, entries, [HoldRow.of(entry, owned.priority, owned.lane) for entry in entries]
                 )

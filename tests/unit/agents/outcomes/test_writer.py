@@ -317,15 +317,59 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(
 STEP = b'{"workflow":["x",1]}'
 
 
-async def test_the_end_of_a_step_brings_the_next_one_into_the_same_bucket(harness: WorkerHarness) -> None:
-    """Marked first, in the statement that records the end, and put second."""
+@pytest.mark.parametrize("room", [True, False])
+async def test_the_end_of_a_step_brings_the_next_one_into_the_same_bucket(harness: WorkerHarness, room: bool) -> None:
+    """Straight into memory; without room there it is put into the store, and claimed later."""
     bucket = harness.bucket()
-    harness.master.next_steps = [job("note", token=2)]
+    following = msgspec.structs.replace(job("wait", token=2), due_us=harness.clock.wall_us())
+    harness.master.next_steps = [following]
+    if not room:
+        harness.bucket_worker.claimers[bucket.fence.bucket_id].take = lambda *_: False  # type: ignore[method-assign]
     harness.submit(bucket, [msgspec.structs.replace(job("note", token=2), headers=STEP)])
-    await harness.settled()
-    assert len(ran) == 2
-    assert len(harness.master.of("record_final")) == 2, "the next one is no step and is recorded as any job"
+    await until(lambda: len(ran) == 2)
+    assert len(harness.store.of("assign")) == (0 if room else 1)
     assert len(harness.master.of("onboard")) == 1, "that of the start: nothing is looked for"
+    assert harness.bucket_worker.job_table.tokens_of(bucket.fence.bucket_id) == {following.id: 2}
+    go.set()
+    await harness.settled()
+    assert len(harness.master.of("record_final")) == 2, "the next one is no step and is recorded as any job"
+    assert harness.bucket_worker.job_table.empty(bucket.fence.bucket_id)
+
+
+async def test_a_next_step_in_memory_that_takes_long_gets_its_row_as_every_job(harness: WorkerHarness) -> None:
+    """After that a rescuer counts it: it may be what kills agents."""
+    bucket = harness.bucket()
+    following = job("wait", token=2)
+    harness.master.next_steps = [following]
+    harness.submit(bucket, [msgspec.structs.replace(job("note", token=2), headers=STEP)])
+    await until(lambda: len(ran) == 2)
+    harness.clock.now += 5.0
+    await harness.bucket_worker.in_flight_writer.tick()
+    assert state_of(harness, following) == JobState.PROCESSING
+    go.set()
+    await harness.settled()
+
+
+async def test_no_next_step_is_taken_into_memory_that_must_not_start_there(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    claimer = harness.bucket_worker.claimers[bucket.fence.bucket_id]
+    entries = [job("note", token=2)]
+    bucket.closed = True  # it completes, or is frozen
+    assert not claimer.take(entries, 0)
+    bucket.closed = False
+    for name in ("flushing", "ended"):
+        setattr(claimer, name, True)
+        assert not claimer.take(entries, 0), name
+        setattr(claimer, name, False)
+    assert not claimer.take([job("note", token=2) for _ in range(claimer.prefetch_limit.jobs + 1)], 0)
+    now = harness.clock.now
+    harness.expire()
+    assert not claimer.take(entries, 0)
+    harness.clock.now = now
+    harness.trust()
+    assert not ran
+    assert claimer.take(entries, 0)
+    await harness.settled()
 
 
 @pytest.mark.parametrize("answer", [DOWN, ReplyStatus.CLOSED])
@@ -333,6 +377,7 @@ async def test_a_next_step_that_the_store_does_not_take_is_given_back(harness: W
     bucket = harness.bucket()
     following = job("note", token=2)
     harness.master.next_steps = [following]
+    harness.bucket_worker.claimers[bucket.fence.bucket_id].take = lambda *_: False  # type: ignore[method-assign]
     harness.store.script["assign"] += [answer] * 3
     harness.submit(bucket, [msgspec.structs.replace(job("note", token=2), headers=STEP)])
     await harness.settled()
