@@ -108,7 +108,7 @@ class FullHistory:
 
         ``ranges``: the first 28 characters of the ids of their jobs. ``complete``: no job of theirs was discarded.
         """
-        rows = self._context.connection.fetch("export/ended_batches", self.as_of)
+        rows = self._context.connection.fetch("export/ended_batches", round(self.as_of.timestamp() * 1e6))
         since = self.discarded_since
         values = [
             (

@@ -266,9 +266,14 @@ def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(seede
     seeded.execute(
         "UPDATE job SET error = '\\x7b7d' WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"
     )
+    seeded.execute(
+        "INSERT INTO batch (id, name, state, size, ended_at, succeeded, failed, cancelled, expired, unfinished, missing)"
+        " VALUES (gen_random_uuid(), 'b', 'SUCCEEDED', 1, clock_timestamp(), 1, 0, 0, 0, 0, 0)"
+    )
+    seeded.execute("INSERT INTO batch_range (lo, batch) SELECT id, id FROM batch")
     broken = audit(seeded.run(), 10)
-    assert (broken.summary["audit_violations"], broken.failed) == (1, True)
-    assert [row["check"] for row in broken.summary["evidence"]] == ["i2_outcome"]
+    assert (broken.summary["audit_violations"], broken.failed) == (2, True)
+    assert [row["check"] for row in broken.summary["evidence"]] == ["i12_counters", "i2_outcome"]
     path = next((seeded.lake / "jobs").rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[:-1])
     assert audit(seeded.run(), 10).summary["checks"]["a1_files"] == 1
