@@ -38,6 +38,7 @@ from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import Event, EventLog, set_level
+from jobmaster_agents.execute.permit_hints import PermitHints
 from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
@@ -269,6 +270,15 @@ class AgentRuntime:
             weight=agent.weight,
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
+        self.permit_hints = PermitHints(
+            config.agent_id,
+            master.limits,
+            stores,
+            self.reachability,
+            lambda: self.bucket_worker.due_fetcher.alone,
+            telemetry,
+        )
+        self.bucket_worker.limits.on_freed = self.permit_hints.freed
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
         self.due_listener: DueListener | None = None
         if due_notices is not None:
@@ -318,6 +328,7 @@ class AgentRuntime:
                 self.bucket_worker.job_log,
                 self.accept_time,
                 self.batch_tally,
+                self.permit_hints,
                 self.anti_entropy,
                 self.lost_buckets,
                 self.ownership_check,

@@ -97,7 +97,7 @@ class BucketWorker:
         """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.job_table = JobTable()
-        self._limits = LimitedStarts(clock.boottime)
+        self.limits = LimitedStarts(clock.boottime)
         self.breaker_rules = rules_of(handlers)
         self.pauses = Pauses(handlers_by_breaker(handlers))
         self.memory_recovery = MemoryRecovery(master.outcomes, lambda: ownership.may_commit(clock.boottime()))
@@ -112,7 +112,7 @@ class BucketWorker:
             telemetry,
             progress,
             on_promoted=self._enqueue,
-            limits=self._limits,
+            limits=self.limits,
         )
         self.in_flight = InFlightRows(
             master.outcomes,
@@ -123,7 +123,7 @@ class BucketWorker:
             self._started_at,
             clock,
             progress,
-            self._limits,
+            self.limits,
             master.limits,
         )
         self.breaker_results = BreakerResults(self.outcome_writer, self.pauses) if self.breaker_rules else None
@@ -184,7 +184,7 @@ class BucketWorker:
             process_jobs=agent.isolated_processes,
             transactional=transactional,
             transactional_jobs=settings.master.transactions,
-            limits=self._limits,
+            limits=self.limits,
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
             on_failure=self._fail,
@@ -200,7 +200,7 @@ class BucketWorker:
             self._room,
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
-            limits=self._limits,
+            limits=self.limits,
             pauses=self.pauses,
         )
         self.due_fetcher = DueFetcher(
@@ -415,6 +415,7 @@ class BucketWorker:
         """Work that waited for the check of the bucket goes on."""
         bucket_id = owned.fence.bucket_id
         self.executor.set_slots()
+        self.executor.take_queued(bucket_id)  # they would be queued twice
         self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is JobPhase.QUEUED])
         self.due_fetcher.kick(bucket_id)
         if (claimer := self.claimers.get(bucket_id)) is not None:

@@ -31,6 +31,7 @@ class Subject(StrEnum):
     FIRE = "fire"
     STEP = "step"
     BATCH = "batch"
+    ORDER = "order"
     FILE = "file"
 
 
@@ -122,7 +123,13 @@ INVARIANTS: tuple[Invariant, ...] = (
         _ROWS,
         (HistoryCheck("i10_fires", "a fire of a schedule has one job that was not cancelled", Subject.FIRE),),
     ),
-    Invariant("I11", "limits are never exceeded", "i11_limits_kept", _FEW),
+    Invariant(
+        "I11",
+        "limits are never exceeded",
+        "i11_limits_kept",
+        _FEW,
+        (HistoryCheck("i11_order", "runs of jobs of one ordering key do not overlap", Subject.ORDER),),
+    ),
     Invariant(
         "I12",
         "counters of batches equal a recount",

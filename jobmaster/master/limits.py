@@ -9,8 +9,11 @@ from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, ids_of,
 from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
-from jobmaster.model.limit import FullLimit, LimitUse, LimitValues, LimitView
+from jobmaster.model.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.ports import Admission
+
+WAITING_SECONDS = 3.0
+"""A job that waits for a permit asks again within this time."""
 
 
 class Limits:
@@ -45,6 +48,12 @@ class Limits:
             cancelled_is_accepted=False,
         ).write(rows)
         return Admission(written._replace(accepted=written.accepted - denied.keys()), denied)
+
+    async def waiting_elsewhere(self, agent_id: bytes, limits: Sequence[LimitKey]) -> list[tuple[bytes, str]]:
+        """Buckets in which jobs wait for permits of these limits."""
+        names, keys = [name for name, _ in limits], [key for _, key in limits]
+        rows = await self._data.read("limits/waiting_elsewhere", agent_id, names, keys, WAITING_SECONDS)
+        return [(row["id"], row["store"]) for row in rows]
 
     async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> None:
         """Publish limits of an agent's code."""

@@ -158,6 +158,9 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     requires: tuple[str, ...] = ()
     """Capabilities that an agent must have to run the job (``rules.capabilities``). Set by ``encode_headers``. It
     stays the first field: the first bytes of the JSON show whether a job has it."""
+    ordering_key: str | None = None
+    """Jobs of one key run one at a time, in the order of their submits. It stays the second field: the master reads it right
+    behind ``requires``, which such a job has, and never takes a name in the metadata for it."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     timeout_seconds: float | None = None
@@ -195,8 +198,6 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workflow: tuple[str, int] | None = None
     """Id of the workflow and number of the step that it is the job of. (Triggers of the master search the JSON for these
     bytes.)"""
-    ordering_key: str | None = None
-    """Jobs of one key run one at a time, in the order of their submits. (The master searches the JSON for these bytes.)"""
     batch: bool = False
     """It is a job of a batch: the first 12 bytes of its id are those of a range of the batch."""
     at_most_once: bool = False

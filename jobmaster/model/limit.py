@@ -9,6 +9,9 @@ import msgspec
 
 from jobmaster.model.job_view import moment
 
+LimitKey = tuple[str, str]
+"""Name and key of a limit."""
+
 
 class LimitUse(NamedTuple):
     """What one job takes of a limit while it runs."""

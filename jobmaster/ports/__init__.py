@@ -49,7 +49,14 @@ from jobmaster.ports.job_logs import (
     StoredLine,
     SurplusLines,
 )
-from jobmaster.ports.limits import Admission, ClientLimits, DeclaredLimits, LimitedStarts, Limits
+from jobmaster.ports.limits import (
+    Admission,
+    ClientLimits,
+    DeclaredLimits,
+    LimitedStarts,
+    Limits,
+    WaitingForPermits,
+)
 from jobmaster.ports.master import (
     AntiEntropyOnboarding,
     AssignedOutcomes,
@@ -330,6 +337,7 @@ __all__ = [
     "UnservedHandler",
     "UnservedJobs",
     "UnstorableEntry",
+    "WaitingForPermits",
     "WakeStore",
     "WorkerMaster",
     "WorkerStore",

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
-from jobmaster.model.limit import FullLimit, LimitUse, LimitValues, LimitView
+from jobmaster.model.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.ports.master_answers import Written
 
 
@@ -28,6 +28,15 @@ class LimitedStarts(Protocol):
     ) -> Admission:
         """Rows -> PROCESSING under the bucket lock, for jobs for which every limit has a permit, in the order of the rows.
         Sent again after an unknown commit, the same jobs keep their permits."""
+        ...
+
+
+class WaitingForPermits(Protocol):
+    """For an agent's hints to others."""
+
+    async def waiting_elsewhere(self, agent_id: bytes, limits: Sequence[LimitKey]) -> list[tuple[bytes, str]]:
+        """Buckets of other agents, and their stores, in which a job was denied a permit of these limits not long ago; of each
+        limit at most one."""
         ...
 
 
@@ -56,5 +65,5 @@ class ClientLimits(Protocol):
         ...
 
 
-class Limits(LimitedStarts, DeclaredLimits, ClientLimits, Protocol):
+class Limits(LimitedStarts, WaitingForPermits, DeclaredLimits, ClientLimits, Protocol):
     """Limits, from their declaration to the admission of jobs."""

@@ -95,6 +95,9 @@ POINTS: dict[str, CrashPoint] = {
     "M1": CrashPoint("jobs in memory that were not started", _W, "master.copy_final", BEFORE),
     "B0": CrashPoint("fenced start asked for, nothing written", _W, "master.persist", BEFORE, "'fenced'"),
     "B1": CrashPoint("PROCESSING committed, reply lost", _W, "master.persist", AFTER, "'fenced'"),
+    "B1 permit": CrashPoint(
+        "permit and PROCESSING committed, reply lost", _W, "master.admit", AFTER, "'limited'", later=1
+    ),
     "L0": CrashPoint("renewal not sent", _W, "master.renew", BEFORE),
     "L1": CrashPoint("renewed, reply lost", _W, "master.renew", AFTER),
     "L2": CrashPoint("the reply comes after the deadline", Situation.APART),
@@ -118,6 +121,9 @@ POINTS: dict[str, CrashPoint] = {
     ),
     "R1 transaction": CrashPoint("transaction committed, reply lost", _W, "transaction.commit", AFTER, later=2),
     "R2": CrashPoint("outcome committed, list not deleted", _W, "store.settle", BEFORE),
+    "R2 permit": CrashPoint(
+        "permit free by a committed outcome, no hint sent", _W, "master.waiting_elsewhere", BEFORE, later=1
+    ),
     "R3": CrashPoint(
         "outcome kept in the store while the master is away", Situation.DOUBT, "store.keep_outcomes", AFTER, later=2
     ),

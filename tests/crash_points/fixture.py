@@ -246,6 +246,7 @@ class FaultyDeployment(Deployment):
             add(3, "slow", succeeded, 1, jobs.slow),
             add(1, "slow, committed", succeeded, 1, jobs.slow, durability="master"),
             add(2, "fenced", succeeded, 1, jobs.fenced),
+            add(2, "limited", succeeded, 1, jobs.limited),
             add(2, payments.PAYS, succeeded, 1, jobs.pays),
             add(1, "fails", JobState.FAILED, 2, jobs.fails),
             add(1, "retries here", succeeded, 3, jobs.retries_here),

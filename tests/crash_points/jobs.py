@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from jobmaster.handlers import Fail, Handlers, JobContext, Retry, Snooze
+from jobmaster.handlers import Fail, Handlers, JobContext, Limit, Retry, Snooze
 from tests.system.jobs import witness
 
 handlers = Handlers()
@@ -37,6 +37,11 @@ async def slow(ctx: JobContext, path: str) -> None:
 
 @handlers.job(name="fenced", lane=VICTIM, start="fenced")
 async def fenced(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="limited", lane=VICTIM, limit=Limit("crash-points", 1))
+async def limited(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
 
 

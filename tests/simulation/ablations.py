@@ -60,10 +60,12 @@ class Ablation:
     patches: Callable[[], list[Patch]] = field(default=list)
     scenario: Scenario | None = None
     """Faults that need the guard, where drawn ones seldom do."""
+    limited: bool | None = None
+    """There are jobs with limits in every history."""
 
     def run(self, seed: int) -> Result:
         """One history without the guard."""
-        return History(seed, without=self.without, scenario=self.scenario).run(self.patches())
+        return History(seed, without=self.without, scenario=self.scenario, limited=self.limited).run(self.patches())
 
 
 def _confused() -> list[Patch]:
@@ -410,11 +412,25 @@ ABLATIONS = {
         frozenset({"signal id"}),
         scenario=scenarios.jobs_and_signals_that_meet,
     ),
+    "count of permits after their lock": Ablation(
+        "an admission counts the permits that it saw when it began: no lock, or the count in the statement that locks",
+        frozenset({"permit lock"}),
+        limited=True,
+    ),
+    "weight of permits": Ablation(
+        "a job takes one permit, whatever its weight", frozenset({"permit weight"}), limited=True
+    ),
+    "order of ordering keys": Ablation(
+        "a job of an ordering key starts when no other one runs, in the order of their arrival",
+        frozenset({"order of keys"}),
+        limited=True,
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }
 
 KNOWN_SEEDS = {
     "bucket lock of binding writes": 25,
+    "count of permits after their lock": 106,
     "fires are compared and set": 1123,
     "identity of what was recalled": 707,
     "number of a lock's renewal": 210,

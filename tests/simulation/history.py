@@ -35,6 +35,7 @@ from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.batches import unended
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
+from tests.simulation.workload.limited import LIMITED, LimitedJobs
 from tests.simulation.workload.lockers import Lockers
 from tests.simulation.workload.orders import ORDERLY, ORDERS_EVERY, Orders, unfinished
 from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
@@ -43,6 +44,8 @@ from tests.simulation.workload.signallers import Signallers
 FAULTLESS_EVERY = 4
 SIGNALS_EVERY = 6
 """So many histories, and those of a scenario, have signals; the others are not longer for it."""
+LIMITED_EVERY = 12
+"""Of so many histories with faults one has jobs with limits and ordering keys."""
 ACTIVE_SECONDS = 2.6
 HEAL_SECONDS = 30.0
 """After the last fault everything that was acknowledged ends within this time (leases last one second)."""
@@ -88,10 +91,15 @@ class History:
     Args:
         without: guards that the simulated statements leave out.
         scenario: faults beside those that are drawn.
+        limited: there are jobs with limits and ordering keys; ``None``: by the seed.
     """
 
-    def __init__(self, seed: int, *, without: frozenset[str] = frozenset(), scenario: Scenario | None = None) -> None:
+    def __init__(self, seed: int, *, without: frozenset[str] = frozenset(), scenario: Scenario | None = None,
+                 limited: bool | None = None) -> None:  # fmt: skip
         self.seed = seed
+        by_seed = seed % LIMITED_EVERY == 5 or seed % (2 * LIMITED_EVERY) == 0
+        self._limited = by_seed if limited is None else limited
+        self.handlers = LIMITED if self._limited else HANDLERS
         self._scenario = scenario
         self.faultless = seed % FAULTLESS_EVERY == 0
         streams = {
@@ -210,6 +218,9 @@ class History:
         work = [self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS)]
         if self.has_orders or self.seed % ORDERS_EVERY == 2:
             work.append(Orders(self, cluster, Random(f"orders {self.seed}"), self.new_id).run(ACTIVE_SECONDS))
+        if self._limited:
+            limited = LimitedJobs(self, self.open_master(), stores, Random(f"limits {self.seed}"))
+            work.append(limited.run(ACTIVE_SECONDS))
         await asyncio.gather(*work)
 
     async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import Context, copy_context
-from itertools import chain
+from itertools import chain, takewhile
 from typing import NamedTuple, Protocol
 
 from jobmaster.handlers import JobContext
 from jobmaster.handlers.current import set_here, set_running
+from jobmaster.model.limit import LimitKey
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
-from jobmaster_agents.state.limited_starts import LimitKey
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
@@ -58,6 +58,7 @@ MakeContext = Callable[[ClaimedJob, float], JobContext]
 OnDetached = Callable[[ClaimedJob, StopCause, float], None]
 """Called for a handler on the loop that does not stop: job, cause of the stop, seconds since the first cancellation."""
 
+_QUEUED = JobPhase.QUEUED
 CANCEL_AGAIN_SECONDS = 2.0
 """A coroutine that has caught its cancellation can only be cancelled again."""
 _GIVE_UP_SECONDS = 10.0
@@ -177,6 +178,72 @@ class Slot:
         return self.context
 
 
+class JobsAside:
+    """Jobs of one bucket that wait for permits, by the full limit that they wait for. Some may have ended meanwhile."""
+
+    __slots__ = ("_by_limit", "_count")
+
+    def __init__(self) -> None:
+        self._by_limit: dict[LimitKey, deque[ClaimedJob]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[ClaimedJob]:
+        return chain.from_iterable(self._by_limit.values())
+
+    def of(self, limit: LimitKey) -> Collection[ClaimedJob]:
+        """Those that wait for a limit, in their order."""
+        return self._by_limit.get(limit, ())
+
+    def by_limit(self) -> Iterable[tuple[LimitKey, Collection[ClaimedJob]]]:
+        """All of them, by limit."""
+        return self._by_limit.items()
+
+    def add(self, limit: LimitKey, job: ClaimedJob, *, first: bool) -> None:
+        """One more, behind the others; or before them, and behind those that came back before it and are older."""
+        waiting = self._by_limit.setdefault(limit, deque())
+        if not first:
+            waiting.append(job)
+        else:
+            older = takewhile(lambda each: each.entry.id < job.entry.id, waiting)
+            waiting.insert(sum(1 for _ in older), job)
+        self._count += 1
+
+    def take(self, limit: LimitKey, most: int) -> list[ClaimedJob]:
+        """Remove and return the first jobs of a limit; those that have ended are removed as well."""
+        waiting = self._by_limit.get(limit)
+        taken: list[ClaimedJob] = []
+        while waiting and len(taken) < most:
+            job = waiting.popleft()
+            self._count -= 1
+            if job.phase is _QUEUED:
+                taken.append(job)
+        if waiting is not None and not waiting:
+            del self._by_limit[limit]
+        return taken
+
+    def discard(self, limit: LimitKey, job: ClaimedJob) -> None:
+        """Remove one job."""
+        waiting = self._by_limit[limit]
+        waiting.remove(job)
+        self._count -= 1
+        if not waiting:
+            del self._by_limit[limit]
+
+    def remove(self, gone: Collection[ClaimedJob]) -> None:
+        """Remove some of the jobs."""
+        left = {limit: deque(job for job in jobs if job not in gone) for limit, jobs in self._by_limit.items()}
+        self._by_limit = {limit: jobs for limit, jobs in left.items() if jobs}
+        self._count = sum(map(len, self._by_limit.values()))
+
+    def clear(self) -> None:
+        """Remove all jobs."""
+        self._by_limit.clear()
+        self._count = 0
+
+
 class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
@@ -199,8 +266,7 @@ class BucketQueue:
         self.jobs: deque[ClaimedJob] = deque()
         self.deferred: list[ClaimedJob] = []
         """Jobs whose start needs an accepted write, while the master does not answer."""
-        self.aside: dict[LimitKey, deque[ClaimedJob]] = {}
-        """Jobs without a permit, by the full limit that they wait for."""
+        self.aside = JobsAside()
         self.running = 0
         self.slots = slots
         self.low_water = low_water
@@ -218,12 +284,7 @@ class BucketQueue:
 
     def waiting(self) -> list[ClaimedJob]:
         """The waiting jobs; some may have ended meanwhile."""
-        return [*self.jobs, *self.deferred, *chain.from_iterable(self.aside.values())]
-
-    @property
-    def aside_jobs(self) -> int:
-        """Number of jobs that wait for a permit."""
-        return sum(map(len, self.aside.values())) if self.aside else 0
+        return [*self.jobs, *self.deferred, *self.aside]
 
     def take_some(self, wanted: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
         """Remove and return those of the waiting jobs; the others keep their order."""
@@ -232,8 +293,8 @@ class BucketQueue:
             gone = set(taken)
             self.jobs = deque(job for job in self.jobs if job not in gone)
             self.deferred[:] = [job for job in self.deferred if job not in gone]
-            left = {key: deque(job for job in jobs if job not in gone) for key, jobs in self.aside.items()}
-            self.aside = {key: jobs for key, jobs in left.items() if jobs}
+            if self.aside:
+                self.aside.remove(gone)
         return taken
 
 

@@ -21,7 +21,6 @@ to the outcome writer; this module makes no call to a store.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 
@@ -31,6 +30,7 @@ from jobmaster.model.batch import RANGE_BYTES
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.execute.aside import Aside
 from jobmaster_agents.execute.bucket_queues import (
     CANCEL_AGAIN_SECONDS,
     BucketQueue,
@@ -43,7 +43,7 @@ from jobmaster_agents.execute.bucket_queues import (
 )
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
-from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts, LimitKey, has_limits
+from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -56,11 +56,6 @@ _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
 """Jobs that a slot takes from one bucket before it compares priorities again."""
 _CLOSE_SECONDS = 1.0
-ASIDE_JOBS_MAX = 1000
-"""Jobs that may wait for permits in this process; those beyond it wait in the master."""
-_BEYOND_ASIDE_SECONDS = 5.0
-_FULL_JOBS = 100
-"""While so many jobs wait for one limit, no more of their handler are fetched from the master."""
 _NEVER = float("inf")
 _QUEUED, _RUNNING = (
     JobPhase.QUEUED,
@@ -107,14 +102,12 @@ class Executor:
         self._on_room = on_room
         self._pauses = pauses or Pauses()
         self._limits = limits
-        limits.wake = self._wake_aside
-        self.full_handlers: frozenset[str] = frozenset()
-        """Handlers of which so many jobs wait for a permit that no more are fetched."""
         self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._context = copy_context()
         """The context variables of the agent; every job starts with a copy."""
         self._queues: dict[bytes, BucketQueue] = {}
+        self.aside = Aside(self._queues, limits, outcome_builder, self._now, self._wake_slot)
         self._slots: dict[Slot, None] = {}
         self._stuck: dict[Slot, None] = {}
         """Former slots whose detached handlers still run."""
@@ -566,7 +559,7 @@ class Executor:
             self._outcome_builder.release(job)
         elif (full := self._limits.take_denial(job)) is not None and cause is None:
             job.phase = JobPhase.QUEUED
-            self._put_aside(queue, job, full, again=True)
+            self.aside.put(queue, job, full, asked=True)
         elif cause is None and allowed is not False:
             job.phase = JobPhase.QUEUED
             (queue.deferred if self._ownership.suspended else queue.jobs).append(job)
@@ -580,7 +573,7 @@ class Executor:
     def deferred(self, bucket_id: bytes) -> int:
         """Number of jobs of a bucket that wait for the master to answer, or for a permit, before they start."""
         queue = self._queues.get(bucket_id)
-        return len(queue.deferred) + queue.aside_jobs if queue else 0
+        return len(queue.deferred) + len(queue.aside) if queue else 0
 
     def _requeue_deferred(self) -> None:
         for queue in self._queues.values():
@@ -602,70 +595,8 @@ class Executor:
             return True
         self._free(slot, queue)
         job.phase = JobPhase.QUEUED
-        self._put_aside(queue, job, full)
+        self.aside.put(queue, job, full, asked=False)
         return False
-
-    def _put_aside(self, queue: BucketQueue, job: ClaimedJob, full: LimitKey, *, again: bool = False) -> None:
-        """It waits for a permit, without a slot; when too many do, it goes back to the master, no attempt used."""
-        if sum(each.aside_jobs for each in self._queues.values()) >= ASIDE_JOBS_MAX and not again:
-            self._outcome_builder.release(job, after_seconds=_BEYOND_ASIDE_SECONDS, now=self._now())
-            return
-        waiting = queue.aside.get(full)
-        if waiting is None:
-            waiting = queue.aside[full] = deque()
-        if again:
-            waiting.appendleft(job)
-        else:
-            waiting.append(job)
-        if len(waiting) >= _FULL_JOBS and job.entry.handler not in self.full_handlers:
-            self.full_handlers |= {job.entry.handler}
-
-    def _wake_first(self, limit: LimitKey) -> int:
-        """The earliest job of an ordering key here may ask, whatever its priority: no later one can start before it."""
-        found = [
-            (job.entry.id, queue, job)
-            for queue in self._queues.values()
-            for job in queue.aside.get(limit, ())
-            if job.phase is _QUEUED
-        ]
-        if not found:
-            for queue in self._queues.values():
-                queue.aside.pop(limit, None)
-            return 0
-        _, queue, job = min(found, key=lambda each: each[0])
-        queue.aside[limit].remove(job)
-        if not queue.aside[limit]:
-            del queue.aside[limit]
-        self.full_handlers -= {job.entry.handler}
-        queue.jobs.appendleft(job)
-        self._limits.may_ask([job])
-        self._wake_slot()
-        return 1
-
-    def _wake_aside(self, limit: LimitKey, count: int) -> int:
-        """So many jobs of a limit may ask for their permits, those of the highest priority first; how many there were."""
-        if limit[0] == ORDERING:
-            return self._wake_first(limit)
-        woken: list[ClaimedJob] = []
-        for queue in sorted(self._queues.values(), key=lambda each: -each.owned.priority):
-            waiting = queue.aside.get(limit)
-            if waiting is None:
-                continue
-            some: list[ClaimedJob] = []
-            while waiting and len(woken) + len(some) < count:
-                job = waiting.popleft()
-                if job.phase is _QUEUED:
-                    some.append(job)
-            queue.jobs.extendleft(reversed(some))
-            woken += some
-            if len(waiting) < _FULL_JOBS and some:
-                self.full_handlers -= {some[0].entry.handler}
-            if not waiting:
-                del queue.aside[limit]
-        self._limits.may_ask(woken)
-        if woken:
-            self._wake_slot()
-        return len(woken)
 
     # ------------------------------------------------------------ jobs that do not run in a slot
 
@@ -682,7 +613,7 @@ class Executor:
         queue.running -= 1
         self.running -= 1
         if (full := self._limits.take_denial(job)) is not None and job.phase is _QUEUED:
-            self._put_aside(queue, job, full, again=True)
+            self.aside.put(queue, job, full, asked=True)
         else:
             self.finished += 1
         self._wake_slot()

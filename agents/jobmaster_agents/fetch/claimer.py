@@ -303,6 +303,7 @@ class Claimer:
             self._cancellation.hinted(self._bucket_id, answer.cancelled, answer.remaining)
         if answer.hint:
             self._claim_observer.kick(self._bucket_id)
+            self._executor.aside.hinted()
         next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
         self._claim_observer.claimed(
             self._bucket_id,

@@ -259,7 +259,7 @@ class DueFetcher:
 
     def _free_handlers(self) -> Sequence[str] | None:
         """Handlers that are not paused and whose limits are not reached; ``None``: any."""
-        full = self._executor.full_handlers
+        full = self._executor.aside.full_handlers
         if not full or self._handlers is None:
             return self._handlers
         return [name for name in self._handlers if name not in full]

@@ -38,7 +38,7 @@ from jobmaster.ports import LimitedStarts as MasterLimits
 from jobmaster_agents.outcomes.outcome_builder import StopCause, is_at_most_once, needs_write
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
-from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
+from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.state.time_limits import cancels_slow, complete_seconds
@@ -116,8 +116,8 @@ class InFlightRows:
         starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
         waiting = {job: allowed for job, allowed in starts if not allowed.done()}
         self._asking = list(waiting.values())
-        limited = list(filter(has_limits, waiting))
-        unlimited = [job for job in waiting if not has_limits(job)] if limited else list(waiting)
+        limited = list(filter(self._limits.needs_permits, waiting))
+        unlimited = [job for job in waiting if not self._limits.needs_permits(job)] if limited else list(waiting)
         for owned, jobs in (*by_bucket(unlimited), *by_bucket(limited)):
             accepted = await self.write(owned, jobs, starting=True)
             for job in jobs:
@@ -160,7 +160,7 @@ class InFlightRows:
 
         async def send(some: Sequence[ClaimedJob]) -> Written:
             rows = list(map(row, some))
-            if not (starting and has_limits(some[0])):  # none or all of them have limits
+            if not (starting and self._limits.needs_permits(some[0])):  # none or all of them have limits
                 return await self._outcomes.persist(fence, rows)
             admission = await self._master_limits.admit(
                 fence, rows, {job.entry.id: self._limits.uses(job) for job in some}
@@ -177,7 +177,7 @@ class InFlightRows:
             return None
         for job in jobs:
             self._note(job, written, begun=job in begun)
-            if starting and has_limits(job):
+            if starting and self._limits.needs_permits(job):
                 self._note_permit(job, written, denied.get(job.entry.id))
         self._outcome_writer.acknowledger.publish(
             owned, [job.entry.id for job in jobs if job.entry.id in written.accepted]

@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from jobmaster.handlers import Handler
 from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, JobState
+from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
@@ -43,6 +44,7 @@ class ClaimedJob:
         "has_row",
         "headers",
         "kept",
+        "limited",
         "phase",
         "row",
         "row_state",
@@ -72,6 +74,8 @@ class ClaimedJob:
         self.weight = 0
         """Payload bytes of ``row``, counted once when it is queued."""
         self.followers: list[ClaimedJob] | None = None
+        self.limited: LimitedJob | None = None
+        """Of a job with limits, from its first question for permits on."""
 
 
 class ClaimedList:

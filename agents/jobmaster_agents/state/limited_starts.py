@@ -1,11 +1,12 @@
 """Jobs with limits in this process: what they take, which limits are full, and when the master is asked again.
 
 A limit is *full* when the master had no permit for a job. Jobs of a full limit are not sent to the master: they wait aside,
-in memory, and occupy no slot. The master is asked again for as many of them as have ended here, and otherwise at intervals:
-a permit that another agent has freed is found by that. A rate names the time of its next start. So the number of statements
-does not grow with the number of jobs that wait.
+in memory, and occupy no slot (``execute.aside``). The master is asked again for as many of them as have ended here, after a
+hint of another agent in which one has ended, and otherwise at intervals. A rate names the time of its next start. So the
+number of statements does not grow with the number of jobs that wait.
 
-An agent has no count of its own. Only the master gives permits.
+An agent has no count of its own. Only the master gives permits. What is known of a job lies on the job and goes with it; a
+limit is known here while jobs wait for it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-from jobmaster.model.limit import FullLimit, LimitUse
-from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster.model.limit import FullLimit, LimitKey, LimitUse
+from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.time_limits import headers_of
 
-LimitKey = tuple[str, str]
-"""Name and key of a limit."""
 Wake = Callable[[LimitKey, int], int]
 """Lets so many jobs that wait for a limit ask for their permits; how many there were."""
 
@@ -32,8 +32,14 @@ _RATE_SECONDS_MAX = 1.0
 """Rates change at run time: the master is asked this often in any case."""
 _ORDERING_SECONDS_MAX = 1.0
 """There are many ordering keys, and the jobs before mostly end in the same agent: the pause doubles up to this one."""
+_HINT_SECONDS = 0.02
+"""At least so long after a question a hint leads to the next one."""
 _PROBE_MAX = 256
-_GONE = JobPhase.GONE
+_AWAY_SECONDS_MIN = 5.0
+_AWAY_SECONDS_MAX = 300.0
+"""How long a job for which there is no place here waits in the master."""
+_AWAY_ORDERING_SECONDS_MAX = 30.0
+"""One of an ordering key: all that come after it would wait for it when the jobs before it end sooner than expected."""
 
 
 def has_limits(job: ClaimedJob) -> bool:
@@ -45,14 +51,20 @@ def has_limits(job: ClaimedJob) -> bool:
 class _Full:
     """One full limit."""
 
-    __slots__ = ("ask_at", "by_rate", "pause", "probe")
+    __slots__ = ("ask_at", "asked_at", "away_until", "by_rate", "pause", "probe", "since", "starts")
 
-    def __init__(self) -> None:
-        self.ask_at = 0.0
+    def __init__(self, now: float) -> None:
+        self.ask_at = now
+        self.asked_at = now
         self.by_rate = False
         self.pause = ASK_AGAIN_SECONDS
         self.probe = 1
         """How many jobs ask at the next interval: as many as had a permit the last time, or twice that."""
+        self.since = now
+        self.starts = 0
+        """Since then, in this process."""
+        self.away_until = now
+        """When the last of the jobs that were sent away would have its turn."""
 
 
 class LimitedStarts:
@@ -66,18 +78,20 @@ class LimitedStarts:
         self._now = now
         self.wake: Wake = lambda _, __: 0
         """Set by the executor, which has the jobs that wait."""
-        self._uses: dict[ClaimedJob, tuple[LimitUse, ...]] = {}
-        self._asking: set[ClaimedJob] = set()
-        """Those that were woken and may ask although their limit is full."""
-        self._admitted: set[ClaimedJob] = set()
-        """Those that have their permits."""
-        self._denied: dict[ClaimedJob, LimitKey] = {}
+        self.on_freed: Callable[[Iterable[LimitKey]], None] = lambda _: None
+        """Called with limits that have free permits and for which no job waits here."""
+        self._used = False
         self._full: dict[LimitKey, _Full] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     def __bool__(self) -> bool:
-        """True while a job with limits is here."""
-        return bool(self._uses)
+        """True when a job with limits has been here."""
+        return self._used
+
+    def needs_permits(self, job: ClaimedJob) -> bool:
+        """True when the start of the job is an admission."""
+        return has_limits(job) and bool(self._of(job).uses)
 
     def uses(self, job: ClaimedJob) -> tuple[LimitUse, ...]:
         """What the job takes; computed once for each copy.
@@ -85,54 +99,64 @@ class LimitedStarts:
         Raises:
             InvalidArguments: it cannot be computed from the arguments.
         """
-        found = self._uses.get(job)
+        return self._of(job).uses
+
+    def _of(self, job: ClaimedJob) -> LimitedJob:
+        found = job.limited
         if found is None:
             assert job.handler is not None
             options = job.handler.options
-            found = job.handler.limit_uses(job.entry.args) if options.limits else ()
+            uses = job.handler.limit_uses(job.entry.args) if options.limits else ()
             if options.is_ordered and (key := headers_of(job).ordering_key) is not None:
-                found = (LimitUse(ORDERING, key, 1), *found)
-            self._uses[job] = found
+                uses = (LimitUse(ORDERING, key, 1), *uses)
+            found = job.limited = LimitedJob(uses)
+            self._used = True
         return found
 
     def full_limit(self, job: ClaimedJob) -> LimitKey | None:
         """A full limit for which the job waits; ``None``: it may ask for its permits now."""
-        if not self._full or job in self._asking:
+        state = self._of(job)
+        if not self._full or state.asking:
             return None
-        for use in self.uses(job):
+        for use in state.uses:
             if (use.name, use.key) in self._full:
                 return use.name, use.key
         return None
 
     def may_ask(self, jobs: Iterable[ClaimedJob]) -> None:
         """These jobs were woken: each asks once."""
-        self._asking.update(jobs)
+        for job in jobs:
+            self._of(job).asking = True
 
     # ------------------------------------------------------------ answers of the master
 
     def admitted(self, job: ClaimedJob) -> None:
         """The job has its permits."""
-        self._admitted.add(job)
-        if job not in self._asking:
-            return
-        self._asking.discard(job)
-        for use in self.uses(job):
+        state = self._of(job)
+        state.admitted, state.denied = True, None
+        asked, state.asking = state.asking, False
+        for use in state.uses:
             key = (use.name, use.key)
             full = self._full.get(key)
             if full is None:
                 continue
+            full.starts += 1
+            if not asked:
+                continue
             full.probe = min(full.probe * 2, _PROBE_MAX)
-            if not full.by_rate and not self.wake(key, 2):  # there may be more: each that is admitted wakes two
+            if full.by_rate:
+                self._ask_at(full, min(full.ask_at, self._now() + _RATE_SECONDS_MIN))
+            elif not self.wake(key, 2):  # there may be more: each that is admitted wakes two
                 del self._full[key]
 
     def denied(self, job: ClaimedJob, limit: FullLimit) -> None:
         """There is no permit for the job."""
         key = (limit.name, limit.key)
-        self._asking.discard(job)
-        self._denied[job] = key
+        state = self._of(job)
+        state.asking, state.denied = False, key
         full = self._full.get(key)
         if full is None:
-            full = self._full[key] = _Full()
+            full = self._full[key] = _Full(self._now())
         full.by_rate = limit.wait_seconds > 0.0
         full.probe = max(full.probe // 2, 1)
         pause = (
@@ -142,16 +166,40 @@ class LimitedStarts:
         )
         if limit.name == ORDERING:
             full.pause = min(full.pause * 2, _ORDERING_SECONDS_MAX)
-        full.ask_at = self._now() + pause
-        self._schedule()
+        full.asked_at = self._now()
+        self._ask_at(full, full.asked_at + pause)
 
     def is_denied(self, job: ClaimedJob) -> bool:
         """True after the job was denied a start, until ``take_denial``."""
-        return job in self._denied
+        return job.limited is not None and job.limited.denied is not None
 
     def take_denial(self, job: ClaimedJob) -> LimitKey | None:
         """The limit for which the job was denied a start just now; ``None``: it was not."""
-        return self._denied.pop(job, None)
+        if job.limited is None:
+            return None
+        limit, job.limited.denied = job.limited.denied, None
+        return limit
+
+    def waited_for(self, limit: LimitKey) -> None:
+        """A job begins to wait for a limit. The limit may count as free meanwhile: another job was admitted between the
+        answer to this one and now. Without a time of its next question the job would wait for ever."""
+        if limit not in self._full:
+            full = self._full[limit] = _Full(self._now())
+            self._ask_at(full, full.asked_at + ASK_AGAIN_SECONDS)
+
+    def seconds_away(self, limit: LimitKey, ahead: int) -> float:
+        """How long a job for which there is no place here waits in the master: as long as the jobs before it take, by the
+        starts so far. So few jobs are fetched before their turn, and jobs of other keys are not behind them.
+
+        Args:
+            ahead: jobs that wait here for the limit.
+        """
+        self.waited_for(limit)
+        full, now = self._full[limit], self._now()
+        each = (now - full.since) / max(full.starts, 1)
+        most = _AWAY_ORDERING_SECONDS_MAX if limit[0] == ORDERING else _AWAY_SECONDS_MAX
+        full.away_until = min(max(full.away_until, now + ahead * each) + each, now + most)
+        return max(full.away_until - now, _AWAY_SECONDS_MIN)
 
     # ------------------------------------------------------------ ends of jobs
 
@@ -159,37 +207,53 @@ class LimitedStarts:
         """The master has the outcomes of these jobs: those that had permits have freed them."""
         freed: dict[LimitKey, int] = {}
         for job in jobs:
-            uses = self._uses.pop(job, None)
-            if uses is None:
+            state = job.limited
+            if state is None or not state.admitted:
                 continue
-            self._asking.discard(job)
-            self._denied.pop(job, None)
-            if job in self._admitted:
-                self._admitted.discard(job)
-                for use in uses:
-                    key = (use.name, use.key)
-                    if key in self._full:
-                        freed[key] = freed.get(key, 0) + use.weight
+            state.admitted = False
+            for use in state.uses:
+                key = (use.name, use.key)
+                freed[key] = freed.get(key, 0) + use.weight
+        elsewhere: list[LimitKey] = []
         for key, count in freed.items():
-            if not self._full[key].by_rate:
-                self.wake(key, min(count, _PROBE_MAX))
+            full = self._full.get(key)
+            if full is None or not (full.by_rate or self.wake(key, min(count, _PROBE_MAX))):
+                elsewhere.append(key)
+        if elsewhere:
+            self.on_freed(elsewhere)
 
     # ------------------------------------------------------------ asking again
 
-    def _schedule(self) -> None:
-        if self._timer is not None or not self._full:
-            return
-        first = min(full.ask_at for full in self._full.values())
-        self._timer = asyncio.get_running_loop().call_later(max(first - self._now(), _RATE_SECONDS_MIN), self._ask)
+    def hinted(self) -> None:
+        """Permits may be free that another agent has freed: ask now, wherever the last question is not too recent."""
+        now = self._now()
+        for full in self._full.values():
+            if not full.by_rate:
+                full.ask_at = min(full.ask_at, max(now, full.asked_at + _HINT_SECONDS))
+                full.pause = ASK_AGAIN_SECONDS
+        if self._full:
+            self._arm(min(full.ask_at for full in self._full.values()))
+
+    def _ask_at(self, full: _Full, at: float) -> None:
+        full.ask_at = at
+        self._arm(at)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = asyncio.get_running_loop().call_later(max(at - self._now(), 0.0), self._ask)
 
     def _ask(self) -> None:
         """Wake some jobs of every limit whose time has come, all in one turn: their questions go into one statement."""
         self._timer = None
-        self.settled([job for job in self._uses if job.phase is _GONE])  # also those that ended another way
         now = self._now()
         for key, full in list(self._full.items()):
             if now + _RATE_SECONDS_MIN / 2 >= full.ask_at:
-                full.ask_at = now + ASK_AGAIN_SECONDS
+                full.ask_at, full.asked_at = now + ASK_AGAIN_SECONDS, now
                 if not self.wake(key, full.probe):
                     del self._full[key]
-        self._schedule()
+        if self._full:
+            self._arm(min(full.ask_at for full in self._full.values()))

@@ -3,17 +3,21 @@
 -- out:   subject (limit and key), detail, total
 -- why:   permits are counted as admissions count them: those whose job is PROCESSING with their token. The newest of them was
 --        admitted when all others were there, so together they are no more than the limit of that moment, which it has with it.
---        A limit that was lowered since is no violation.
+--        A limit that was lowered since is no violation. A job heavier than
+--        the limit takes all of it, and no more.
 -- index: permit_pkey, in order; job_pkey for each permit
 SELECT k.name || CASE WHEN k.key = '' THEN '' ELSE ' ' || k.key END AS subject,
        format('%s permits are taken, and the newest was given under a limit of %s', k.taken, k.maximum) AS detail,
        count(*) OVER () AS total
 FROM (
-    SELECT p.name, p.key, sum(p.weight) AS taken,
-           (array_agg(p.maximum ORDER BY p.admitted_at DESC, p.maximum DESC))[1] AS maximum
-    FROM permit p
-    WHERE (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
-    GROUP BY p.name, p.key
+    SELECT r.name, r.key, sum(least(r.weight, r.newest)) AS taken, min(r.newest) AS maximum
+    FROM (
+        SELECT p.name, p.key, p.weight,
+               first_value(p.maximum) OVER (PARTITION BY p.name, p.key ORDER BY p.admitted_at DESC, p.maximum DESC) AS newest
+        FROM permit p
+        WHERE (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
+    ) AS r
+    GROUP BY r.name, r.key
 ) AS k
 WHERE k.taken > k.maximum
 ORDER BY k.name, k.key

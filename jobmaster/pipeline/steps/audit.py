@@ -17,9 +17,11 @@ from jobmaster.pipeline.steps.invariants import (
     JOB_CHECKS,
     LAKE,
     MASTER,
+    ORDER,
     STEPS,
     lines_of,
     miscounted_batches,
+    overlapping_runs,
     second_jobs_of_fires,
     tries_of_steps,
     unclean_exits,
@@ -33,8 +35,8 @@ _PARTITIONS_MIN = 4
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
-_NAMED = ("id", "state", "headers")
-"""Of jobs whose headers name a schedule or a workflow, or have the mark of a batch."""
+_NAMED = ("id", "state", "headers", "changed_at", "ran_us")
+"""Of jobs whose headers name a schedule, a workflow or an ordering key, or have the mark of a batch."""
 _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
@@ -92,6 +94,7 @@ def _check_history(
         .unionByName(second_jobs_of_fires(named))
         .unionByName(tries_of_steps(named))
         .unionByName(miscounted_batches(named, history.ended_batches()))
+        .unionByName(overlapping_runs(named))
     )
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
@@ -107,7 +110,9 @@ def _check_history(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES)}
+    by_check = {
+        check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES, ORDER)
+    }
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from jobmaster.model.batch import range_of
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
+from jobmaster.model.limit import LimitUse
+from tests.simulation.checks.limits import LimitChecks
 from tests.simulation.checks.trace import Trace
 from tests.simulation.master.tables import ALIVE, FINAL, Event, JobRow, ScheduleRow, Tables
 from tests.simulation.runtime.event_loop import Process, SimLoop
@@ -60,6 +62,12 @@ class Job:
     """So many times its handler puts it off."""
     pause: float = 0.0
     """... for so many seconds."""
+    handler: str = ""
+    """Of a job with limits."""
+    uses: tuple[LimitUse, ...] = ()
+    """What it takes of limits."""
+    earlier: tuple[bytes, ...] = ()
+    """Jobs of its ordering key that were acknowledged before its submit."""
 
     @property
     def may_be_lost(self) -> bool:
@@ -119,6 +127,9 @@ class Audit:
     _registered: dict[bytes, float] = field(default_factory=dict)
     _obeyed: dict[bytes, int] = field(default_factory=dict)
     _fenced_starts: set[Identity] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.limits = LimitChecks(self.broken, lambda: self.loop.now)
 
     def broken(self, rule: str, what: str) -> None:
         """A promise is broken."""

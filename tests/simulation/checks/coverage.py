@@ -53,6 +53,8 @@ BRANCHES: Mapping[str, str] = {
     "... among those that wait": "entry_quarantined: pending",
     "... among kept outcomes": "entry_quarantined: kept",
     "an agent applies a pause": "pauses_changed",
+    "a job gets its permits": "limit: permit",
+    "... is denied one": "limit: no permit",
     "a fire of a schedule has a job": "fire: fired",
     "... is skipped, because an earlier job has not ended": "fire: skipped",
     "... is missed": "fire: missed",

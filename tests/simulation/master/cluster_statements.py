@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.simulation.master.batch_statements import BatchStatements
 from tests.simulation.master.change_statements import ChangeStatements
+from tests.simulation.master.limit_statements import LimitStatements
 from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
@@ -25,6 +26,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
 class ClusterStatements(
     ChangeStatements,
     PauseStatements,
+    LimitStatements,
     LockStatements,
     ScheduleStatements,
     SignalStatements,

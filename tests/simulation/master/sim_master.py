@@ -53,6 +53,7 @@ class MasterServer(Server):
             dict(tables.signals),
             dict(tables.waiting),
             dict(tables.workflow_steps),
+            self.statements.taken_permits() if "permit lock" in self.statements.without else {},
         )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from jobmaster.model.limit import LimitKey
+
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 IN_FLIGHT = frozenset({"ASSIGNED", "PROCESSING"})
 ALIVE = frozenset({"ACTIVE", "STOPPING"})
@@ -119,6 +121,45 @@ class UniqueKeyRow(NamedTuple):
     until_us: int | None
 
 
+class LimitRow(NamedTuple):
+    """One row of ``job_limit``."""
+
+    running: int | None = None
+    rate: float | None = None
+    burst: float | None = None
+    declared_us: int | None = None
+    """When the agent started that has declared it."""
+    set_running: int | None = None
+    set_rate: float | None = None
+    set_burst: float | None = None
+    set_us: int | None = None
+
+    @property
+    def values(self) -> tuple[int | None, float | None, float | None]:
+        """Those in force: running, rate, burst."""
+        running = self.running if self.set_running is None else self.set_running
+        if self.set_rate is None:
+            return running, self.rate, self.burst if self.set_burst is None else self.set_burst
+        return running, self.set_rate, max(self.set_rate, 1.0) if self.set_burst is None else self.set_burst
+
+
+class LimitState(NamedTuple):
+    """One row of ``limit_state``."""
+
+    tokens: float | None = None
+    refilled_us: int | None = None
+    waiting_bucket: bytes | None = None
+    waiting_us: int | None = None
+
+
+class PermitRow(NamedTuple):
+    """One row of ``permit``."""
+
+    token: int
+    weight: int
+    maximum: int
+
+
 class OnceAttempt(NamedTuple):
     """One row of ``once_attempt``."""
 
@@ -220,6 +261,9 @@ class Tables:
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.unique_keys: dict[tuple[str, str], UniqueKeyRow] = {}
         """By handler and key."""
+        self.limits: dict[str, LimitRow] = {}
+        self.limit_states: dict[LimitKey, LimitState] = {}
+        self.permits: dict[tuple[str, str, bytes], PermitRow] = {}
         self.stores: dict[str, bytes] = {}
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.pauses: dict[tuple[str, str], PauseRow] = {}
@@ -250,6 +294,8 @@ class Snapshot(NamedTuple):
     signals: Mapping[bytes, SignalRow] = MappingProxyType({})
     waiting: Mapping[bytes, str] = MappingProxyType({})
     workflow_steps: Mapping[bytes, Any] = MappingProxyType({})
+    permits: Mapping[LimitKey, int] = MappingProxyType({})
+    """Taken of each key, for admissions that lock nothing."""
 
 
 class Record(dict[str, Any]):

@@ -18,7 +18,6 @@ from jobmaster_agents.run_agent import run_until_exit
 from jobmaster_agents.store_connector import StoreConnector
 from tests.simulation.runtime.event_loop import Process, SimLoop
 from tests.simulation.runtime.patches import MAINTENANCE_SPEED
-from tests.simulation.workload.clients import HANDLERS
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -138,7 +137,7 @@ class Host:
             await master.maintenance.ensure_partitions("day", 7)
             store_connector = StoreConnector(master, stores, log)
             await store_connector.connect(needed=agent.store)
-            parts = AgentRuntime(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
+            parts = AgentRuntime(config, agent, master, store_connector, history.handlers, self.clock, Telemetry(), log)
             process.parts = parts
             for task in parts.leader.maintenance.tasks:
                 task.every_seconds /= MAINTENANCE_SPEED

@@ -52,7 +52,7 @@ class Hopeless(Failure):
     """One that the rules of the handlers give up on."""
 
 
-async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
+async def run_attempt(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
     """Every handler: takes its time, then decides its job's end, fails or returns its token."""
     process = PROCESS.get()
     assert process is not None
@@ -62,14 +62,23 @@ async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
     place = (None, None) if owned is None else (owned.bucket_id, owned.epoch)
     job: Job = history.audit.jobs[job_id]
     identity = (job_id, token, *place)
-    handler = "fenced" if job.kind in FENCED else _OTHERS.get(job.kind, "plain")
-    subjects = [("handler", handler), ("lane", "default")]
+    of_kind = "fenced" if job.kind in FENCED else _OTHERS.get(job.kind, "plain")
+    subjects = [("handler", job.handler or of_kind), ("lane", "default")]
     if live is not None:
         subjects.append(("priority", Priority(live.claimed_list.owned.priority).label))
-    history.audit.started(process, identity, subjects, fenced=job.kind in FENCED, once=job.kind in ONCE)
-    if job.seconds:
-        # A slow job is slow for its agent, not for the next one.
-        await asyncio.sleep(job.seconds / 2 ** (job.starts - 1) if job.kind.startswith("slow") else job.seconds)
+    limited = bool(job.uses)
+    history.audit.started(process, identity, subjects, fenced=limited or job.kind in FENCED, once=job.kind in ONCE)
+    if limited:
+        excused = job_id in history.audit.forgotten or history.audit.clocks_jumped or history.audit.words_lost
+        history.audit.limits.began(process, identity, job.uses, excused=excused)
+        before = [each for each in job.earlier if not history.audit.forgotten & {each, job_id}]
+        history.audit.limits.in_order(job_id, before, history.master.statements.tables.jobs)
+    try:
+        if job.seconds:
+            # A slow job is slow for its agent, not for the next one.
+            await asyncio.sleep(job.seconds / 2 ** (job.starts - 1) if job.kind.startswith("slow") else job.seconds)
+    finally:
+        history.audit.limits.ended(identity, job.uses)
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
     if snoozes < job.snoozes:
         raise Snooze(job.pause, "as it was told")
@@ -84,28 +93,28 @@ async def _run(job_id: bytes, token: int, attempt: int, snoozes: int) -> int:
 
 @HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, give_up_on=Hopeless)
 async def plain(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 @HANDLERS.job(name="fenced", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, start="fenced")
 async def fenced(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 @HANDLERS.job(name="once", timeout=20, delivery="at_most_once")
 async def once(ctx: JobContext) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 @HANDLERS.job(name="step", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
 async def step(ctx: JobContext, before: Any = None) -> int:
-    return await _run(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
 async def isolated(job_id: bytes, token: int, attempt: int, snoozes: int) -> int | Exception:
     """The same in a worker process."""
     try:
-        return await _run(job_id, token, attempt, snoozes)
+        return await run_attempt(job_id, token, attempt, snoozes)
     except (Failure, Snooze, Fail) as error:
         return error
 

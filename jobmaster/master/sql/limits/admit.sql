@@ -24,7 +24,7 @@
 --        of its own: a count in the statement that locks would be of the moment before the wait, and two agents could take the
 --        last permit. A permit is valid while the row has the token and is PROCESSING; so one that was taken here for a row that
 --        refuses the write frees itself.
--- index: bucket_pkey for the lock, limit_state_pkey, permit_pkey, job_pkey for each permit when a limit is nearly full and as the arbiter
+-- index: bucket_pkey for the lock, limit_state_pkey, permit_pkey, job_ordering, job_pkey for each job, for each permit when a limit is nearly full, and as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state IN ('ACTIVE', 'COMPLETING')
@@ -32,7 +32,7 @@ WITH b AS MATERIALIZED (
 ), answer AS MATERIALIZED (
     SELECT id, limit_name, limit_key, wait_seconds
     FROM take_permits(CASE WHEN EXISTS (SELECT FROM b) THEN $4::uuid[] END, $9::integer[], $16::integer[], $17::text[],
-                      $18::text[], $19::integer[])
+                      $18::text[], $19::integer[], $1)
 ), written AS (
     INSERT INTO job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,
                           args, headers)

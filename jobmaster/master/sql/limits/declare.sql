@@ -17,5 +17,5 @@ ON CONFLICT (name) DO UPDATE
 SET declared_running = EXCLUDED.declared_running, declared_rate = EXCLUDED.declared_rate,
     declared_burst = EXCLUDED.declared_burst, declared_at = EXCLUDED.declared_at, changed_at = clock_timestamp()
 WHERE coalesce(l.declared_at, '-infinity') <= EXCLUDED.declared_at
-  AND (l.declared_running, l.declared_rate, l.declared_burst)
-      IS DISTINCT FROM (EXCLUDED.declared_running, EXCLUDED.declared_rate, EXCLUDED.declared_burst)
+  AND (l.declared_running, l.declared_rate, l.declared_burst, l.declared_at)
+      IS DISTINCT FROM (EXCLUDED.declared_running, EXCLUDED.declared_rate, EXCLUDED.declared_burst, EXCLUDED.declared_at)

@@ -18,7 +18,7 @@ FROM job_limit l
 LEFT JOIN LATERAL (
     SELECT sum(k.taken) AS taken, count(*) AS keys, max(k.taken) AS fullest,
            (array_agg(k.key ORDER BY k.taken DESC, k.key))[1] AS fullest_key
-    FROM (SELECT p.key, sum(p.weight) AS taken FROM permit p
+    FROM (SELECT p.key, sum(least(p.weight, coalesce(l.set_running, l.declared_running))) AS taken FROM permit p
           WHERE p.name = l.name
             AND (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
           GROUP BY p.key) AS k

@@ -29,6 +29,7 @@ from tests.integration.postgres.fixture import (
 )
 from tests.support.waiting import eventually
 
+FAR_US = 4_000_000_000_000_000
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
@@ -109,6 +110,49 @@ async def test_a_job_that_is_given_back_and_starts_again_takes_one_permit(db: Ma
     assert (await _admit(db, [job], token=3)).written.accepted == {job}
     assert await _permits(db) == 1
     assert (await _admit(db, _ids(1))).denied
+
+
+async def test_a_job_heavier_than_its_limit_takes_more_of_one_that_was_raised(db: MasterFixture) -> None:
+    await _declare(db, running=2)
+    assert (await _admit(db, _ids(1), weight=9)).written.accepted
+    await db.master.limits.set(LimitValues("api", 10, None, None), "ann", "more")
+    assert (await _admit(db, _ids(1), weight=2)).denied
+    assert (await _admit(db, _ids(1))).written.accepted
+    (view,) = await db.master.limits.list()
+    assert view.taken == 10
+    await db.master.limits.set(LimitValues("api", 3, None, None), "ann", "less")
+    (view,) = await db.master.limits.list()
+    assert view.taken == 4, "of three: the heavy one takes all, the light one was there"
+
+
+async def test_the_start_of_a_rate_that_is_sent_again_is_no_second_start(db: MasterFixture) -> None:
+    """The answer of the first call was lost. A denial would leave a job that has begun without its start."""
+    await _declare(db, running=None, rate=0.0001)
+    (job,) = _ids(1)
+    assert (await _admit(db, [job])).written.accepted == {job}
+    assert (await _admit(db, [job])).written.accepted == {job}
+    assert (await _admit(db, _ids(1))).denied
+
+
+async def test_agents_in_which_jobs_wait_for_a_limit_are_known_to_the_others(db: MasterFixture) -> None:
+    await _declare(db, running=1)
+    other = await db.bucket(await db.agent(new_id()))
+    await _admit(db, _ids(1))
+    keys = [("api", ""), ("api", "unused")]
+    assert await db.master.limits.waiting_elsewhere(db.owner, keys) == []
+    await _admit(db, _ids(1), fence=other)
+    assert await db.master.limits.waiting_elsewhere(db.owner, keys) == [(other.bucket_id, "store")]
+    assert await db.master.limits.waiting_elsewhere(other.owner, keys) == []
+    await db.sql.execute("UPDATE limit_state SET waiting_at = waiting_at - interval '1 min'")
+    assert await db.master.limits.waiting_elsewhere(db.owner, keys) == [], "it would have asked again"
+
+
+async def test_a_job_that_waits_for_its_rate_gets_no_hint(db: MasterFixture) -> None:
+    await _declare(db, running=None, rate=0.0001)
+    other = await db.bucket(await db.agent(new_id()))
+    await _admit(db, _ids(1))
+    assert (await _admit(db, _ids(1), fence=other)).denied
+    assert await db.master.limits.waiting_elsewhere(db.owner, [("api", "")]) == []
 
 
 async def test_keys_have_permits_of_their_own_and_a_weight_takes_several(db: MasterFixture) -> None:
@@ -351,7 +395,7 @@ async def test_of_two_jobs_in_one_call_the_second_waits(db: MasterFixture) -> No
 async def test_an_earlier_job_that_waits_for_its_retry_is_waited_for(db: MasterFixture) -> None:
     first, second = await _ordered(db, 2)
     assert await _start(db, first)
-    await db.master.outcomes.hold(db.fence, [hold_row(first, 2, due_us=4_000_000_000_000_000, attempt=1, error=ERROR)])
+    await db.master.outcomes.hold(db.fence, [hold_row(first, 2, due_us=FAR_US, attempt=1, error=ERROR)])
     assert not await _start(db, second)
 
 
@@ -368,6 +412,51 @@ async def test_an_earlier_job_whose_submit_commits_late_waits_for_the_one_that_r
     assert not await _start(db, late)
     await db.master.outcomes.record_final([final_row(other, db.fence, 2)])
     assert await _start(db, late)
+
+
+async def test_metadata_named_like_an_ordering_key_is_none(db: MasterFixture) -> None:
+    misleading = encode_headers(Headers(metadata={"ordering_key": "order 7 ü"}, tags=('],"ordering_key":"order 7 ü',)))
+    await db.master.intake.insert_held([new_job(new_id(), headers=misleading, due_us=FAR_US)])
+    both = encode_headers(Headers(metadata={"ordering_key": "other"}, ordering_key="order 7 ü"))
+    first = new_id()
+    await db.master.intake.insert_held([new_job(first, headers=both, due_us=FAR_US)])
+    (second,) = await _ordered(db, 1)
+    assert not await _start(db, second), "the first has the key"
+    await db.sql.execute("DELETE FROM job WHERE id = $1", UUID(bytes=first))
+    assert await _start(db, second), "and the job that came before has metadata"
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled", "expired", "rescued too often"])
+async def test_an_earlier_job_that_has_ended_is_not_waited_for(db: MasterFixture, end: str) -> None:
+    first, second = await _ordered(db, 2)
+    if end == "cancelled":
+        await db.sql.execute("UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL WHERE id = $1",
+                             UUID(bytes=first))  # fmt: skip
+        await db.master.requests.cancel(first, tombstone=None, actor="ann")
+    else:
+        assert await _start(db, first)
+        state = {"succeeded": "SUCCEEDED", "expired": "EXPIRED"}.get(end, "FAILED")
+        await db.sql.execute("UPDATE job SET state = $2::job_state WHERE id = $1", UUID(bytes=first), state)
+    assert await _start(db, second)
+
+
+async def test_an_earlier_job_that_was_rescued_or_put_off_is_waited_for(db: MasterFixture, rescuer: bytes) -> None:
+    """Rescue, snooze and a new due time leave a job in its place."""
+    first, second = await _ordered(db, 2)
+    assert await _start(db, first)
+    await db.lost()
+    taken = await db.take(rescuer)
+    await db.master.rescue.sweep(taken, 10, max_rescues=3)
+    assert await db.state(first) == await db.state(second) == "HELD"
+    await db.sql.execute("UPDATE job SET due_at = due_at + interval '1 h' WHERE id = $1", UUID(bytes=first))
+    fence = await db.bucket(rescuer)
+    answer = await db.master.onboarding.onboard(
+        fence, "default", 3, 60.0, 9, None, (), FetchScope(sorted(capabilities.CAPABILITIES))
+    )
+    (entry,) = answer.entries
+    assert entry.id == second
+    row = in_flight_row(second, entry.token)._replace(headers=_ordered_headers("order 7 ü"))
+    assert (await db.master.limits.admit(fence, [row], {second: (LimitUse("", "order 7 ü", 1),)})).denied
 
 
 async def test_other_keys_and_jobs_without_a_key_are_not_waited_for(db: MasterFixture) -> None:

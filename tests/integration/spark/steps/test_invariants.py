@@ -165,6 +165,27 @@ def test_a_batch_whose_counters_differ_from_its_jobs_is_found(spark: SparkSessio
     )
 
 
+def test_runs_of_one_ordering_key_that_overlap_are_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.steps.invariants import ORDER, overlapping_runs
+
+    key = '{"requires":["ordering"],"ordering_key":"order 7"}'
+    jobs = [  # id, headers, end, duration in us
+        ("a", key, 1000, 200_000_000),
+        ("b", key, 1100, 100_000_000),  # begins when a has ended
+        ("c", key, 1150, 51_000_000),  # one second too early
+        ("d", key, 1050, None),  # cancelled before it ran
+        ("e", key.replace("7", "8"), 1100, 100_000_000),
+        ("f", '{"metadata":{"ordering_key":"order 7"}}', 1100, 100_000_000),
+        ("g", "", 1100, 100_000_000),
+    ]
+    frame = spark.createDataFrame(jobs, "id string, headers string, ended long, ran_us long")
+    (row,) = overlapping_runs(
+        frame.selectExpr("id", "headers", "timestamp_seconds(ended) AS changed_at", "ran_us")
+    ).collect()
+    assert (row["check"], row["job_id"]) == (ORDER.name, "c")
+    assert row["detail"] == "began 1000000 us before the end of another job of key order 7"
+
+
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     from jobmaster.pipeline.steps.invariants import violations_of
 

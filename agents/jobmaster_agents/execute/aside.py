@@ -1,0 +1,142 @@
+"""Jobs that wait for permits, aside: in memory, without a slot, and without questions of their own.
+
+``LimitedStarts`` decides when some of them ask. Here is who they are: those of the highest priority first, of an ordering key
+the earliest. So many wait here and no more; a job beyond that goes back to the master, no attempt used, until its turn is
+near. Of a limit with keys a part of the places is the most that one key gets, so that the jobs of the others find places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from jobmaster.model.limit import LimitKey
+from jobmaster_agents.execute.bucket_queues import BucketQueue
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts
+
+ASIDE_JOBS_MAX = 1000
+"""Jobs that may wait for permits in this process."""
+KEY_JOBS_MAX = 100
+"""Of them those of one key. While so many wait for a limit without keys, no more of their handlers are fetched."""
+_QUEUED = JobPhase.QUEUED
+
+
+class Aside:
+    """The jobs aside of all buckets of the process.
+
+    Args:
+        queues: by bucket.
+        on_woken: called when some may ask: they are the first in their queues.
+    """
+
+    def __init__(
+        self,
+        queues: Mapping[bytes, BucketQueue],
+        limits: LimitedStarts,
+        outcome_builder: OutcomeBuilder,
+        now: Callable[[], float],
+        on_woken: Callable[[], None],
+    ) -> None:
+        self._queues = queues
+        self._limits = limits
+        self._outcome_builder = outcome_builder
+        self._now = now
+        self._on_woken = on_woken
+        limits.wake = self.wake
+
+    def put(self, queue: BucketQueue, job: ClaimedJob, limit: LimitKey, *, asked: bool) -> None:
+        """A job waits for a permit; when too many do, it goes back to the master.
+
+        Args:
+            asked: it was denied a permit just now, so it is the first of its queue to ask again.
+        """
+        if not asked and (ahead := self._ahead(limit)):
+            sent_away = self._exchanged(job, limit)
+            seconds = self._limits.seconds_away(limit, ahead)
+            self._outcome_builder.release(sent_away, after_seconds=seconds, now=self._now())
+            if sent_away is job:
+                return
+        queue.aside.add(limit, job, first=asked)
+        self._limits.waited_for(limit)
+
+    def _ahead(self, limit: LimitKey) -> int:
+        """Jobs that wait here for the limit when there is no place for one more; else 0."""
+        ahead = sum(len(queue.aside.of(limit)) for queue in self._queues.values())
+        if limit[1] and ahead >= KEY_JOBS_MAX:
+            return ahead
+        return max(ahead, 1) if sum(len(queue.aside) for queue in self._queues.values()) >= ASIDE_JOBS_MAX else 0
+
+    def _exchanged(self, job: ClaimedJob, limit: LimitKey) -> ClaimedJob:
+        """The job that is sent away for this one: of an ordering key the latest, which no other one waits for."""
+        if limit[0] == ORDERING:
+            of_key = [
+                (each, one) for each in self._queues.values() for one in each.aside.of(limit) if one.phase is _QUEUED
+            ]
+            if of_key and (last := max(of_key, key=_id_of))[1].entry.id > job.entry.id:
+                last[0].aside.discard(limit, last[1])
+                return last[1]
+        return job
+
+    @property
+    def full_handlers(self) -> frozenset[str]:
+        """Handlers of which so many jobs wait for a permit that no more are to be fetched. Where a limit has keys, jobs of
+        other keys may start, and all are fetched."""
+        return frozenset(
+            job.entry.handler
+            for queue in self._queues.values()
+            if queue.aside
+            for (_, key), jobs in queue.aside.by_limit()
+            if not key and len(jobs) >= KEY_JOBS_MAX
+            for job in jobs
+        )
+
+    # ------------------------------------------------------------ some of them ask
+
+    def hinted(self) -> None:
+        """Permits may be free that another agent has freed."""
+        self._limits.hinted()
+
+    def wake(self, limit: LimitKey, count: int) -> int:
+        """So many jobs of a limit may ask for their permits; how many there were. Those of a frozen bucket do not ask: they
+        are queued anew when it goes on."""
+        if limit[0] == ORDERING:
+            return self._wake_earliest(limit)
+        woken = 0
+        for queue in sorted(self._queues.values(), key=_priority, reverse=True):
+            if queue.slots and woken < count and (some := queue.aside.take(limit, count - woken)):
+                self._limits.may_ask(some)
+                queue.jobs.extendleft(reversed(some))
+                woken += len(some)
+        if woken:
+            self._on_woken()
+        return woken
+
+    def _wake_earliest(self, limit: LimitKey) -> int:
+        """The earliest job of an ordering key here may ask, whatever its priority: no later one can start before it."""
+        found = [
+            (queue, job)
+            for queue in self._queues.values()
+            if queue.slots
+            for job in queue.aside.of(limit)
+            if job.phase is _QUEUED
+        ]
+        if not found:
+            for queue in self._queues.values():
+                if queue.slots:
+                    queue.aside.take(limit, 1)  # those that have ended
+            return 0
+        queue, job = min(found, key=_id_of)
+        queue.aside.discard(limit, job)
+        queue.jobs.appendleft(job)
+        self._limits.may_ask([job])
+        self._on_woken()
+        return 1
+
+
+def _priority(queue: BucketQueue) -> int:
+    return queue.owned.priority
+
+
+def _id_of(found: tuple[BucketQueue, ClaimedJob]) -> bytes:
+    return found[1].entry.id

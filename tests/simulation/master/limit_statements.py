@@ -1,0 +1,225 @@
+"""Twins of the statements about limits. The lock of a key makes its admissions follow one another, so each counts what is
+there now. Left out, each counts what was there when it began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobmaster.codec import decode_headers
+from jobmaster.model.limit import LimitKey
+from tests.simulation.checks.limits import is_valid
+from tests.simulation.master.job_statements import Ids, JobStatements, is_at_most_once
+from tests.simulation.master.tables import FINAL, JobRow, LimitRow, LimitState, PermitRow, Record, Snapshot
+
+
+def ordering_key(headers: bytes) -> str | None:
+    return decode_headers(headers).ordering_key if b'"ordering_key":' in headers else None
+
+
+class LimitStatements(JobStatements):
+    """Twins of ``limits``."""
+
+    # ------------------------------------------------------------ definitions
+
+    def limits_declare(self, old: Snapshot, agent_id: bytes, *columns: Any) -> list[Record]:
+        agent = self.tables.agents.get(agent_id)
+        if agent is None:
+            return []
+        for name, running, rate, burst in zip(*columns, strict=True):
+            row = self.tables.limits.get(name, LimitRow())
+            if row.declared_us is None or row.declared_us <= agent.started_us:
+                self.tables.limits[name] = row._replace(
+                    running=running, rate=rate, burst=burst, declared_us=agent.started_us
+                )
+        return []
+
+    def limits_set(
+        self, old: Snapshot, name: str, running: int | None, rate: float | None, burst: float | None, *_: str
+    ) -> list[Record]:
+        row = self.tables.limits.get(name, LimitRow())
+        self.tables.limits[name] = row._replace(
+            set_running=running, set_rate=rate, set_burst=burst, set_us=self.now_us()
+        )
+        return [Record(name=name)]
+
+    def limits_reset(self, old: Snapshot, name: str, actor: str) -> list[Record]:
+        row = self.tables.limits.get(name)
+        if row is None or row.set_us is None:
+            return []
+        if row.declared_us is None:
+            del self.tables.limits[name]
+        else:
+            self.tables.limits[name] = row._replace(set_running=None, set_rate=None, set_burst=None, set_us=None)
+        return [Record(name=name, removed=row.declared_us is None)]
+
+    def limits_list(self, old: Snapshot, name: str | None, limit: int) -> list[Record]:
+        found = []
+        for each, row in sorted(self.tables.limits.items()):
+            if name in (None, each):
+                running, rate, burst = row.values
+                found.append(Record(
+                    name=each, running=running, rate=rate, burst=burst, declared_running=row.running,
+                    declared_rate=row.rate, declared_burst=row.burst, declared=row.declared_us is not None,
+                    set_at=self.moment(row.set_us), set_by="", set_reason="", taken=0, keys=0, fullest_key="", fullest=0,
+                ))  # fmt: skip
+        return found[:limit]
+
+    # ------------------------------------------------------------ admissions
+
+    def taken_permits(self) -> dict[LimitKey, int]:
+        """What a statement that locks nothing would count from now on."""
+        taken: dict[LimitKey, int] = {}
+        for (name, key, job_id), permit in self.tables.permits.items():
+            row = self.tables.limits.get(name)
+            maximum = row.values[0] if row is not None else None
+            if maximum is not None and is_valid(permit, self.tables.jobs.get(job_id)):
+                taken[name, key] = taken.get((name, key), 0) + self._counts(permit.weight, maximum)
+        return taken
+
+    def _counts(self, weight: int, maximum: int) -> int:
+        return 1 if "permit weight" in self.without else min(weight, maximum)
+
+    def limits_admit(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, ids: Ids, *columns: Any
+    ) -> list[Record]:
+        (_, priorities, lanes, handlers, tokens, attempts, rescues, dues, args, headers, _, use_jobs, names, keys,
+         weights) = columns  # fmt: skip
+        if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
+            return [Record(bucket_ok=False, accepted=[], denied=[], limits=[], keys=[], waits=[])]
+        uses: dict[int, list[tuple[str, str, int]]] = {}
+        for place, *use in zip(use_jobs, names, keys, weights, strict=True):
+            uses.setdefault(place - 1, []).append((use[0], use[1], use[2]))
+        states_of = self._locked_keys({(name, key) for mine in uses.values() for name, key, _ in mine})
+        counts = old.permits if "permit lock" in self.without else self.taken_permits()
+        used = dict(counts)
+        admitted: list[int] = []
+        denied: list[tuple[bytes, str, str, float]] = []
+        for place, job_id in enumerate(ids):
+            row = self.tables.jobs.get(job_id)
+            begun = row is not None and row.state == "PROCESSING" and row.token == tokens[place]
+            full = None if begun else self._full(job_id, uses[place], used, states_of)
+            if full is not None:
+                denied.append((job_id, *full[:3]))
+                if full[3]:
+                    state = states_of[full[0], full[1]]
+                    states_of[full[0], full[1]] = state._replace(waiting_bucket=bucket_id, waiting_us=self.now_us())
+                continue
+            admitted.append(place)
+            if not begun:
+                self._take(job_id, tokens[place], uses[place], used, states_of)
+        self.tables.limit_states.update(states_of)
+        accepted: Ids = []
+        for place in admitted:
+            job_id, token = ids[place], tokens[place]
+            row = self.tables.jobs.get(job_id)
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                self._insert(job_id, "PROCESSING", priorities[place], lanes[place], handlers[place], token, bucket_id, epoch,
+                             dues[place] or None, args[place], headers[place], attempts[place], rescues[place])  # fmt: skip
+            elif self._is_mine(row, token, bucket_id, epoch) and not row.cancel_requested:
+                self.audit.accepted("admit", row, token, bucket_id, epoch)
+                kept = row.headers if is_at_most_once(row.headers) else headers[place]
+                self._put(row._replace(state="PROCESSING", headers=kept, changed_us=self.now_us()))
+            else:
+                continue
+            accepted.append(job_id)
+            self.audit.bound(self.tables, "admit", bucket_id, epoch, owner)
+            self.audit.authorised(job_id, token, bucket_id, epoch)
+        self._check({(name, key) for place in admitted for name, key, _ in uses[place]})
+        self.hits["limit: no permit"] += len(denied)
+        self.hits["limit: permit"] += len(accepted)
+        limits, limit_keys, waits = ([each[n] for each in denied] for n in (1, 2, 3))
+        return [Record(bucket_ok=True, accepted=accepted, denied=[each[0] for each in denied], limits=limits,
+                       keys=limit_keys, waits=waits)]  # fmt: skip
+
+    def _locked_keys(self, keys: set[LimitKey]) -> dict[LimitKey, LimitState]:
+        """Their states, with the rates refilled."""
+        found = {}
+        now = self.now_us()
+        for key in keys:
+            state = self.tables.limit_states.get(key, LimitState())
+            row = self.tables.limits.get(key[0])
+            _, rate, burst = row.values if row is not None else (None, None, None)
+            if rate is not None and burst is not None:
+                since = max(now - (state.refilled_us or now), 0) / 1e6
+                filled = burst if state.tokens is None else min(burst, state.tokens + rate * since)
+                state = state._replace(tokens=filled, refilled_us=now)
+            found[key] = state
+        return found
+
+    def _full(
+        self,
+        job_id: bytes,
+        uses: Sequence[tuple[str, str, int]],
+        used: dict[LimitKey, int],
+        states: dict[LimitKey, LimitState],
+    ) -> tuple[str, str, float, bool] | None:
+        """The first limit without a permit, how long the rates make the job wait, and whether it waits for another run."""
+        first: tuple[str, str, bool] | None = None
+        wait = 0.0
+        for name, key, weight in uses:
+            row = self.tables.limits.get(name)
+            if name == "":
+                if self._has_before(job_id, key):
+                    first = first or (name, key, True)
+                continue
+            if row is None:
+                first = first or (name, key, False)
+                continue
+            maximum, rate, burst = row.values
+            if maximum is not None and used.get((name, key), 0) + self._counts(weight, maximum) > maximum:
+                first = first or (name, key, True)
+            tokens = states[name, key].tokens
+            if rate is not None and burst is not None and tokens is not None:
+                needed = min(weight, burst)
+                if tokens < needed - 1e-6:
+                    first = first or (name, key, False)
+                    wait = max(wait, (needed - tokens) / rate)
+        return None if first is None else (first[0], first[1], wait, first[2])
+
+    def _take(
+        self, job_id: bytes, token: int, uses: Sequence[tuple[str, str, int]], used: dict[LimitKey, int],
+        states: dict[LimitKey, LimitState],
+    ) -> None:  # fmt: skip
+        for name, key, weight in uses:
+            row = self.tables.limits.get(name)
+            if row is None:
+                continue  # an ordering key
+            maximum, _, burst = row.values
+            if maximum is not None:
+                used[name, key] = used.get((name, key), 0) + self._counts(weight, maximum)
+                self.tables.permits[name, key, job_id] = PermitRow(token, weight, maximum)
+            tokens = states[name, key].tokens
+            if burst is not None and tokens is not None:
+                states[name, key] = states[name, key]._replace(tokens=tokens - min(weight, burst))
+
+    def _has_before(self, job_id: bytes, key: str) -> bool:
+        """A job of the ordering key that came before and has not ended, or any that runs."""
+
+        def stands_in_the_way(row: JobRow) -> bool:
+            if row.id == job_id or row.state in FINAL or ordering_key(row.headers) != key:
+                return False
+            return row.state == "PROCESSING" or ("order of keys" not in self.without and row.id < job_id)
+
+        return any(map(stands_in_the_way, self.tables.jobs.values()))
+
+    def _check(self, keys: set[LimitKey]) -> None:
+        for name, key in keys:
+            row = self.tables.limits.get(name)
+            if row is not None and (maximum := row.values[0]) is not None:
+                self.audit.limits.admitted((name, key), maximum, self.tables.permits, self.tables.jobs)
+
+    def limits_waiting_elsewhere(
+        self, old: Snapshot, agent_id: bytes, names: Sequence[str], keys: Sequence[str], seconds: float
+    ) -> list[Record]:
+        found = {}
+        for key in zip(names, keys, strict=True):
+            state = self.tables.limit_states.get(key)
+            bucket = None if state is None else self.tables.buckets.get(state.waiting_bucket or b"")
+            if state is None or bucket is None or bucket.owner == agent_id or bucket.state != "ACTIVE":
+                continue
+            if (state.waiting_us or 0) > self.now_us() - int(seconds * 1e6):
+                found[bucket.id] = bucket.store
+        return [Record(id=bucket_id, store=store) for bucket_id, store in sorted(found.items())]

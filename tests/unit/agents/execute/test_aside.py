@@ -1,0 +1,315 @@
+"""Jobs that wait for permits in an agent: which of them ask, when, and what is left of those that end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
+from jobmaster.handlers import Handlers, Limit
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, Headers, InFlightRow
+from jobmaster.model.limit import FullLimit, LimitUse
+from jobmaster.model.pause import Pause, PauseKind, PausesInForce
+from jobmaster.ports import Admission
+from jobmaster_agents.execute import aside
+from jobmaster_agents.outcomes.outcome_builder import StopCause
+from jobmaster_agents.state import limited_starts
+from jobmaster_agents.state.limited_job import LimitedJob
+from jobmaster_agents.state.ownership import OwnedBucket
+from tests.support.bucket_worker_fixture import WorkerHarness, turns
+from tests.support.waiting import until
+
+handlers = Handlers()
+SHARED = Limit("shared", 3, weight=lambda arguments: int(arguments["weight"]))
+gates: dict[str, asyncio.Event] = {}
+ran: list[str] = []
+
+
+async def _wait(name: str) -> None:
+    ran.append(name)
+    await gates.setdefault(name, asyncio.Event()).wait()
+
+
+@handlers.job(name="shared", limit=SHARED, timeout=1e6)
+async def shared(name: str, weight: int = 1) -> None:
+    await _wait(name)
+
+
+@handlers.job(name="also.shared", limit=SHARED, timeout=1e6)
+async def also_shared(name: str, weight: int = 1) -> None:
+    await _wait(name)
+
+
+@handlers.job(name="tenant", limit=Limit("tenant", 2, key="{tenant}"), timeout=1e6)
+async def tenant(name: str, tenant: str) -> None:
+    await _wait(name)
+
+
+@handlers.job(name="ordered", timeout=1e6)
+async def ordered(name: str) -> None:
+    await _wait(name)
+
+
+def job(handler: str, name: str, *, ordering_key: str | None = None, **arguments: Any) -> Entry:
+    headers = encode_headers(Headers(ordering_key=ordering_key))
+    return Entry(new_id(), 2, handler, msgspec.json.encode({"name": name, **arguments}), headers=headers)
+
+
+class Permits:
+    """Admissions of the fake master: permits follow its rows."""
+
+    def __init__(self, harness: WorkerHarness) -> None:
+        self._rows = harness.master.rows
+        self._persist = harness.master.persist
+        self.asked: list[list[bytes]] = []
+        self.uses: dict[bytes, Sequence[LimitUse]] = {}
+        self.most = {"shared": 3, "tenant": 2, "": 1}
+
+    def _taken(self, use: LimitUse) -> int:
+        return sum(
+            each.weight
+            for job_id, uses in self.uses.items()
+            for each in uses
+            if (each.name, each.key) == (use.name, use.key) and self._rows[job_id].state == "PROCESSING"
+        )
+
+    async def admit(
+        self, fence: Fence, rows: Sequence[InFlightRow], uses: Mapping[bytes, Sequence[LimitUse]]
+    ) -> Admission:
+        self.asked.append([row.id for row in rows])
+        denied: dict[bytes, FullLimit] = {}
+        for row in rows:
+            full = [use for use in uses[row.id] if self._taken(use) + use.weight > self.most[use.name]]
+            if full:
+                denied[row.id] = FullLimit(full[0].name, full[0].key, 0.0)
+            else:
+                await self._persist(fence, [row])
+                self.uses[row.id] = uses[row.id]
+        written = await self._persist(fence, [row for row in rows if row.id not in denied])
+        return Admission(written, denied)
+
+
+@pytest.fixture
+async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkerHarness]:
+    gates.clear()
+    ran.clear()
+    monkeypatch.setattr(aside, "KEY_JOBS_MAX", 5)
+    made = WorkerHarness(handlers)
+    master: Any = made.master
+    master.permits = Permits(made)
+    master.admit = master.permits.admit
+    async with made:
+        yield made
+        for gate in gates.values():
+            gate.set()
+
+
+def limits(harness: WorkerHarness) -> limited_starts.LimitedStarts:
+    return harness.bucket_worker.limits
+
+
+def waiting(harness: WorkerHarness, bucket: OwnedBucket) -> int:
+    return harness.bucket_worker.executor.deferred(bucket.fence.bucket_id)
+
+
+async def end(*names: str) -> None:
+    for name in names:
+        gates[name].set()
+    await turns(200)
+
+
+async def passed(harness: WorkerHarness, seconds: float) -> None:
+    """So much time has passed, and what was due then has happened."""
+    harness.clock.now += seconds
+    limits(harness)._ask()
+    await turns(200)
+
+
+async def test_a_heavy_job_that_was_denied_beside_a_light_one_that_was_admitted_starts_in_the_end(
+    harness: WorkerHarness,
+) -> None:
+    """The light one is the last that waits, so the limit counts as free before the heavy one is aside."""
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("shared", "a", weight=2), job("shared", "b", weight=1)])
+    await until(lambda: len(ran) == 2)
+    harness.submit(bucket, [job("shared", "heavy", weight=3), job("shared", "light", weight=1)])
+    await until(lambda: waiting(harness, bucket) == 2, "both to wait")
+    await end("a")
+    await until(lambda: "light" in ran)
+    assert "heavy" not in ran
+    await end("b", "light")
+    await passed(harness, 3.0)
+    await until(lambda: "heavy" in ran, "the heavy job")
+
+
+async def test_nothing_is_left_of_jobs_that_end_without_an_outcome(harness: WorkerHarness) -> None:
+    """Not of such that waited, that ran, or that are refused by their rows, when their bucket is another's."""
+    gc.collect()
+    before = sum(isinstance(each, LimitedJob) for each in gc.get_objects())
+    for _ in range(3):
+        bucket = harness.bucket()
+        harness.submit(bucket, [job("shared", name, weight=3) for name in "abcd"])
+        await until(lambda b=bucket: waiting(harness, b) == 3)  # type: ignore[misc]
+        harness.rescue(bucket)
+        harness.bucket_worker.forget(bucket.fence.bucket_id, "the test gives it away")
+        for row in harness.master.rows.values():
+            row.state = "HELD"
+        await passed(harness, 3.0)
+    gates.clear()
+    harness.master.calls.clear()
+    gc.collect()
+    assert sum(isinstance(each, LimitedJob) for each in gc.get_objects()) <= before
+    assert not limits(harness)._full
+
+
+async def test_handlers_that_share_a_limit_are_fetched_again_when_few_of_their_jobs_wait(
+    harness: WorkerHarness,
+) -> None:
+    bucket = harness.bucket()
+    executor = harness.bucket_worker.executor
+    harness.submit(bucket, [job("shared", "first", weight=3)])
+    await until(lambda: ran)
+    harness.submit(bucket, [job("shared" if n < 4 else "also.shared", f"{n}", weight=3) for n in range(8)])
+    await until(lambda: waiting(harness, bucket) == 8)
+    assert executor.aside.full_handlers == {"shared", "also.shared"}
+    await end("first")
+    for n in range(4):
+        await until(lambda n=n: f"{n}" in ran)  # type: ignore[misc]
+        await end(f"{n}")
+    assert executor.aside.full_handlers == frozenset()
+
+
+async def test_a_pause_that_gives_them_back_leaves_no_handler_unfetched(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    executor = harness.bucket_worker.executor
+    harness.submit(bucket, [job("shared", f"{n}", weight=3) for n in range(9)])
+    await until(lambda: waiting(harness, bucket) == 8)
+    assert executor.aside.full_handlers == {"shared"}
+    pause = Pause(kind=PauseKind.HANDLER, value="shared", actor="ann", reason="", since_us=0)
+    harness.bucket_worker.pauses.take(PausesInForce(1, (pause,)), harness.clock.now)
+    harness.bucket_worker.apply_pauses()
+    assert waiting(harness, bucket) == 0
+    assert executor.aside.full_handlers == frozenset()
+
+
+async def test_jobs_of_one_key_leave_places_for_those_of_others(harness: WorkerHarness) -> None:
+    """Beyond its share they go back to the master, each for longer than the one before; the handler is fetched."""
+    bucket = harness.bucket()
+    executor = harness.bucket_worker.executor
+    harness.submit(bucket, [job("tenant", f"{n}", tenant="busy") for n in range(2)])
+    await until(lambda: len(ran) == 2)
+    more = [job("tenant", f"{n}", tenant="busy") for n in range(2, 20)]
+    harness.submit(bucket, more[:1])
+    await until(lambda: waiting(harness, bucket) == 1)
+    harness.clock.now += 10.0
+    harness.submit(bucket, more[1:])
+    await until(lambda: len(harness.master.of("hold")) > 0)
+    await until(lambda: waiting(harness, bucket) <= 6)
+    harness.submit(bucket, [job("tenant", "quiet", tenant="quiet")])
+    await until(lambda: "quiet" in ran)
+    assert executor.aside.full_handlers == frozenset()
+    held = [row for call in harness.master.of("hold") for row in call[1]]
+    assert len(held) >= 12
+    dues = [row.due_us for row in held]
+    assert dues == sorted(dues)
+    assert dues[-1] > dues[0]
+
+
+async def test_the_earliest_job_of_an_ordering_key_asks_first_whatever_its_priority(harness: WorkerHarness) -> None:
+    low, high = harness.bucket(1), harness.bucket(5)
+    first, second, third = (job("ordered", name, ordering_key="k") for name in ("first", "second", "third"))
+    harness.submit(low, [first])
+    await until(lambda: ran)
+    harness.submit(high, [third])
+    await until(lambda: waiting(harness, high) == 1)
+    harness.submit(low, [second])
+    await until(lambda: waiting(harness, low) == 1)
+    await end("first")
+    await until(lambda: ran == ["first", "second"])
+
+
+async def test_of_too_many_jobs_of_an_ordering_key_the_latest_is_sent_away(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    jobs = [job("ordered", f"{n}", ordering_key="k") for n in range(8)]
+    harness.submit(bucket, jobs[:1])
+    await until(lambda: ran)
+    harness.submit(bucket, jobs[2:3])
+    await until(lambda: waiting(harness, bucket) == 1)
+    harness.submit(bucket, jobs[3:7])
+    await until(lambda: waiting(harness, bucket) == 5)
+    harness.submit(bucket, jobs[1:2])
+    await until(lambda: harness.master.of("hold"))
+    ((held,),) = (call[1] for call in harness.master.of("hold"))
+    assert held.id == jobs[6].id
+    await end("0")
+    await until(lambda: ran == ["0", "1"])
+
+
+async def test_cancelled_jobs_of_an_ordering_key_leave_no_trace(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("ordered", "first", ordering_key="k")])
+    await until(lambda: ran)
+    harness.submit(bucket, [job("ordered", name, ordering_key="k") for name in "bc"])
+    await until(lambda: waiting(harness, bucket) == 2)
+    for one in list(harness.bucket_worker.job_table):
+        if one.entry.args != msgspec.json.encode({"name": "first"}):
+            harness.bucket_worker.executor.stop_job(one, StopCause.CANCEL)
+    await end("first")
+    await passed(harness, 3.0)
+    assert waiting(harness, bucket) == 0
+    assert not limits(harness)._full
+
+
+async def test_jobs_of_a_frozen_bucket_do_not_ask_and_others_are_not_behind_them(harness: WorkerHarness) -> None:
+    frozen, other = harness.bucket(5), harness.bucket(1)
+    harness.submit(other, [job("shared", "first", weight=3)])
+    await until(lambda: ran)
+    harness.submit(frozen, [job("shared", f"frozen {n}", weight=3) for n in range(3)])
+    harness.submit(other, [job("shared", "next", weight=3)])
+    await until(lambda: waiting(harness, frozen) == 3 and waiting(harness, other) == 1)
+    harness.bucket_worker.freeze(frozen)
+    await end("first")
+    await until(lambda: ran == ["first", "next"])
+    frozen.state = BucketState.ACTIVE
+    harness.bucket_worker.resume(frozen)
+    await end("next")
+    await passed(harness, 3.0)
+    await until(lambda: "frozen 0" in ran)
+
+
+async def test_a_hint_leads_to_a_question_at_once_and_many_hints_to_few(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    permits = harness.master.permits  # type: ignore[attr-defined]
+    permits.most["shared"] = 0
+    harness.submit(bucket, [job("shared", "a"), job("shared", "b")])
+    await until(lambda: waiting(harness, bucket) == 2)
+    permits.most["shared"] = 3
+    harness.clock.now += 0.03
+    asked = len(permits.asked)
+    for _ in range(10):
+        limits(harness).hinted()
+    await until(lambda: len(ran) == 2)
+    assert len(permits.asked) - asked <= 3
+
+
+async def test_limits_that_are_free_and_for_which_no_job_waits_here_are_passed_on(harness: WorkerHarness) -> None:
+    freed: list[tuple[str, str]] = []
+    limits(harness).on_freed = freed.extend
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("shared", "a", weight=3)])
+    await until(lambda: ran)
+    harness.submit(bucket, [job("shared", "b", weight=3)])
+    await until(lambda: waiting(harness, bucket) == 1)
+    await end("a")
+    await until(lambda: "b" in ran)
+    assert freed == [], "one waits here"
+    await end("b")
+    await until(lambda: freed == [("shared", "")])
