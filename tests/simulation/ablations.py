@@ -430,7 +430,7 @@ ABLATIONS = {
 
 KNOWN_SEEDS = {
     "bucket lock of binding writes": 25,
-    "count of permits after their lock": 106,
+    "count of permits after their lock": 153,
     "fires are compared and set": 1123,
     "identity of what was recalled": 707,
     "number of a lock's renewal": 210,
