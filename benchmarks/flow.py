@@ -17,6 +17,7 @@ from benchmarks.submit import empty_buckets
 from benchmarks.support.handlers import handlers, noop
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import output_options, progress, show
+from benchmarks.tenant_waits import tenant_wait_ratio
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import chain
 from jobmaster.handlers import call
@@ -107,8 +108,11 @@ async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, ch
 @click.option(
     "--children", type=click.IntRange(0), default=1_000_000, show_default=True, help="Jobs of a batch; 0: no batch."
 )
+@click.option(
+    "--tenant-seconds", type=click.FloatRange(0), default=30, show_default=True, help="Load of tenants; 0: none."
+)
 @output_options
-def main(rounds: int, children: int, as_json: bool, save: bool) -> None:
+def main(rounds: int, children: int, tenant_seconds: float, as_json: bool, save: bool) -> None:
     """Measure workflows at light load, and batches, on one agent."""
 
     async def measure() -> dict[str, float]:
@@ -128,7 +132,11 @@ def main(rounds: int, children: int, as_json: bool, save: bool) -> None:
                     found |= await batch_callback_seconds(cluster, measured, children)
         return found
 
-    show("flow", {"rounds": rounds, "children": children, **uvloop.run(measure())}, as_json=as_json, save=save)
+    found = uvloop.run(measure())
+    if tenant_seconds:
+        progress("999 tenants, without and with a flood of one more")
+        found |= tenant_wait_ratio(tenant_seconds)
+    show("flow", {"rounds": rounds, "children": children, **found}, as_json=as_json, save=save)
 
 
 if __name__ == "__main__":

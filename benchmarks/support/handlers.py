@@ -33,6 +33,14 @@ async def stamp(sent_us: int) -> int:
     return time.time_ns() // 1000 - sent_us
 
 
+@handlers.job(name="bench.stamp_and_sleep")
+async def stamp_and_sleep(sent_us: int, seconds: float) -> int:
+    """``stamp`` of a job that keeps its slot for a while."""
+    waited_us = time.time_ns() // 1000 - sent_us
+    await asyncio.sleep(seconds)
+    return waited_us
+
+
 @handlers.job(name="bench.sleep")
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)

@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
+    "tenants": ("jobmaster.cli.commands.tenant:tenants", "List tenants with their waiting and running jobs."),
     "workflow": ("jobmaster.cli.commands.workflow:workflow_group", "List, show, cancel and retry workflows."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }

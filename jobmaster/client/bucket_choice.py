@@ -26,6 +26,8 @@ ATTEMPTS_MAX = 8
 """Buckets tried for one batch before it is given up."""
 FULL_SECONDS = 0.05
 """A bucket that answered FULL is not tried again for this long."""
+WINDOW_FULL_SECONDS = 0.005
+"""The same for jobs of tenants: the bucket's owner makes room within milliseconds."""
 
 
 class StoreLimits(NamedTuple):
@@ -69,6 +71,8 @@ class BucketGroup:
         handler: str | None = None,
     ) -> None:
         self.lane = lane
+        self.window: int | None = None
+        """Of a group for jobs of tenants: jobs waiting in a bucket above which it is full for them."""
         self._handler = handler
         self.priority = priority
         self._need = need
@@ -130,7 +134,7 @@ class BucketGroup:
         return NO_BUCKET
 
     async def _submit(self, handle: BucketHandle, items: list[bytes], state: BatchTrial) -> bool:
-        capacity = self._store_limits[handle.store_handle.name]
+        capacity = self._capacity(handle)
         handle.unsent += len(items)
         try:
             answer = await handle.store_handle.store.submit(
@@ -157,8 +161,7 @@ class BucketGroup:
                 handle.answered(answer.depth, self._clock.boottime())
                 return True
             case ReplyStatus.FULL:
-                handle.answered(answer.depth, self._clock.boottime())
-                handle.full_until = self._clock.boottime() + FULL_SECONDS
+                self._full(handle, answer.depth)
                 state.full = True
             case ReplyStatus.CLOSED | ReplyStatus.NO_BUCKET | ReplyStatus.GENERATION:
                 handle.closed(self._clock.boottime())
@@ -172,6 +175,20 @@ class BucketGroup:
                 raise CodeError(f"a store answered {answer.status} to a submit")
         state.tried.add(handle.id)
         return False
+
+    def _capacity(self, handle: BucketHandle) -> StoreLimits:
+        capacity = self._store_limits[handle.store_handle.name]
+        if self.window is None or self.window >= capacity.high_water_jobs:
+            return capacity
+        return capacity._replace(high_water_jobs=self.window)
+
+    def _full(self, handle: BucketHandle, depth: int) -> None:
+        now = self._clock.boottime()
+        handle.answered(depth, now)
+        if self.window is None:
+            handle.full_until = now + FULL_SECONDS
+        else:
+            handle.window_full_until = now + WINDOW_FULL_SECONDS
 
     def _failed(self, handle: BucketHandle, error: Exception, state: BatchTrial) -> None:
         handle.failed(self._clock.boottime())
@@ -209,6 +226,8 @@ class BucketGroup:
         else:
             open_ = [handle for handle in handles if handle.avoid_until <= now and handle.id not in state.tried]
         free = [handle for handle in open_ if handle.full_until <= now]
+        if self.window is not None:
+            free = [handle for handle in free if handle.window_full_until <= now]
         if len(free) < len(open_):
             state.full = True
         if not free:
@@ -264,7 +283,7 @@ class BucketGroup:
         items = [
             (job.due_us, encode_entry(Entry(job.id, 2, job.handler, job.args, job.due_us, job.headers))) for job in jobs
         ]
-        capacity = self._store_limits[handle.store_handle.name]
+        capacity = self._capacity(handle)
         handle.unsent += len(jobs)
         try:
             answer = await handle.store_handle.store.put(
@@ -282,8 +301,7 @@ class BucketGroup:
         if answer.status is ReplyStatus.OK:
             handle.answered(answer.depth, self._clock.boottime())
         elif answer.status is ReplyStatus.FULL:
-            handle.answered(answer.depth, self._clock.boottime())
-            handle.full_until = self._clock.boottime() + FULL_SECONDS
+            self._full(handle, answer.depth)
             fence = Fence(BucketId(handle.id), handle.epoch, AgentId(handle.owner))
             with suppress(JobMasterError):  # the rows are safe, and their owner's anti-entropy gives them back
                 await master.onboarding.release(fence, [(job.id, 2) for job in jobs])

@@ -52,6 +52,7 @@ class BucketHandle:
         "share",
         "store_handle",
         "unsent",
+        "window_full_until",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, store_handle: StoreHandle) -> None:
@@ -71,6 +72,8 @@ class BucketHandle:
         self.unsent = 0
         """Own jobs on their way."""
         self.full_until = 0.0
+        self.window_full_until = 0.0
+        """Until then it takes no jobs of tenants."""
         self.avoid_until = 0.0
         self.failures = 0
 

@@ -23,6 +23,7 @@ from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Durability, Entry, OnFull, Receipt
+from jobmaster.model.tenant import tenant_of
 from jobmaster.model.uniqueness import SubmitAnswer, UniqueRule
 from jobmaster.ports import Written
 from jobmaster.rules.placement import Route
@@ -180,6 +181,7 @@ class BulkSubmit:
             raise InputError(
                 "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"
             )
+        self._tenanted = bool(tenant_of(self._checked.headers))
         self._route = self._router.route_of(self._checked.due_us, self._durability)
         self._insert = self._router.master.intake.insert_held
         if self._checked.waits:
@@ -367,7 +369,8 @@ class BulkSubmit:
                 await self._with_keys(chunk)
             elif route is Route.BUCKET:
                 need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
-                await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
+                group = await self._router.group(lane, priority, need, handler, tenanted=self._tenanted)
+                await self._into_bucket(chunk, group)
             else:
                 await self._into_master(chunk, route)
             self._unsettled.discard(chunk)
@@ -416,7 +419,7 @@ class BulkSubmit:
             await self._insert_held(chunk)
             return
         lane, priority, handler = chunk.group
-        group = await self._router.group(lane, priority, Durability.VOLATILE, handler)
+        group = await self._router.group(lane, priority, Durability.VOLATILE, handler, tenanted=self._tenanted)
         jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
         written, _ = await group.assign(self._router.master, jobs)
         self._written(chunk, chunk.entries, written)

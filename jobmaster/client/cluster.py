@@ -51,6 +51,7 @@ from jobmaster.client.sql_submit import ParamStyle, styled
 from jobmaster.client.store_handle import store_handles
 from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
+from jobmaster.client.tenants.tenants import Tenants
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import Clock, SystemClock
@@ -113,6 +114,8 @@ class Cluster:
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
         self.limits = Limits(master.limits)
         """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
+        self.tenants = Tenants(master.queries, settings.tenants.weights)
+        """What waits and runs for each tenant: ``await cluster.tenants.list()``; see ``Tenants``."""
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
         self.breakers = Breakers(master.breakers, self._refuse_closed)

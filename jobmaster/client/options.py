@@ -17,6 +17,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
 from jobmaster.model.job_view import EPOCH
+from jobmaster.model.tenant import checked_tenant
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 
@@ -73,6 +74,10 @@ class BulkOptions(TypedDict, total=False):
     """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
     says ``unserved``), ``raise`` stores nothing and raises ``Unserved``. A bulk looks at the first job of each handler: the
     one that raises is not stored, and earlier ones of other handlers may be (``BulkFailed`` has their ids)."""
+    tenant: str
+    """For whom the job runs: waiting jobs of a lane and priority start in turns of their tenants, however many one of them
+    has. 1 to 100 letters, digits and ``. _ : / @ + -``. When all buckets hold ``tenants.window`` jobs, the job is written
+    to the master instead, whatever ``on_full`` says."""
     unique: Unique
     """At most one job of the handler and a key at a time, instead of what the handler declares; see ``Unique``. The job is
     always a committed row (level ``master``). Not together with ``idempotency_key``."""
@@ -166,6 +171,7 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         signal=wait_header(wait_for := get("wait_for")),
         received=None if wait_for is None else wait_for.received,
         ordering_key=_ordering_key(get("ordering_key"), get("durability")),
+        tenant=None if (tenant := get("tenant")) is None else (checked_tenant(tenant),),
         batch=type(get("job_id")) is BatchJobId,
     )
     _check_limits(headers)

@@ -35,6 +35,7 @@ from jobmaster.model.errors import (
 )
 from jobmaster.model.job import Durability, Entry, NewJob, OnFull, Priority, Receipt
 from jobmaster.model.job_view import JobView
+from jobmaster.model.tenant import tenant_of
 from jobmaster.model.uniqueness import UniqueRule
 from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
@@ -78,8 +79,8 @@ class SubmitBatcher(NamedTuple):
     coalescer: Coalescer[bytes, Placement]
 
 
-_Key = tuple[str, int, Durability, str | None]
-"""Lane, priority, level needed, and the handler where agents differ in what they can run."""
+_Key = tuple[str, int, Durability, str | None, bool]
+"""Lane, priority, level needed, the handler where agents differ in what they can run, and whether the jobs have tenants."""
 
 
 class SubmitRouter:
@@ -112,7 +113,7 @@ class SubmitRouter:
         self._full_timeout = settings.jobs.on_full_timeout_seconds
         self._groups: dict[_Key, BucketGroup] = {}
         self._batchers: dict[_Key, SubmitBatcher] = {}
-        self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
+        self._assigning: dict[tuple[str, int, bool], Coalescer[NewJob, Receipt]] = {}
         self.keys = IdempotencyKeys(
             master.intake, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit
         )
@@ -186,30 +187,42 @@ class SubmitRouter:
                 hint="configure buckets for it on some agent, or leave out on_unserved='raise' and let the job wait",
             )
 
-    async def group(self, lane: str, priority: int, need: Durability, handler: str) -> BucketGroup:
+    async def group(
+        self, lane: str, priority: int, need: Durability, handler: str, *, tenanted: bool = False
+    ) -> BucketGroup:
         """The buckets of a lane and priority; ``UnknownLane`` when no agent serves the lane.
 
         Args:
             handler: where agents differ in their handlers, buckets whose owners have this one come first.
+            tenanted: for jobs with tenants.
         """
         await self.buckets.known()
-        key = (lane, priority, need, handler if self.buckets.mixed else None)
+        key = (lane, priority, need, handler if self.buckets.mixed else None, tenanted)
         group = self._groups.get(key)
         if group is None:
             await self.check_served(lane)
             group = self._groups[key] = self._group(*key)
         return group
 
-    def _group(self, lane: str, priority: int, need: Durability, handler: str | None = None) -> BucketGroup:
-        return BucketGroup(lane, priority, need, self.buckets, self._store_limits, self._clock, self.telemetry, handler)
+    def _group(
+        self, lane: str, priority: int, need: Durability, handler: str | None = None, tenanted: bool = False
+    ) -> BucketGroup:
+        group = BucketGroup(
+            lane, priority, need, self.buckets, self._store_limits, self._clock, self.telemetry, handler
+        )
+        if tenanted:
+            group.window = self._settings.tenants.window
+        return group
 
-    async def batcher(self, lane: str, priority: int, need: Durability, handler: str) -> SubmitBatcher:
+    async def batcher(
+        self, lane: str, priority: int, need: Durability, handler: str, *, tenanted: bool = False
+    ) -> SubmitBatcher:
         """The batcher of single submits of a lane and priority (and handler, where agents differ)."""
         await self.buckets.known()
-        key = (lane, priority, need, handler if self.buckets.mixed else None)
+        key = (lane, priority, need, handler if self.buckets.mixed else None, tenanted)
         batcher = self._batchers.get(key)
         if batcher is None:
-            group = await self.group(lane, priority, need, handler)
+            group = await self.group(lane, priority, need, handler, tenanted=tenanted)
             chunk = self._settings.limits.submit_chunk_jobs
             coalescer = Coalescer(group.send, chunk=chunk, calls_max=STORE_CALLS_MAX, pending_limit=self.pending_limit)
             batcher = self._batchers.setdefault(key, SubmitBatcher(group, coalescer))
@@ -220,9 +233,9 @@ class SubmitRouter:
         if request.durability is Durability.MASTER:
             return None
         job, mixed = request.job, self.buckets.mixed
-        if job.headers and self.buckets.lacks(job.headers):
+        if job.headers and (self.buckets.lacks(job.headers) or tenant_of(job.headers)):
             return None
-        return self._batchers.get((job.lane, job.priority, request.durability, job.handler if mixed else None))
+        return self._batchers.get((job.lane, job.priority, request.durability, job.handler if mixed else None, False))
 
     # ------------------------------------------------------------ one request
 
@@ -268,7 +281,8 @@ class SubmitRouter:
         where = await self.certain_route(self.route_of(job.due_us, request.durability), job.headers)
         if where is not Route.BUCKET:
             return await self._place_row(request, where)
-        batcher = await self.batcher(job.lane, job.priority, _needed(request), job.handler)
+        tenanted = bool(job.headers) and bool(tenant_of(job.headers))
+        batcher = await self.batcher(job.lane, job.priority, _needed(request), job.handler, tenanted=tenanted)
         entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
         placed = await batcher.coalescer.put(entry, len(entry))
         if placed.level is None:
@@ -298,6 +312,8 @@ class SubmitRouter:
         Raises:
             BucketsFull: by policy, or because the time is over.
         """
+        if group.window is not None:
+            on_full = OnFull.SPILL
         ends = self._clock.boottime() + self._full_timeout
         pauses = backoff_delays(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         placed = ALL_FULL
@@ -333,7 +349,7 @@ class SubmitRouter:
         elif where is Route.HELD:
             receipt = await self._held_rows.put(job, len(job.args))
         else:
-            receipt = await self._assign_batcher(job.lane, job.priority).put(job, len(job.args))
+            receipt = await self._assign_batcher(job).put(job, len(job.args))
         if receipt.duplicate:
             if request.own_id:
                 await self._compare_own(job)
@@ -355,11 +371,12 @@ class SubmitRouter:
         except (Unavailable, Refused) as error:
             raise OutcomeUnknown(f"job {ids.text(job.id)} has a row, which cannot be read: {error.message}") from error
 
-    def _assign_batcher(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
-        batcher = self._assigning.get((lane, priority))
+    def _assign_batcher(self, job: NewJob) -> Coalescer[NewJob, Receipt]:
+        key = (job.lane, job.priority, bool(job.headers) and bool(tenant_of(job.headers)))
+        batcher = self._assigning.get(key)
         if batcher is None:
-            group = self._group(lane, priority, Durability.VOLATILE)
-            batcher = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
+            group = self._group(job.lane, job.priority, Durability.VOLATILE, tenanted=key[2])
+            batcher = self._assigning[key] = self._coalescer(partial(self._assign, group))
         return batcher
 
     async def _assign(self, group: BucketGroup, jobs: list[NewJob]) -> list[Receipt | Exception]:

@@ -49,6 +49,7 @@ from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
 from jobmaster.client.receipts import RECEIPT_RESPONSE, JobReceipt
 from jobmaster.client.schedules.sync import SyncSchedules
 from jobmaster.client.signals.sync import SyncSignals
+from jobmaster.client.tenants.sync import SyncTenants
 from jobmaster.client.workflows.sync import SyncWorkflows
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
@@ -164,6 +165,8 @@ class SyncCluster:
         self.job = self.handlers.job
         self.limits = SyncLimits(self)
         """How many jobs may run at once: ``cluster.limits.set("stripe", 50)``; see ``SyncLimits``."""
+        self.tenants = SyncTenants(self)
+        """What waits and runs for each tenant: ``cluster.tenants.list()``; see ``SyncTenants``."""
         self.batches = SyncBatches(self)
         """Batches that there are: ``cluster.batches.cancel(batch)``; see ``SyncBatches``. ``batch`` opens one."""
         self.schedules = SyncSchedules(self)

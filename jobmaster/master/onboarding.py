@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from jobmaster.master.driver import resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns
@@ -12,7 +12,7 @@ from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.master.driver.job_errors import ABANDONED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import ANY_JOB, FetchScope, Onboarded, RowRef, Written
+from jobmaster.ports import ANY_JOB, FetchScope, Onboarded, RowRef, TenantTurns, Written
 from jobmaster.rules.batching import BATCH_BYTES
 
 _LEAPS_MAX = 16
@@ -34,8 +34,26 @@ class ScanPosition(NamedTuple):
 
 
 _FROM_THE_OLDEST = ScanPosition(0, 0, 0.0)
-_Key: TypeAlias = tuple[str, int, float]
-"""Lane, priority, and how far ahead is looked: a claim of what is due now must not begin among what is due later."""
+_Key: TypeAlias = tuple[str, int, float, bool]
+"""Lane, priority, how far ahead is looked (a claim of what is due now must not begin among what is due later), and whether
+only jobs without a tenant are looked for."""
+
+
+class Round(NamedTuple):
+    """One round of the tenants of a lane and priority: pages of tenants by name, then the jobs without a tenant."""
+
+    after: str | None
+    """Name after which the next page begins; ``None``: the jobs without a tenant have their turn."""
+    found: int
+    """Jobs that the round has found."""
+    rests_until: float
+    """Time of the loop before which jobs without a tenant have no further turn: to find them, those of tenants are passed
+    over."""
+
+
+_NEXT_ROUND = Round("", 0, 0.0)
+_TENANTS = 64
+"""Tenants of one page."""
 
 
 class Onboarding:
@@ -53,6 +71,7 @@ class Onboarding:
     def __init__(self, data: StatementRunner) -> None:
         self._data = data
         self._positions: dict[_Key, ScanPosition] = {}
+        self._rounds: dict[_Key, Round] = {}
 
     async def onboard(
         self,
@@ -66,19 +85,47 @@ class Onboarding:
         scope: FetchScope = ANY_JOB,
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
-        many as ``BATCH_BYTES`` holds."""
-        key = (lane, priority, horizon_seconds)
-        began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
-        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
-        only = (list(scope.trials), list(scope.trial_handlers)) if scope.trials else (None, None)
+        many as ``BATCH_BYTES`` holds. With ``scope.tenants`` in turns of their tenants, a part of them in each call; ``more``
+        is True until a whole round has found nothing."""
+        found_by = _Filter(handlers, without_tags, scope)
+        key = (lane, priority, horizon_seconds, scope.tenants is not None)
+        if scope.tenants is None:
+            return await self._oldest(fence, key, limit, found_by)
+        return await self._in_turns(fence, key, limit, found_by, scope.tenants)
+
+    async def _in_turns(
+        self, fence: Fence, key: _Key, limit: int, found_by: _Filter, tenants: TenantTurns
+    ) -> Onboarded:
+        """The next page of a round of tenants, or its jobs without a tenant."""
+        round_ = self._rounds.get(key, _NEXT_ROUND)
+        if round_.after is None:
+            began_at = _now()
+            answer = await self._oldest(fence, key, limit, found_by)
+            found = round_.found + len(answer.entries)
+            rests = min(_REST * (_now() - began_at), _REST_SECONDS_MAX)
+            self._rounds[key] = Round("", 0, _now() + rests)
+            return answer._replace(more=answer.more or found > 0)
+        page = (round_.after, min(_TENANTS, limit), list(tenants.over_share))
+        weights = (list(tenants.weights), list(tenants.weights.values()))
+        lane, priority, horizon_seconds, _ = key
         rows = await self._data.write(
-            "onboarding/onboard", *fence, *wanted, without_tags or None, scope.capabilities, *only
-        )
-        entries = [
-            Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
-            for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows
-            if id_ is not None
-        ]
+            "onboarding/onboard_turns", *fence, lane, priority, horizon_seconds, limit, found_by.handlers, BATCH_BYTES,
+            *found_by.rest(), *page, *weights,
+        )  # fmt: skip
+        entries = _entries(rows)
+        round_ = round_._replace(after=rows[0]["last_tenant"], found=round_.found + len(entries))
+        more = True
+        if round_.after is None and _now() < round_.rests_until:
+            more, round_ = round_.found > 0, round_._replace(after="", found=0)
+        self._rounds[key] = round_
+        return Onboarded(rows[0]["bucket_ok"], entries, more)
+
+    async def _oldest(self, fence: Fence, key: _Key, limit: int, found_by: _Filter) -> Onboarded:
+        lane, priority, horizon_seconds, untenanted = key
+        began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
+        wanted = (lane, priority, horizon_seconds, limit, began_us, found_by.handlers, BATCH_BYTES)
+        rows = await self._data.write("onboarding/onboard", *fence, *wanted, *found_by.rest(), untenanted)
+        entries = _entries(rows)
         found = rows[0]["found"]
         full = found == limit or found > len(entries)
         if full:
@@ -153,6 +200,28 @@ class Onboarding:
             )
             for row in await self._data.read("onboarding/bucket_rows", bucket_id, after, limit)
         ]
+
+
+class _Filter(NamedTuple):
+    """Which jobs an owner takes."""
+
+    handlers: Sequence[str] | None
+    without_tags: Sequence[str]
+    scope: FetchScope
+
+    def rest(self) -> tuple[Sequence[str] | None, Sequence[str] | None, Sequence[bytes] | None, Sequence[str] | None]:
+        """Paused tags, capabilities, trials and their handlers, as the statements take them."""
+        only = (list(self.scope.trials), list(self.scope.trial_handlers)) if self.scope.trials else (None, None)
+        return self.without_tags or None, self.scope.capabilities, *only
+
+
+def _entries(rows: Sequence[Any]) -> list[Entry]:
+    """The copies of the rows that were moved: the last columns of both statements."""
+    return [
+        Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
+        for *_, id_, token, handler, args, due, headers, attempt, rescues in rows
+        if id_ is not None
+    ]
 
 
 def _now() -> float:

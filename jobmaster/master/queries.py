@@ -14,6 +14,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.run_progress import RunProgress
+from jobmaster.model.tenant import TenantView
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
 
@@ -141,6 +142,13 @@ class Queries:
             return {}
         rows = await self._data.read("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
         return {id_: UnservedCause(*cause)._replace(requires=tuple(words)) for id_, *cause, words in rows}
+
+    async def tenants(self, lane: str | None, limit: int) -> list[TenantView]:
+        """Tenants with due jobs that wait in the master, or jobs in flight, the one with the most waiting jobs first."""
+        return [
+            TenantView(row["name"], row["lane"], row["held"], row["in_flight"], to_us(row["oldest"]) or None)
+            for row in await self._data.read("queries/tenants", lane, limit)
+        ]
 
     async def handlers(self) -> dict[str, HandlerSpec]:
         """Handlers that agents have published, by name."""

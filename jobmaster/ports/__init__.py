@@ -38,6 +38,7 @@ from jobmaster.ports.client import (
     Requests,
     ScheduleMaster,
     StateQueries,
+    TenantQueries,
 )
 from jobmaster.ports.events import ChangedJob, ClientEvents, EventPage, EventPlace
 from jobmaster.ports.job_logs import (
@@ -135,6 +136,7 @@ from jobmaster.ports.master_answers import (
     StepScope,
     StoreGeneration,
     Swept,
+    TenantTurns,
     UnservedHandler,
     UnstorableEntry,
     Written,
@@ -333,6 +335,8 @@ __all__ = [
     "Submitted",
     "SurplusLines",
     "Swept",
+    "TenantQueries",
+    "TenantTurns",
     "Uniqueness",
     "UnservedHandler",
     "UnservedJobs",

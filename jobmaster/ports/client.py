@@ -15,6 +15,7 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
+from jobmaster.model.tenant import TenantView
 from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
 from jobmaster.ports.events import ClientEvents
@@ -101,7 +102,15 @@ class StateQueries(Protocol):
         ...
 
 
-class Queries(BucketQueries, StateQueries, Protocol):
+class TenantQueries(Protocol):
+    """Reads of tenants."""
+
+    async def tenants(self, lane: str | None, limit: int) -> list[TenantView]:
+        """Tenants with due jobs that wait in the master, or jobs in flight, the one with the most waiting jobs first."""
+        ...
+
+
+class Queries(BucketQueries, StateQueries, TenantQueries, Protocol):
     """Reads of clients and agents."""
 
     async def get(self, job_id: bytes) -> JobView | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jobmaster.model.ids import Identity
@@ -376,6 +377,15 @@ class EndedRow(NamedTuple):
     error: ErrorInfo | None
 
 
+class TenantTurns(NamedTuple):
+    """How the jobs of tenants take turns in one fetch."""
+
+    over_share: Sequence[str] = ()
+    """Tenants that have their share in the bucket: their jobs stay."""
+    weights: Mapping[str, int] = MappingProxyType({})
+    """Jobs of a tenant in one turn; 1 for those that are not named."""
+
+
 class FetchScope(NamedTuple):
     """Which due jobs of an owner's handlers it may fetch."""
 
@@ -385,6 +395,8 @@ class FetchScope(NamedTuple):
     """Trials of half-open breakers."""
     trial_handlers: Sequence[str] = ()
     """Handlers of which only these trials are fetched."""
+    tenants: TenantTurns | None = None
+    """Fetch in turns of tenants; ``None``: the oldest first, whatever their tenant."""
 
 
 ANY_JOB = FetchScope()

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap
+from jobmaster.model.tenant import WEIGHT_MAX
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 PositiveSeconds = Annotated[float, Meta(gt=0.0)]
@@ -54,6 +55,13 @@ HandlerPath = Annotated[
 ]
 DurabilityChoice = Annotated[Durability, Meta(extra_json_schema={"enum": [level.value for level in REQUESTABLE]})]
 PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical)$")]
+TenantName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,99}$",
+        description="1 to 100 letters, digits and . _ : / @ + -, the first a letter or digit",
+    ),
+]
 
 
 _EXACT = 1.0 + 1e-9
@@ -259,6 +267,15 @@ class Thresholds(Section, frozen=True, kw_only=True):
     """A bucket that was opened for such jobs completes after this time without a job."""
     assigned_low_water: PositiveCount = 2000
     """Onboarded jobs waiting in one bucket below which its owner fetches more."""
+
+
+class Tenants(Section, frozen=True, kw_only=True):
+    """Fair turns between the tenants of jobs."""
+
+    weights: dict[TenantName, Annotated[int, Meta(ge=1, le=WEIGHT_MAX)]] = field(default_factory=dict)
+    """Starts of a tenant for each start of one of weight 1, while jobs of both wait. A tenant that is not named has 1."""
+    window: PositiveCount = 5000
+    """Jobs waiting in one bucket above which jobs of tenants are written to the master, which passes them on in turns."""
 
 
 class Leases(Section, frozen=True, kw_only=True):
@@ -475,6 +492,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """Schedules by name, beside those that handlers declare with ``@handlers.every``."""
     thresholds: Thresholds = Thresholds()
     """Where jobs wait, and in batches of which size they move."""
+    tenants: Tenants = Tenants()
+    """Fair turns between the tenants of jobs."""
     leases: Leases = Leases()
     """How long agents, the leader and producers' caches count as current."""
     jobs: JobDefaults = JobDefaults()

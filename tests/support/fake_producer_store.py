@@ -28,6 +28,8 @@ class FakeProducerStore:
     def __init__(self, script: Script = takes_all, health: StoreHealth | Exception = HEALTHY) -> None:
         self.script = script
         self.calls: list[tuple[bytes, list[bytes]]] = []
+        self.marks: list[int] = []
+        """High-water mark of each submit."""
         self.gate = asyncio.Event()
         """Cleared: calls hang until it is set."""
         self.gate.set()
@@ -45,6 +47,7 @@ class FakeProducerStore:
         skew_ms_max: int,
     ) -> Submitted:
         self.calls.append((bucket_id, list(items)))
+        self.marks.append(high_water_jobs)
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import Context, copy_context
 from itertools import chain, takewhile
 from typing import NamedTuple, Protocol
@@ -12,7 +12,9 @@ from typing import NamedTuple, Protocol
 from jobmaster.handlers import JobContext
 from jobmaster.handlers.current import set_here, set_running
 from jobmaster.model.limit import LimitKey
+from jobmaster.model.tenant import tenant_of
 from jobmaster.rules.priority_order import effective_level
+from jobmaster_agents.execute.tenant_queue import TenantQueue
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -248,6 +250,7 @@ class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
     __slots__ = (
+        "_returning",
         "aside",
         "bucket_id",
         "deferred",
@@ -255,6 +258,7 @@ class BucketQueue:
         "low_water",
         "owned",
         "refill_level",
+        "returned_jobs",
         "running",
         "slots",
         "wants_jobs",
@@ -263,16 +267,86 @@ class BucketQueue:
     def __init__(self, owned: OwnedBucket, slots: int, low_water: int) -> None:
         self.owned = owned
         self.bucket_id = owned.fence.bucket_id
-        self.jobs: deque[ClaimedJob] = deque()
+        self.jobs: deque[ClaimedJob] | TenantQueue = deque()
         self.deferred: list[ClaimedJob] = []
         """Jobs whose start needs an accepted write, while the master does not answer."""
         self.aside = JobsAside()
         self.running = 0
+        self.returned_jobs = 0
+        """How many were given back so far because of their tenants."""
+        self._returning: deque[ClaimedJob] = deque()
         self.slots = slots
         self.low_water = low_water
         self.wants_jobs = False
         """More jobs wait in the store or the master: ``on_room`` is called once when the queue falls to ``refill_level``."""
         self.refill_level = low_water
+
+    def append(self, job: ClaimedJob, weights: Mapping[str, int]) -> None:
+        """The last job, of its tenant; the first one of a tenant makes turns of the queue."""
+        jobs = self.jobs
+        if job.entry.headers and type(jobs) is deque and tenant_of(job.entry.headers):
+            self.jobs = TenantQueue(weights, jobs)
+            jobs.clear()  # a slot may be about to take the next one from it
+        self.jobs.append(job)
+
+    @property
+    def is_fair(self) -> bool:
+        """True once a job of a tenant has come."""
+        return type(self.jobs) is TenantQueue
+
+    def reweigh(self, weights: Mapping[str, int]) -> None:
+        """Other weights of tenants."""
+        if type(self.jobs) is TenantQueue:
+            self.jobs.reweigh(weights)
+
+    def overfull(self, room: int, now: float) -> bool:
+        """True when jobs of several tenants come, and one of them has its share of the room: claim on, and ``shed``."""
+        jobs = self.jobs
+        return type(jobs) is TenantQueue and jobs.is_contested(now) and bool(self.over_share(room))
+
+    @property
+    def room(self) -> int:
+        """Waiting jobs that memory has room for."""
+        return max(self.slots + 2 * self.low_water - self.running, 0)
+
+    def over_share(self, room: int) -> list[str]:
+        """Tenants that have their share of the room for waiting jobs, or more."""
+        jobs = self.jobs
+        return jobs.over_share(room, self.least_share) if type(jobs) is TenantQueue else []
+
+    def take_behind(self, jobs: list[ClaimedJob]) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
+        """Claimed jobs: those to be queued, and those that wait behind jobs of their tenant in the master."""
+        queued = self.jobs
+        return queued.take_behind(jobs, self.least_share) if type(queued) is TenantQueue else (jobs, [])
+
+    def fetched_all(self, but: Collection[str]) -> None:
+        """No job of any tenant waits in the master, but of these."""
+        if type(self.jobs) is TenantQueue:
+            self.jobs.fetched_all(but)
+
+    def shed(self, room: int) -> list[ClaimedJob]:
+        """Remove and return jobs beyond the room, of tenants that have more than their share."""
+        jobs = self.jobs
+        if type(jobs) is not TenantQueue or len(jobs) <= room:
+            return []
+        return [job for job in jobs.shed(room, self.least_share) if job.phase is JobPhase.QUEUED]
+
+    def gave_back(self, jobs: Collection[ClaimedJob]) -> None:
+        """These jobs are on their way to the master, because of their tenants."""
+        self.returned_jobs += len(jobs)
+        self._returning.extend(jobs)
+
+    @property
+    def is_giving_back(self) -> bool:
+        """True while the master does not have all of these jobs yet."""
+        while self._returning and self._returning[0].phase is JobPhase.GONE:
+            self._returning.popleft()
+        return bool(self._returning)
+
+    @property
+    def least_share(self) -> int:
+        """Waiting jobs that keep the slots busy until more are fetched."""
+        return 2 * self.slots
 
     def take(self) -> list[ClaimedJob]:
         """Remove and return the waiting jobs."""
@@ -291,7 +365,10 @@ class BucketQueue:
         taken = [job for job in self.waiting() if job.phase is JobPhase.QUEUED and wanted(job)]
         if taken:
             gone = set(taken)
-            self.jobs = deque(job for job in self.jobs if job not in gone)
+            if type(self.jobs) is TenantQueue:
+                self.jobs.remove(gone)
+            else:
+                self.jobs = deque(job for job in self.jobs if job not in gone)
             self.deferred[:] = [job for job in self.deferred if job not in gone]
             if self.aside:
                 self.aside.remove(gone)

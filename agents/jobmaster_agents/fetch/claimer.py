@@ -6,6 +6,9 @@ for the next due job. Prefetch is bounded by free slots plus the buffer, by the 
 the backlog of the outcome writer. After every reconnect, and when the blocking pop times out, each claimer is woken once: a
 token may have been lost with the connection.
 
+Where jobs of several tenants come and memory is full of the jobs of some, claims go on, because a job of another tenant may
+wait behind theirs; what is more than fits goes to the master, of the tenants that have more than their share.
+
 A bucket that a pause covers is never given room: its jobs wait in the store, and it is looked into as if memory were full.
 
 A claimer that leaves jobs in the bucket is always woken again: by the run queue at its low-water mark, by the outcome writer
@@ -31,6 +34,7 @@ from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster.telemetry import STEP_SECONDS, Histogram
 from jobmaster_agents.call_retry import Backoff, RepeatedLog
 from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
@@ -40,6 +44,8 @@ from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 
 CLAIM_JOBS_MAX = 1000
+_AHEAD_JOBS = 500
+"""Jobs of one claim that memory has no room for, while other tenants wait behind those that have their share of it."""
 _LATE_JOBS = 100
 """Jobs of one portion that is spilled because its first job is late."""
 _LOOK_SECONDS = 0.25
@@ -197,10 +203,37 @@ class Claimer:
             return CLAIM_JOBS_MAX
         if self.owned.paused:
             return 0  # woken when it is resumed; what it has above the high-water mark is spilled
-        # The buffer is bounded in bytes too; free slots are filled whatever their jobs weigh.
+        free = self._most() - self._executor.backlog(self._bucket_id)
+        if free < _AHEAD_JOBS and self._claims_ahead():
+            return _AHEAD_JOBS
+        return min(free, CLAIM_JOBS_MAX)
+
+    def _most(self) -> int:
+        """Jobs that memory has room for. The buffer is bounded in bytes too; slots are filled whatever their jobs weigh."""
         size = self._job_table.bytes_of(self._bucket_id)
-        prefetch_limit = self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
-        return min(prefetch_limit - self._executor.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+        return self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
+
+    def _claims_ahead(self) -> bool:
+        queue = self._executor.queue_of(self._bucket_id)
+        if queue is None or not queue.is_fair or self._ownership.suspended:
+            return False  # suspended: the master takes nothing
+        return queue.overfull(self._room_of(queue), self._now())
+
+    def _room_of(self, queue: BucketQueue) -> int:
+        return max(self._most() - queue.running, 0)
+
+    def _enqueue(self, jobs: list[ClaimedJob]) -> None:
+        """Queue the jobs, and give back what memory has no room for, of tenants that have more than their share."""
+        queue = self._executor.queue_of(self._bucket_id)
+        if queue is None or not queue.is_fair or self._ownership.suspended:
+            self._executor.enqueue(jobs)
+            return
+        here, behind = queue.take_behind(jobs)
+        self._executor.enqueue(here)
+        if back := [*behind, *queue.shed(self._room_of(queue))]:
+            queue.gave_back(back)
+            for job in back:
+                self._outcome_builder.release(job)
 
     def _bytes_max(self) -> int:
         """Payload of one claim: up to what may be buffered, or of as many jobs as there are free slots."""
@@ -351,7 +384,7 @@ class Claimer:
         else:
             ready = self._ready(fresh) if any(map(_due_us, entries)) else fresh
             if ready:
-                self._executor.enqueue(ready)
+                self._enqueue(ready)
 
     def take(self, entries: Sequence[Entry], clock_us: int) -> bool:
         """Jobs that the master has just assigned to the bucket, and that are due, go straight into memory: their rows hold

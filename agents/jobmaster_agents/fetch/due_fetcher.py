@@ -7,7 +7,10 @@ due later still takes those that are due now, so that jobs which wait for their 
 Where the cluster has other agents, no bucket takes more than its turn, so that jobs which become due together spread over all
 buckets with room: a few jobs for each slot, and as many as the bucket finishes in a second. A hint is worth one turn. After
 that the bucket takes jobs that are due now, and only while it is short of work; the rest is left to the next bucket with a
-hint. A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to HELD.
+hint. In a bucket that has had jobs of tenants, each tenant gets a few jobs in turn, and those that have their share of memory
+get none.
+
+A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to HELD.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import FetcherOnboarding, FetchScope, StepScope
+from jobmaster.ports import FetcherOnboarding, FetchScope, StepScope, TenantTurns
 from jobmaster.rules import capabilities
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.call_retry import Backoff
+from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
@@ -35,6 +39,10 @@ _QUERIES_MAX = 2
 waits for the store."""
 TURN_SLOTS = 2
 """Jobs for each slot that a bucket takes in one turn, beside those that it finishes in a second."""
+_EMPTY_ROUNDS = 2
+"""Rounds of tenants that find nothing before nothing is there: a job that was on its way may come into the master behind the
+place that the first one has reached."""
+_LOOK_SECONDS = 0.02
 _REST_SECONDS = 5.0
 _RATE_SECONDS = 1.0
 """The rate of a bucket is measured over at least so long. (The leader sends hints as often.)"""
@@ -49,7 +57,9 @@ class _Due:
         "claimed",
         "coming",
         "crowded",
+        "empty_rounds",
         "hinted",
+        "looks_at",
         "measured_at",
         "more",
         "only_later",
@@ -58,6 +68,7 @@ class _Due:
         "put_at",
         "querying",
         "rests_until",
+        "waits_for",
     )  # fmt: skip
 
     def __init__(self, owned: OwnedBucket) -> None:
@@ -83,8 +94,15 @@ class _Due:
         """When jobs were last put into the bucket."""
         self.rests_until = 0.0
         """Until then a hint counts only when a slot is free: jobs of the bucket have just waited too long."""
+        self.empty_rounds = 0
+        """Rounds of tenants that found nothing, one after another."""
+        self.looks_at = 0.0
+        """When the next round begins, after an empty one."""
+        self.waits_for: int | None = None
+        """Only jobs of tenants are left that have their share: nothing is fetched without a hint until no more jobs wait in
+        memory than this."""
         self.claimed = self.backlog = 0
-        """Since ``measured_at``, and in memory then."""
+        """Since ``measured_at``, and in memory then, those included that were given back so far for their tenants."""
 
 
 class DueFetcher:
@@ -200,7 +218,8 @@ class DueFetcher:
         due.claimed += claimed
         now = self._now()
         if now - due.measured_at >= _RATE_SECONDS:
-            backlog = self._executor.backlog(due.owned.fence.bucket_id)
+            queue = self._executor.queue_of(due.owned.fence.bucket_id)
+            backlog = len(queue.jobs) + queue.running + queue.returned_jobs if queue is not None else 0
             due.per_second = max(due.claimed - (backlog - due.backlog), 0) / (now - due.measured_at)
             due.measured_at, due.claimed, due.backlog = now, 0, backlog
 
@@ -221,6 +240,9 @@ class DueFetcher:
             if self._executor.backlog(bucket_id) >= self._executor.slots_of(bucket_id):
                 self._executor.want_room(bucket_id, 0)
                 return None
+        queue = self._executor.queue_of(due.owned.fence.bucket_id)
+        if queue is not None and queue.is_fair:
+            return self._fair_horizon(due, queue)
         below = due.ahead + due.coming < self._thresholds.assigned_low_water
         if below and (due.hinted or self.alone):
             return self._thresholds.transient_threshold_seconds
@@ -235,9 +257,41 @@ class DueFetcher:
         self._executor.want_room(bucket_id, max(wanted - self._executor.slots_of(bucket_id) - 1, 0))
         return None
 
+    # ------------------------------------------------------------ buckets with tenants
+
+    def _fair_horizon(self, due: _Due, queue: BucketQueue) -> float | None:
+        """The same for a bucket with tenants: what is fetched fits into memory, so that no job waits in the bucket behind
+        jobs of another tenant."""
+        if due.coming or not due.only_later or self._now() < due.looks_at:
+            return None  # until the claim, or that time
+        if due.hinted:
+            return self._thresholds.transient_threshold_seconds
+        most = queue.room - queue.least_share if due.waits_for is None else due.waits_for
+        if len(queue.jobs) > max(most, 0):
+            self._executor.want_room(queue.bucket_id, max(most, 0))
+            return None
+        return 0.0
+
+    def _fetched_all(self, due: _Due, queue: BucketQueue, turns: TenantTurns) -> None:
+        """A whole round has found no job of any tenant, but those that have their share and were passed over."""
+        due.waits_for, due.more = None, True
+        due.empty_rounds = 0 if queue.is_giving_back else due.empty_rounds + 1
+        if due.empty_rounds < _EMPTY_ROUNDS:
+            due.looks_at = self._now() + _LOOK_SECONDS
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._again, due)
+            return
+        queue.fetched_all(turns.over_share)
+        if turns.over_share:
+            due.waits_for = len(queue.jobs) // 2
+        else:
+            due.more = False
+
     def _turn(self, due: _Due) -> int:
         """The most that the bucket takes at once."""
         batch = self._thresholds.transfer_batch
+        queue = self._executor.queue_of(due.owned.fence.bucket_id)
+        if queue is not None and queue.is_fair:
+            return min(max(queue.room - len(queue.jobs), queue.least_share), batch)
         if self.alone:
             return batch
         return min(TURN_SLOTS * self._executor.slots_of(due.owned.fence.bucket_id) + int(due.per_second), batch)
@@ -337,6 +391,9 @@ class DueFetcher:
         if horizon is None:
             return fence, []
         due.hinted = False
+        queue = self._executor.queue_of(fence.bucket_id)
+        fair = queue if queue is not None and queue.is_fair else None
+        turns = None if fair is None else TenantTurns(fair.over_share(fair.room), self._executor.tenant_weights)
         answer = await self._onboarding.onboard(
             fence,
             owned.lane,
@@ -345,7 +402,7 @@ class DueFetcher:
             self._turn(due),
             self._free_handlers(),
             self._paused_tags,
-            self._scope,
+            self._scope if turns is None else self._scope._replace(tenants=turns),
         )
         self.behind += answer.behind
         if not answer.bucket_ok:
@@ -353,8 +410,10 @@ class DueFetcher:
             if not owned.closed:
                 self._ownership.write_refused(owned, "onboarding was refused by the bucket's lock")
             return fence, []
-        if horizon > 0.0 or not self.alone:
-            due.more = answer.more
+        if fair is not None and turns is not None and not answer.entries and not answer.more:
+            self._fetched_all(due, fair, turns)
+        elif horizon > 0.0 or not self.alone or fair is not None:
+            due.waits_for, due.more, due.empty_rounds = None, answer.more, 0
         else:
             due.hinted = due.hinted or answer.more
         if answer.entries:

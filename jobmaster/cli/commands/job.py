@@ -79,6 +79,7 @@ for command in (*job_changes.COMMANDS, job_logs.logs):
     help="Where the job is when the submit is acknowledged.",
 )
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
+@click.option("--tenant", help="For whom it runs; jobs that wait start in turns of their tenants.")
 @click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
 @click.option("--key", help="Idempotency key: the same key again gives the same job.")
 @click.option("--unique", metavar="KEY", help="Unique key: no second job of it while one holds it.")

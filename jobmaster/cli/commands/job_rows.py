@@ -136,6 +136,7 @@ def job_record(
         "changed": iso(view.changed_us),
         "waited_us": view.waited_us,
         "ran_us": view.ran_us,
+        "tenant": headers.tenant[0] if headers.tenant else None,
         "tags": list(headers.tags),
         "metadata": headers.metadata,
         "key": headers.key,

@@ -88,6 +88,8 @@ def stored_options(view: JobView, given: SubmitOptions) -> dict[str, Any]:
         options["max_attempts"] = headers.max_attempts
     if headers.ordering_key is not None:
         options["ordering_key"] = headers.ordering_key
+    if headers.tenant is not None:
+        options["tenant"] = headers.tenant[0]
     if headers.at_most_once:
         options["delivery"] = "at_most_once"
     if (wait_for := wait_of(headers)) is not None:

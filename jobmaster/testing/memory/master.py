@@ -17,6 +17,7 @@ from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
+from jobmaster.model.tenant import TenantView, tenant_of
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
 from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -232,6 +233,17 @@ class MemoryMaster:
     async def handlers(self) -> dict[str, HandlerSpec]:
         """What agents would publish."""
         return {handler.name: handler.spec for handler in self._handlers}
+
+    async def tenants(self, lane: str | None, limit: int) -> list[TenantView]:
+        """Due jobs of tenants that wait in the master; nothing is in flight between two calls."""
+        now_us = self._rows.clock.wall_us()
+        waiting: dict[tuple[str, str], list[int]] = {}
+        for job in self._rows.jobs.values():
+            name, due_us = tenant_of(job.entry.headers), job.entry.due_us
+            if name and job.state is JobState.HELD and due_us <= now_us and lane in (None, job.lane):
+                waiting.setdefault((name, job.lane), []).append(due_us)
+        found = [TenantView(*place, len(due), 0, min(due)) for place, due in waiting.items()]
+        return sorted(found, key=lambda each: (-each.held, each.name, each.lane))[:limit]
 
     async def unserved_causes(self, job_ids: Sequence[bytes]) -> dict[bytes, UnservedCause]:
         """None is known."""

@@ -24,7 +24,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
 from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
-from jobmaster.ports import CancelledRow, FetchScope, UnstorableEntry
+from jobmaster.ports import CancelledRow, FetchScope, TenantTurns, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
 from tests.simulation.comparison.two_masters import TwoMasters
@@ -53,6 +53,9 @@ headers = st.sampled_from(
         b'{"expires_us":1700000000000001}',
         b'{"tags":["a","c"]}',
         b'{"requires":["complete_time"],"complete_seconds":9.0}',
+        b'{"tenant":["a"]}',
+        b'{"tenant":["b"]}',
+        b'{"metadata":{"tenant":"a"},"tenant":["c"]}',
     ]
 )
 
@@ -251,6 +254,14 @@ class Masters(TwoMasters):
         self.both(
             lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, 5, ["handler"], (), FetchScope(words))
         )
+
+    @rule(bucket=buckets, limit=st.integers(1, 4), over=st.sampled_from([[], ["a"]]), heavy=st.integers(1, 3))
+    def onboard_in_turns(self, bucket: int, limit: int, over: list[str], heavy: int) -> None:
+        fence, scope = self.fence(bucket, None, 0), FetchScope(tenants=TenantTurns(over, {"b": heavy}))
+        for master in (self.real, self.simulated):
+            master.onboarding._positions.clear()
+            master.onboarding._rounds.clear()
+        self.both(lambda master: master.onboarding.onboard(fence, "default", 3, 1e9, limit, ["handler"], (), scope))
 
     # ------------------------------------------------------------ pauses
 

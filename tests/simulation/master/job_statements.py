@@ -11,12 +11,14 @@ from typing import Any
 
 from jobmaster.codec import decode_headers
 from jobmaster.master.driver.connection import EPOCH_2000_US
+from jobmaster.model.tenant import tenant_of
 from jobmaster.rules.batching import fitting_count
 from jobmaster.rules.capabilities import lacking
 from tests.simulation.master.statements_base import StatementsBase, demand_values
 from tests.simulation.master.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
 Ids = list[bytes]
+_NO_ENTRY = dict.fromkeys(("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues"))
 
 
 def expires_of(headers: bytes) -> int | None:
@@ -259,21 +261,61 @@ class JobStatements(StatementsBase):
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
         limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int, tags: Sequence[str] | None,
         words: Sequence[str] | None, trials: Sequence[bytes] | None, trial_handlers: Sequence[str] | None,
+        untenanted: bool,
     ) -> list[Record]:  # fmt: skip
-        names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
-            return [Record(bucket_ok=False, found=0, **dict.fromkeys(names))]
+            return [Record(bucket_ok=False, found=0, **_NO_ENTRY)]
+        due = [
+            row for row in self._due(lane, priority, horizon, handlers, tags, words, trials, trial_handlers)
+            if (row.due_us or 0) >= from_us and not (untenanted and tenant_of(row.headers))
+        ][:limit]  # fmt: skip
+        return self._onboarded(due, bytes_max, (bucket_id, epoch, owner), found=len(due))
+
+    def onboarding_onboard_turns(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
+        limit: int, handlers: Sequence[str] | None, bytes_max: int, tags: Sequence[str] | None,
+        words: Sequence[str] | None, trials: Sequence[bytes] | None, trial_handlers: Sequence[str] | None,
+        after: str, tenants: int, over_share: Sequence[str], names: Sequence[str], weights: Sequence[int],
+    ) -> list[Record]:  # fmt: skip
+        if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
+            return [Record(bucket_ok=False, found=0, last_tenant=None, **_NO_ENTRY)]
+        held = {tenant_of(row.headers) for row in self.tables.jobs.values()
+                if row.state == "HELD" and row.lane == lane and row.priority == priority}  # fmt: skip
+        page = sorted(name for name in held if name > after)[:tenants]
+        weight = dict(zip(names, weights, strict=True))
+        taking = [name for name in page if name not in over_share]
+        due = self._due(lane, priority, horizon, handlers, tags, words, trials, trial_handlers)
+        chosen = []
+        for place, name in enumerate(taking):
+            heavy = weight.get(name, 1)
+            most = min(limit, max(heavy, 2 * limit // len(taking)))
+            mine = [row for row in due if tenant_of(row.headers) == name][:most]
+            chosen += [(number // heavy, place, row) for number, row in enumerate(mine)]
+        chosen.sort(key=lambda each: each[:2])
+        rows = [row for _, _, row in chosen[:limit]]
+        last = page[-1] if len(page) == tenants else None
+        return self._onboarded(rows, bytes_max, (bucket_id, epoch, owner), found=len(rows), last_tenant=last)
+
+    def _due(
+        self, lane: str, priority: int, horizon: float, handlers: Sequence[str] | None, tags: Sequence[str] | None,
+        words: Sequence[str] | None, trials: Sequence[bytes] | None, trial_handlers: Sequence[str] | None,
+    ) -> list[JobRow]:  # fmt: skip
         latest = self.now_us() + int(horizon * 1e6)
-        due = sorted(
+        return sorted(
             (row for row in self.tables.jobs.values()
              if row.state == "HELD" and row.lane == lane and row.priority == priority and not row.cancel_requested
-             and row.due_us is not None and from_us <= row.due_us <= latest
+             and row.due_us is not None and row.due_us <= latest
              and (handlers is None or row.handler in handlers
                   or (row.id in (trials or ()) and row.handler in (trial_handlers or ())))
              and (tags is None or not has_tag(row.headers, tags))
              and (words is None or not lacking(row.headers, words))),
             key=lambda row: (row.due_us, row.id),
-        )[:limit]  # fmt: skip
+        )  # fmt: skip
+
+    def _onboarded(
+        self, due: Sequence[JobRow], bytes_max: int, fence: tuple[bytes, int, bytes], **answered: Any
+    ) -> list[Record]:
+        bucket_id, epoch, owner = fence
         answer = []
         for row in due[: fitting_count([len(row.args) + len(row.headers) for row in due], bytes_max)]:
             moved = row._replace(state="ASSIGNED", token=row.token + 1, bucket_id=bucket_id, bucket_epoch=epoch,
@@ -282,8 +324,8 @@ class JobStatements(StatementsBase):
             self.audit.bound(self.tables, "onboard", bucket_id, epoch, owner)
             values = (row.id, moved.token, row.handler, row.args, self.moment(row.due_us), row.headers, row.attempt,
                       row.rescues)  # fmt: skip
-            answer.append(Record(bucket_ok=True, found=len(due), **dict(zip(names, values, strict=True))))
-        return answer or [Record(bucket_ok=True, found=len(due), **dict.fromkeys(names))]
+            answer.append(Record(bucket_ok=True, **answered, **dict(zip(_NO_ENTRY, values, strict=True))))
+        return answer or [Record(bucket_ok=True, **answered, **_NO_ENTRY)]
 
     def onboarding_release(
         self, old: Snapshot, bucket_id: bytes, epoch: int, ids: Ids, tokens: list[int], low: bytes, high: bytes

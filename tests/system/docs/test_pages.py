@@ -26,6 +26,7 @@ EXPLAINING = {
     "docs/pydantic.md": "pydantic",
     "docs/schedules.md": "schedules",
     "docs/signals.md": "signals",
+    "docs/tenants.md": "tenants",
     "docs/transactions.md": "transactions",
     "docs/workflows.md": "workflows",
     "docs/uniqueness.md": "uniqueness",

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.client.bucket_choice import ALL_FULL, NO_BUCKET, BucketGroup, Placement, StoreLimits
+from jobmaster.client.bucket_choice import (
+    ALL_FULL,
+    NO_BUCKET,
+    WINDOW_FULL_SECONDS,
+    BucketGroup,
+    Placement,
+    StoreLimits,
+)
 from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketDirectory
 from jobmaster.client.store_handle import RECHECK_SECONDS, StoreHandle
 from jobmaster.clock import new_id
@@ -55,6 +62,7 @@ class BucketChoiceFixture:
         buckets: list[Bucket],
         need: Durability = Durability.STORE,
         handler: str | None = None,
+        window: int | None = None,
     ) -> None:
         self.clock = HandClock()
         self.listing = Listing(buckets)
@@ -63,6 +71,8 @@ class BucketChoiceFixture:
         self.map = BucketDirectory(queries, watches, self.clock, 10.0)
         capacities = dict.fromkeys(stores, StoreLimits(100, 10_000, 3_600_000))
         self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock, handler=handler)
+        self.group.window = window
+        self.plain = BucketGroup("default", 3, need, self.map, capacities, self.clock)
 
 
 def entries(count: int) -> list[bytes]:
@@ -124,6 +134,25 @@ async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
     assert await closed.group.place(entries(1)) == NO_BUCKET
     empty = BucketChoiceFixture({"default": FakeProducerStore()}, [])
     assert await empty.group.place(entries(1)) == NO_BUCKET
+
+
+async def test_a_bucket_that_is_full_for_tenants_is_not_full_for_other_jobs() -> None:
+    one = bucket()
+    store = FakeProducerStore(answers({one.id: [Submitted(ReplyStatus.FULL, 20), *[Submitted(ReplyStatus.OK, 1)] * 3]}))
+    choice = BucketChoiceFixture({"default": store}, [one], window=20)
+    assert await choice.group.place(entries(1)) == ALL_FULL
+    assert await choice.group.place(entries(1)) == ALL_FULL, "not asked again at once"
+    assert (await choice.plain.place(entries(1))).bucket_id == one.id
+    choice.clock.now += WINDOW_FULL_SECONDS
+    assert (await choice.group.place(entries(1))).bucket_id == one.id
+    assert store.marks == [20, 100, 20]
+
+
+async def test_a_window_above_the_high_water_mark_changes_nothing() -> None:
+    store = FakeProducerStore()
+    choice = BucketChoiceFixture({"default": store}, [bucket()], window=5000)
+    await choice.group.place(entries(1))
+    assert store.marks == [100]
 
 
 async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:

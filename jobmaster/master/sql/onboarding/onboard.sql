@@ -13,6 +13,7 @@
 -- in: $12 text[] capabilities the owner has, NULL = all: a job that requires another one stays
 -- in: $13 uuid[] trials of half-open breakers, NULL = none
 -- in: $14 text[] handlers the owner has that only start as trials
+-- in: $15 boolean only jobs without a tenant
 -- out: bucket_ok boolean, found integer (due rows up to the limit, those included that carry too much), id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
@@ -34,6 +35,7 @@ WITH b AS MATERIALIZED (
       AND ($9::text[] IS NULL OR j.handler = ANY ($9) OR (j.id = ANY ($13::uuid[]) AND j.handler = ANY ($14::text[])))
       AND ($11::text[] IS NULL OR NOT has_tag(j.headers, $11))
       AND ($12::text[] IS NULL OR required_words(j.headers) <@ $12)
+      AND NOT ($15::boolean AND tenant_of(j.headers) IS NOT NULL)
       AND EXISTS (SELECT FROM b)
     ORDER BY j.due_at
     LIMIT $7::integer

@@ -26,7 +26,7 @@ async def test_a_change_that_waits_for_an_onboarding_leaves_the_assignment_alone
     job_id = new_id()
     await db.master.intake.insert_held([new_job(job_id)])
     bucket, owner = uuids([db.fence.bucket_id, db.fence.owner])
-    args = (bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6, None, None, None, None)
+    args = (bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6, None, None, None, None, False)
     async with db.open_transaction("onboarding/onboard", *args) as commit:
         change = db.master.changes.change_held(job_id, NewValues(DUE), "test")
         assert await db.after_lock("changes/change_held", change, commit) is None

@@ -118,7 +118,7 @@ async def test_two_claimers_share_the_due_jobs_and_neither_waits(db: MasterFixtu
     second = await db.bucket()
     bucket, owner = uuids([db.fence.bucket_id, db.fence.owner])
     async with db.open_transaction(
-        "onboarding/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6, *[None] * 4
+        "onboarding/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6, *[None] * 4, False
     ) as commit:
         answer = await db.master.onboarding.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"

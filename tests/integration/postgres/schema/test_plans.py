@@ -58,7 +58,7 @@ async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: MasterF
     if analysed:
         await filled.sql.execute("ANALYZE job")
     nodes = await _plan(
-        filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6, *[None] * 4
+        filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6, *[None] * 4, False
     )
     used = {index for _, index in _scans(nodes)}
     assert used == {"_lane_priority_due_at_idx", "_pkey"}

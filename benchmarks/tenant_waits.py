@@ -1,0 +1,77 @@
+"""How long tenants wait while one of them floods the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import uvloop
+
+from benchmarks.support.handlers import handlers, stamp_and_sleep
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from jobmaster.wiring import open_cluster
+
+TENANTS = 1000
+OTHERS_PER_SECOND = 20
+TENANT_JOB_SECONDS = 0.05
+_TICK_SECONDS = 0.01
+
+
+async def tenant_waits(measured: MeasuredCluster, seconds: float, flood: int) -> dict[str, float]:
+    """Waits of 999 tenants that send 20 jobs a second together, in milliseconds, while one sends ``flood`` times as many.
+
+    A job keeps one of 50 slots for 50 ms, so the agent runs 1,000 a second at most.
+    """
+    pending: set[asyncio.Task[object]] = set()
+    async with await open_cluster(measured.settings, handlers) as cluster:
+
+        def send(tenant: str) -> None:
+            args = {"sent_us": time.time_ns() // 1000, "seconds": TENANT_JOB_SECONDS}
+            task = asyncio.ensure_future(cluster.submit(stamp_and_sleep, args, tenant=tenant))
+            pending.add(task)
+            task.add_done_callback(pending.discard)
+
+        began, sent, flooded = time.perf_counter(), 0, 0
+        while (elapsed := time.perf_counter() - began) < seconds:
+            while sent < elapsed * OTHERS_PER_SECOND:
+                send(f"tenant-{sent % (TENANTS - 1)}")
+                sent += 1
+            while flooded < elapsed * OTHERS_PER_SECOND * flood:
+                send("flood")
+                flooded += 1
+            await asyncio.sleep(_TICK_SECONDS)
+        if pending:
+            await asyncio.wait(pending)
+    connection = await measured.connect()
+    try:
+        query = """SELECT convert_from(result, 'UTF8')::bigint / 1000.0 FROM job
+                   WHERE state = 'SUCCEEDED' AND tenant_of(headers) LIKE 'tenant-%' ORDER BY 1"""
+        async with asyncio.timeout(60):
+            waits: list[float] = []
+            while len(waits) < sent:
+                await asyncio.sleep(0.1)
+                waits = [float(row[0]) for row in await connection.fetch(query)]
+        waiting = await connection.fetchval("SELECT count(*) FROM job WHERE state = 'HELD'")
+    finally:
+        await connection.close()
+    at = [waits[min(int(len(waits) * share), len(waits) - 1)] for share in (0.5, 0.99)]
+    return {
+        "p50_ms": round(at[0], 2),
+        "p99_ms": round(at[1], 2),
+        "jobs": sent,
+        "flood": flooded,
+        "left_in_master": waiting,
+    }
+
+
+def tenant_wait_ratio(seconds: float) -> dict[str, Any]:
+    """The 99th percentile of the waits of 999 tenants while one more sends 99 % of all jobs, twice what the agent can run,
+    against the same without it."""
+    found = {}
+    for name, flood in (("tenants_alone", 0), ("tenants_flooded", 99)):
+        with measured_cluster({"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 1}}}}) as measured:
+            measured.start_agent()
+            found[name] = uvloop.run(tenant_waits(measured, seconds, flood))
+    ratio = found["tenants_flooded"]["p99_ms"] / found["tenants_alone"]["p99_ms"]
+    return {"tenant_wait_ratio": round(ratio, 2), **found}

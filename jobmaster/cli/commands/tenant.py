@@ -1,0 +1,60 @@
+"""``jobmaster tenants``: what waits and runs for each tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_rows, iso, thousands
+from jobmaster.model.tenant import TenantView
+
+if TYPE_CHECKING:
+    from jobmaster.settings.model import ClusterSettings
+
+COLUMNS = (
+    Column("TENANT", "name", whole=True),
+    Column("LANE", "lane"),
+    Column("WEIGHT", "weight", right=True),
+    Column("WAITING", "held", thousands, right=True),
+    Column("IN FLIGHT", "in_flight", thousands, right=True),
+    Column("OLDEST DUE (UTC)", "oldest_due"),
+)
+
+
+@click.command("tenants")
+@click.option("--lane", help="Only this lane.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many lines.")
+@pass_invocation
+def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
+    """List the tenants with jobs that wait or run, the one with the most waiting jobs first.
+
+    WAITING: jobs that are due and wait in the master. IN FLIGHT: jobs in an agent that have a row; a short job has none
+    before it ends. Jobs in buckets are not counted; see `jobmaster bucket list`. The command reads all these rows.
+
+    \b
+    Example:
+      jobmaster tenants --lane default -o json
+    """
+    found = run_async(_list(invocation.settings, lane, limit))
+    rows = [
+        {
+            "name": each.name,
+            "lane": each.lane,
+            "weight": each.weight,
+            "held": each.held,
+            "in_flight": each.in_flight,
+            "oldest_due": iso(each.oldest_due_us) if each.oldest_due_us else None,
+        }
+        for each in found
+    ]
+    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no job of a tenant waits or runs")
+
+
+async def _list(settings: ClusterSettings, lane: str | None, limit: int) -> list[TenantView]:
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        return await cluster.tenants.list(lane=lane, limit=limit)

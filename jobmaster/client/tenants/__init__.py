@@ -1,0 +1,1 @@
+"""Tenants: what waits and runs for each."""
