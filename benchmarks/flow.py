@@ -6,6 +6,8 @@ import asyncio
 import signal
 import statistics
 import time
+from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import click
@@ -14,6 +16,7 @@ import uvloop
 
 from benchmarks.drain import TEXT
 from benchmarks.submit import empty_buckets
+from benchmarks.support import limited_handlers
 from benchmarks.support.handlers import handlers, noop
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import output_options, progress, show
@@ -35,6 +38,7 @@ SELECT extract(epoch FROM max(changed_at))::float8 AS last,
        (SELECT extract(epoch FROM changed_at)::float8 FROM job WHERE id = $3) AS called
 FROM job WHERE id > $1 AND id <= $2
 """
+_LOOK_SECONDS = 0.1
 
 
 async def chain_ms(cluster: Cluster, rounds: int) -> dict[str, float]:
@@ -103,6 +107,71 @@ async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, ch
     }
 
 
+def limited_starts(jobs: int, agents: int) -> dict[str, Any]:
+    """Starts a second of jobs under one limit of 100 permits, in all agents together, and how many ran at once.
+
+    The jobs lie in the buckets of all agents before the first of these is let go. Every run records its begin and its end.
+    """
+    kind = {"buckets": {**MEDIUM_ONLY, "medium": 1}, "processes": agents}
+    overrides = {
+        "agents": {"default": kind},
+        "handlers": ["benchmarks.support.limited_handlers"],
+        "leases": _LEASES,
+    }
+    with measured_cluster(overrides) as measured:
+        measured.start_agent()
+        directory = measured.directory / "runs"
+        directory.mkdir()
+        asyncio.run(_wait_for_buckets(measured, agents))
+        measured.signal_agents(signal.SIGSTOP)
+        asyncio.run(_submit_limited(measured, jobs, directory))
+        before = measured.cpu_seconds()
+        measured.signal_agents(signal.SIGCONT)
+        asyncio.run(_wait_for_ends(measured, jobs))
+        after = measured.cpu_seconds()
+        found = limited_handlers.runs(directory)
+        servers = asyncio.run(measured.described())
+        measured.kill_agents()
+    assert len(found) == jobs, f"{len(found)} runs of {jobs} jobs"
+    most = limited_handlers.most_at_once(found)
+    assert most <= limited_handlers.RUNNING, f"{most} jobs ran at once under a limit of {limited_handlers.RUNNING}"
+    begins = sorted(began for began, _ in found)
+    return {
+        "limited_starts_per_second": round(jobs / ((begins[-1] - begins[0]) / 1e9)),
+        "limited_most_at_once": most,
+        "limited_jobs": jobs,
+        "limited_agents": agents,
+        "limited_cpu_seconds": {name: round(after[name] - before[name], 2) for name in after},
+        "limited_servers": servers,
+    }
+
+
+async def _wait_for_buckets(measured: MeasuredCluster, agents: int) -> None:
+    connection = await measured.connect()
+    try:
+        while await connection.fetchval("SELECT count(*) FROM bucket WHERE state = 'ACTIVE'") < agents:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await connection.close()
+
+
+async def _submit_limited(measured: MeasuredCluster, jobs: int, directory: Path) -> None:
+    async with await open_cluster(measured.settings, limited_handlers.handlers) as cluster:
+        done = await cluster.submit_many(
+            ({"directory": str(directory)} for _ in range(jobs)), limited_handlers.limited, on_full="raise"
+        )
+    assert done.submitted == jobs, done
+
+
+async def _wait_for_ends(measured: MeasuredCluster, jobs: int) -> None:
+    connection = await measured.connect()
+    try:
+        while await connection.fetchval("SELECT count(*) FROM job WHERE state = 'SUCCEEDED'") < jobs:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)
+    finally:
+        await connection.close()
+
+
 @click.command()
 @click.option("--rounds", type=click.IntRange(1), default=100, show_default=True, help="Chains, one after another.")
 @click.option(
@@ -111,9 +180,15 @@ async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, ch
 @click.option(
     "--tenant-seconds", type=click.FloatRange(0), default=30, show_default=True, help="Load of tenants; 0: none."
 )
+@click.option(
+    "--limited-jobs", type=click.IntRange(0), default=100_000, show_default=True, help="Jobs under one limit; 0: none."
+)
+@click.option("--limited-agents", type=click.IntRange(1), default=20, show_default=True, help="Agents that run them.")
 @output_options
-def main(rounds: int, children: int, tenant_seconds: float, as_json: bool, save: bool) -> None:
-    """Measure workflows at light load, and batches, on one agent."""
+def main(
+    rounds: int, children: int, tenant_seconds: float, limited_jobs: int, limited_agents: int, as_json: bool, save: bool
+) -> None:
+    """Measure workflows at light load, and batches, on one agent; tenants; and starts under a limit on many agents."""
 
     async def measure() -> dict[str, float]:
         found: dict[str, float] = {}
@@ -132,10 +207,13 @@ def main(rounds: int, children: int, tenant_seconds: float, as_json: bool, save:
                     found |= await batch_callback_seconds(cluster, measured, children)
         return found
 
-    found = uvloop.run(measure())
+    found: dict[str, Any] = uvloop.run(measure())
     if tenant_seconds:
         progress("999 tenants, without and with a flood of one more")
         found |= tenant_wait_ratio(tenant_seconds)
+    if limited_jobs:
+        progress(f"{limited_jobs} jobs under one limit, {limited_agents} agents")
+        found |= limited_starts(limited_jobs, limited_agents)
     show("flow", {"rounds": rounds, "children": children, **found}, as_json=as_json, save=save)
 
 

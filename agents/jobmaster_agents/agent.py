@@ -25,6 +25,7 @@ from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueNotices, Renewal
 from jobmaster.rules import capabilities
 from jobmaster.settings.agent_differences import common
+from jobmaster.settings.job_limits import declared_limits, unknown_limits
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.settings.schedules import declared_schedules
 from jobmaster.settings.submit_rules import submit_rules
@@ -54,7 +55,7 @@ from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
-from jobmaster_agents.limit_publisher import LimitPublisher, declared_limits
+from jobmaster_agents.limit_publisher import LimitPublisher
 from jobmaster_agents.outcomes.batch_tally import BatchTally
 from jobmaster_agents.periodic_task import PeriodicTask
 from jobmaster_agents.rescue.failure_detector import FailureDetector
@@ -108,8 +109,10 @@ class AgentRuntime:
         self.left_out = [f"{each.name} needs {', '.join(each.options.needs)}" for each in without]
         self._schedules = declared_schedules(settings, handlers) if agent.mode in WORKING_MODES else []
         self.schedule_publisher = SchedulePublisher(config.agent_id, master.schedules, self._schedules, log)
-        limits = declared_limits(handlers) if agent.mode in WORKING_MODES else []
-        self.limit_publisher = LimitPublisher(config.agent_id, master.limits, limits)
+        limits = declared_limits(settings.job_limits, handlers) if agent.mode in WORKING_MODES else []
+        if limits and (unknown := unknown_limits(settings.job_limits, handlers)):
+            log.warning(Event.LIMITS_UNKNOWN, {"limits": unknown})
+        self.limit_publisher = LimitPublisher(config.agent_id, master.limits, limits, log)
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None

@@ -83,6 +83,8 @@ class Event(StrEnum):
     SCHEDULE_UNREADABLE = "schedule_unreadable"
     SCHEDULE_RETIRED = "schedule_retired"
     SCHEDULE_NOT_PUT = "schedule_not_put"
+    LIMITS_OVERRIDDEN = "limits_overridden"
+    LIMITS_UNKNOWN = "limits_unknown"
     BREAKER_CHANGED = "breaker_changed"
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"

@@ -1,16 +1,17 @@
-"""Publishes the limits that this agent's handlers declare: at its start, and again now and then.
+"""Publishes the limits that this agent's handlers declare, with the numbers of the configuration: at its start, and again now
+and then.
 
 A failover of the master may forget them. A limit without a line has no permits: its jobs wait until it is published again.
+What an operator has set stands over them, and the log says so: a deploy with other numbers has no effect until the reset.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmaster.handlers import Handlers
-from jobmaster.handlers.limits import check_same_numbers
 from jobmaster.model.limit import LimitValues
 from jobmaster.ports import DeclaredLimits
+from jobmaster_agents.event_log import Event, EventLog
 
 AGAIN_SECONDS = 60.0
 
@@ -20,30 +21,23 @@ class LimitPublisher:
 
     name = "limit-publisher"
 
-    def __init__(self, agent_id: bytes, master: DeclaredLimits, limits: Sequence[LimitValues]) -> None:
+    def __init__(self, agent_id: bytes, master: DeclaredLimits, limits: Sequence[LimitValues], log: EventLog) -> None:
         self._agent_id = agent_id
         self._master = master
         self.limits = limits
+        self._log = log
+        self._reported: list[str] = []
 
     async def publish(self) -> None:
         """Publish all. What an agent has declared that started later stands."""
-        if self.limits:
-            await self._master.declare(self._agent_id, self.limits)
+        if not self.limits:
+            return
+        set_by_others = await self._master.declare(self._agent_id, self.limits)
+        if new := [name for name in set_by_others if name not in self._reported]:
+            self._log.info(Event.LIMITS_OVERRIDDEN, {"limits": new})
+        self._reported = set_by_others
 
     async def tick(self) -> float:
         """Publish all again; seconds until the next time."""
         await self.publish()
         return AGAIN_SECONDS
-
-
-def declared_limits(handlers: Handlers) -> list[LimitValues]:
-    """The limits of all handlers, by name.
-
-    Raises:
-        ConfigError: two handlers give one limit different numbers.
-    """
-    found: dict[str, LimitValues] = {}
-    for handler in handlers:
-        check_same_numbers(handler.name, handler.options.limits, handlers)
-        found.update((limit.name, limit.values) for limit in handler.options.limits)
-    return [found[name] for name in sorted(found)]

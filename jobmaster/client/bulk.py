@@ -127,13 +127,15 @@ class BulkFailed(JobMasterError):
 
 
 class _Chunk:
-    """Encoded jobs of one lane and priority (and handler, where agents differ)."""
+    """Encoded jobs of one lane and priority (and handler, where agents differ), or jobs with ordering keys."""
 
-    __slots__ = ("entries", "group", "rules", "size")
+    __slots__ = ("entries", "group", "places", "rules", "size")
 
     def __init__(self, group: tuple[str, int, str]) -> None:
         self.group = group
         self.entries: list[bytes] = []
+        self.places: list[tuple[str, int]] = []
+        """Of jobs with ordering keys: lane and priority of every entry."""
         self.rules: list[UniqueRule] = []
         """Of every entry, or of none: its uniqueness."""
         self.size = 0
@@ -175,8 +177,6 @@ class BulkSubmit:
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
         if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
-        if self._checked.is_ordered:
-            raise InputError("ordering_key belongs to one job", hint="use submit for each job of an ordering key")
         if self._checked.unique is not None and self._checked.unique.key is not None:
             raise InputError(
                 "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"
@@ -191,6 +191,9 @@ class BulkSubmit:
         )
         self._group_of: dict[str, tuple[str, int, str]] = {}
         self._open: dict[tuple[str, int, str], _Chunk] = {}
+        self._in_order = asyncio.Lock()
+        """Chunks of jobs with ordering keys are committed one after another: a later job must not be seen before an earlier
+        one. The lock is given in the order of its requests."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsettled: set[_Chunk] = set()
         """Chunks that are being sent, or were sent in vain."""
@@ -260,7 +263,7 @@ class BulkSubmit:
             return _SLOW
         else:
             args = item
-        return self._append(resolved, self._encode(resolved, args, index))
+        return self._append(resolved, self._encode(resolved, args, index), index)
 
     async def _take_slow(self, item: Any, resolved: ResolvedHandler | None, index: int) -> None:
         if self._batch_ids is not None:
@@ -285,7 +288,7 @@ class BulkSubmit:
             lane, priority, _ = self._new_group(resolved)
             await self._router.require_bucket(lane, priority, resolved.name)
             self._group_of[resolved.name] = self._new_group(resolved)
-        chunk = self._append(resolved, data)
+        chunk = self._append(resolved, data, index)
         if chunk is not None:
             await self._send(chunk)
 
@@ -307,20 +310,33 @@ class BulkSubmit:
                 ) from None
             raise _at(error, index) from error
 
-    def _append(self, resolved: ResolvedHandler, data: bytes) -> _Chunk | None:
+    def _append(self, resolved: ResolvedHandler, data: bytes, index: int) -> _Chunk | None:
         group = self._group_of.get(resolved.name)
         if group is None:
             if self._checked.refuses_unserved:
                 return _SLOW
             group = self._group_of[resolved.name] = self._new_group(resolved)
+        checked, unique = self._checked, self._checked.unique or resolved.unique
+        place: tuple[str, int, str] | None = None
+        if checked.is_ordered or resolved.ordering is not None:
+            place, group = group, _IN_ORDER
+            try:
+                checked = self._submitter.in_order(resolved, data, checked)
+            except InputError as error:
+                raise _at(error, index) from error
+            if unique is not None:
+                raise InputError(
+                    f"a job of handler {resolved.name!r} would have an ordering key and a unique key",
+                    hint="use submit for each of these jobs",
+                )
         job_id = self._new_id()
         if job_id is None:
             return _SLOW
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
-        headers = self._checked.headers
-        if (unique := self._checked.unique or resolved.unique) is not None:
+        headers = checked.headers
+        if unique is not None:
             if self._batch_ids is not None:
                 raise no_key_in_a_batch(resolved.name)
             if self._checked.waits:
@@ -331,6 +347,8 @@ class BulkSubmit:
             chunk.rules.append(rule)
         entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, headers))
         chunk.entries.append(entry)
+        if place is not None:
+            chunk.places.append(place[:2])
         chunk.size += len(entry)
         if len(chunk.entries) >= self._chunk_max or chunk.size >= CHUNK_BYTES_MAX:
             return chunk
@@ -364,6 +382,9 @@ class BulkSubmit:
     async def _deliver(self, chunk: _Chunk) -> None:
         lane, priority, handler = chunk.group
         try:
+            if chunk.places:
+                await self._insert_in_order(chunk)
+                return
             route = await self._router.certain_route(self._route, self._checked.headers)
             if chunk.rules:
                 await self._with_keys(chunk)
@@ -383,6 +404,15 @@ class BulkSubmit:
         except Exception as error:
             self._unsent += len(chunk.entries)
             self._failure = self._failure or error
+
+    async def _insert_in_order(self, chunk: _Chunk) -> None:
+        """Jobs with ordering keys. None of them is stored after one that failed."""
+        async with self._in_order:
+            if self._failure is not None:
+                self._unsent += len(chunk.entries)
+                return
+            await self._insert_held(chunk)
+            self._unsettled.discard(chunk)
 
     async def _with_keys(self, chunk: _Chunk) -> None:
         """Jobs with unique keys: what failed stays in the chunk."""
@@ -425,12 +455,13 @@ class BulkSubmit:
         self._written(chunk, chunk.entries, written)
 
     async def _insert_held(self, chunk: _Chunk) -> None:
-        lane, priority, _ = chunk.group
         size = self._router.batch_max
         for start in range(0, len(chunk.entries), size):
             part = chunk.entries[start : start + size]
+            places = chunk.places[start : start + size] or [chunk.group[:2]] * len(part)
+            rows = [new_job(entry, *place) for entry, place in zip(part, places, strict=True)]
             try:
-                written = await insert_held(self._insert, [new_job(entry, lane, priority) for entry in part])
+                written = await insert_held(self._insert, rows)
             except BaseException:
                 # What went before is acknowledged; only the rest of the chunk is in question.
                 chunk.entries = chunk.entries[start:]
@@ -453,6 +484,8 @@ class BulkSubmit:
 
 
 _SLOW = _Chunk(("", 0, ""))
+_IN_ORDER = ("", 0, "in order")
+"""Group of all jobs with ordering keys: in chunks of their own groups they would be committed in another order."""
 
 
 def _marked(headers: bytes) -> bytes:

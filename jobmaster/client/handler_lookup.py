@@ -16,6 +16,7 @@ from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json
 from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
+from jobmaster.handlers.ordering import PublishedOrdering
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments, UnknownHandler
@@ -43,6 +44,8 @@ class ResolvedHandler(NamedTuple):
     timeout_seconds: float | None = None
     complete_seconds: float | None = None
     unique: CheckedUnique | None = None
+    ordering: Callable[[bytes], str | None] | None = None
+    """Ordering key of a job from its arguments."""
     known: bool = True
     """``False``: neither declared here nor published."""
 
@@ -80,6 +83,7 @@ class HandlerLookup:
             options.timeout_seconds,
             options.complete_seconds,
             options.unique,
+            None if options.ordering is None else declared.ordering_key,
         )
         self._local[handler] = self._local[declared.name] = resolved
         return resolved
@@ -111,8 +115,9 @@ class HandlerLookup:
             )
         priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
         unique = None if spec.unique is None else msgspec.convert(spec.unique, CheckedUnique)
+        ordering = None if spec.ordering is None else msgspec.convert(spec.ordering, PublishedOrdering).key
         return ResolvedHandler(
-            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds, unique
+            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds, unique, ordering
         )
 
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:

@@ -11,8 +11,9 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.client.signals.wait import WaitFor, wait_header
-from jobmaster.codec import encode_headers
+from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.handlers import Call, CheckedUnique, Unique, check_lane, check_name, check_tags, checked_unique
+from jobmaster.handlers.ordering import ordering_key_text
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
@@ -78,6 +79,10 @@ class BulkOptions(TypedDict, total=False):
     """For whom the job runs: waiting jobs of a lane and priority start in turns of their tenants, however many one of them
     has. 1 to 100 letters, digits and ``. _ : / @ + -``. When all buckets hold ``tenants.window`` jobs, the job is written
     to the master instead, whatever ``on_full`` says."""
+    ordering_key: str
+    """Jobs of one key run one at a time, in the order of their submits, across handlers, buckets and agents: each starts when
+    every earlier one has ended. The job is a committed row (level ``master``). At most 200 characters, no quote and no
+    backslash. Default: what the handler declares."""
     unique: Unique
     """At most one job of the handler and a key at a time, instead of what the handler declares; see ``Unique``. The job is
     always a committed row (level ``master``). Not together with ``idempotency_key``."""
@@ -97,10 +102,6 @@ class SubmitOptions(BulkOptions, total=False):
     idempotency_key: str
     """Per handler: the same key and payload again gives the same job, another payload ``Conflict``. A keyed submit is
     always a committed row (level ``master``), so that the key and the job cannot part."""
-    ordering_key: str
-    """Jobs of one key run one at a time, in the order of their submits, across handlers, buckets and agents: each starts when
-    every earlier one has ended. The job is a committed row (level ``master``). At most 200 characters, no quote and no
-    backslash."""
     job_id: bytes | str | UUID
     """A UUIDv7 made now by the caller, to be able to send the same job again."""
     connection: Any
@@ -222,15 +223,29 @@ def _check_wait(headers: Headers, durability: object) -> None:
 def _ordering_key(value: object, durability: object) -> str | None:
     if value is None:
         return None
-    key = check_name(value, "ordering_key", KEY_CHARS_MAX)
-    if '"' in key or "\\" in key:
-        raise InputError("ordering_key has a quote or a backslash", hint="leave them out")
+    key = ordering_key_text(value)
+    _check_ordered(durability)
+    return key
+
+
+def _check_ordered(durability: object) -> None:
     if durability not in (None, Durability.MASTER):
         raise InputError(
             f"'durability' is {durability!r}, and a job with an ordering key needs a row in the master",
             hint="leave it out: the level is 'master' then",
         )
-    return key
+
+
+def with_ordering_key(checked: CheckedOptions, key: str, limits: Limits) -> CheckedOptions:
+    """The options of a job whose handler gives it an ordering key.
+
+    Raises:
+        InputError: ``durability`` or ``complete_time`` contradicts it, or the headers become too large.
+    """
+    _check_ordered(checked.durability)
+    headers = msgspec.structs.replace(decode_headers(checked.headers), ordering_key=key)
+    _check_limits(headers)
+    return checked._replace(headers=_encoded(headers, limits), is_ordered=True)
 
 
 def _encoded(headers: Headers, limits: Limits) -> bytes:

@@ -23,6 +23,7 @@ from jobmaster.client.options import (
     check_slow_run,
     check_submit_options,
     refuse_in_transaction,
+    with_ordering_key,
 )
 from jobmaster.client.sql_submit import SubmitCall, submit_call
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
@@ -156,6 +157,23 @@ class SubmitChecks:
             check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
         return checked
 
+    def in_order(self, resolved: ResolvedHandler, data: bytes, checked: CheckedOptions) -> CheckedOptions:
+        """The options of a job with the ordering key that its handler gives it, unless the submit has given one.
+
+        Args:
+            data: the encoded arguments.
+
+        Raises:
+            InputError: the key cannot be computed from the arguments, or does not go with an option.
+        """
+        if resolved.ordering is None or checked.is_ordered:
+            return checked
+        try:
+            key = resolved.ordering(data)
+        except InputError as error:
+            raise type(error)(f"handler {resolved.name!r}: {error.message}", hint=error.hint) from None
+        return checked if key is None else with_ordering_key(checked, key, self._limits)
+
     def check_due(self, rule: UniqueRule, due_us: int) -> None:
         """``InputError`` when the due time does not go with the uniqueness."""
         check_debounce(rule, due_us, self._clock.wall_us())
@@ -173,8 +191,16 @@ class SubmitChecks:
             self.checked(options, calls_function=True)
             return submit_call(str(handler), data, options, {})
         data, checked = self.encode(resolved, args), self.checked_for(resolved, options, calls_function=True)
+        checked = self.in_order(resolved, data, checked)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
-        return submit_call(resolved.name, data, options, {"priority": int(level), "lane": lane, "checked": True})
+        known = {"priority": int(level), "lane": lane, "checked": True, **_in_order(checked.headers)}
+        return submit_call(resolved.name, data, options, known)
+
+
+def _in_order(headers: bytes) -> dict[str, str]:
+    """The option of the SQL function for a job with an ordering key."""
+    key = decode_headers(headers).ordering_key
+    return {} if key is None else {"ordering_key": key}
 
 
 def _not_in_sql() -> InputError:
@@ -262,6 +288,7 @@ class Submitter(SubmitChecks):
             checked = self.checked(options, calls_function=calls_function)
         else:
             checked = self.checked_for(resolved, options, calls_function=calls_function)
+        checked = self.in_order(resolved, data, checked)
         job = NewJob(
             id=checked.job_id or new_id(),
             priority=int(checked.priority or resolved.priority),
@@ -325,7 +352,13 @@ class Submitter(SubmitChecks):
             job.handler,
             job.args,
             options,
-            {"priority": job.priority, "lane": job.lane, "job_id": ids.text(job.id), "checked": True},
+            {
+                "priority": job.priority,
+                "lane": job.lane,
+                "job_id": ids.text(job.id),
+                "checked": True,
+                **_in_order(job.headers),
+            },
         )
         known = request.own_id and job.id in await self.router.master.queries.states([job.id])
         unserved = await self.router.seems_unserved(job.lane, job.priority, job.handler)

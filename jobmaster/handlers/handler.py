@@ -17,6 +17,7 @@ from jobmaster.handlers.context import JobContext
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.handlers.middleware import Around, Innermost, call_with_dependencies, run_around
 from jobmaster.handlers.options import HandlerOptions
+from jobmaster.handlers.ordering import key_of_function, published
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
@@ -41,6 +42,7 @@ class Handler:
         "_once",
         "_optional",
         "_ordered",
+        "_ordering",
         "_signature",
         "_typed_result",
         "around",
@@ -112,11 +114,12 @@ class Handler:
         self._typed_result: ModelType | msgspec.json.Decoder[Any] | None = self._model_result
         if self._typed_result is None and not untyped:
             self._typed_result = msgspec.json.Decoder(signature.returns)
+        self._defaults = _defaults(function, signature.parameters) if options.limits or options.ordering else {}
+        """Of the parameters, for the keys of limits and for the ordering key."""
+        self._ordering = published(options.ordering, signature.parameters, self._defaults)
         self.spec = self._make_spec()
         for limit in options.limits:
             limit.check_parameters(signature.parameters)
-        self._defaults = _defaults(function, signature.parameters) if options.limits else {}
-        """Of the parameters, for the keys of limits."""
         self.lifespan = lifespan
         """Of the registry that the handler was declared in."""
         self.has_dependencies = signature.has_dependencies
@@ -252,6 +255,18 @@ class Handler:
         arguments = self.decode(args)
         return tuple(limit.use(arguments, self._defaults) for limit in self.options.limits)
 
+    def ordering_key(self, args: bytes) -> str | None:
+        """The ordering key of a job with these arguments; ``None``: the handler declares none.
+
+        Raises:
+            InvalidArguments: as ``decode``, or it cannot be computed from them.
+        """
+        if self._ordering is None:
+            return None
+        if callable(ordering := self.options.ordering):
+            return key_of_function(ordering, {**self._defaults, **self.decode(args)})
+        return self._ordering.key(args)
+
     def _misfit(self, args: bytes, error: Exception) -> InvalidArguments:
         """Every missing and unknown name at once; otherwise the first value that does not fit."""
         known = self._signature.parameters
@@ -319,6 +334,7 @@ class Handler:
             start=options.start.value,
             delivery=options.delivery.value,
             unique=None if options.unique is None else msgspec.to_builtins(options.unique),
+            ordering=None if self._ordering is None else msgspec.to_builtins(self._ordering),
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

@@ -14,6 +14,7 @@ from jobmaster.handlers.breaker import Breaker, checked_breaker
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
 from jobmaster.handlers.limits import Limit, checked_limits
 from jobmaster.handlers.names import LANE, check_lane
+from jobmaster.handlers.ordering import Ordering, checked_ordering
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.model.errors import ConfigError, InputError
@@ -86,6 +87,10 @@ class JobOptions(TypedDict, total=False):
     limit: Limit | Sequence[Limit]
     """How many of its jobs may run at once, or start in a time, in the whole cluster: ``Limit("stripe", 100)``. A job starts
     when every limit has a permit for it; until then it waits and uses up no attempt."""
+    ordering_key: Ordering
+    """Jobs of one key run one at a time, in the order of their submits: a template over the arguments (``"order:{order}"``;
+    text, whole numbers and booleans), or a function of a dictionary of them. A submit may give another key. Each job is a
+    committed row (level ``master``)."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
@@ -124,6 +129,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     limits: tuple[Limit, ...] = ()
     breaker: Breaker | None = None
     keep_logs: int | None = None
+    ordering: Ordering | None = None
     is_ordered: bool = False
     """Of a job with an ordering key: the master admits its start."""
 
@@ -184,8 +190,9 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             limits=checked_limits(options.get("limit")),
             breaker=checked_breaker(options.get("breaker"), handler),
             keep_logs=checked_keep_logs(options.get("keep_logs")),
+            ordering=checked_ordering(options.get("ordering_key")),
         )
-        checked = _limited(_confirmable(checked, options, is_async), options)
+        checked = _ordered(_limited(_confirmable(checked, options, is_async), options), options)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except ConfigError:
         raise
@@ -264,6 +271,17 @@ def _limited(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
     if options.get("start") is not None and checked.start is StartRule.LEASE:
         raise ValueError("limit needs start 'fenced': the master gives the permits")
     return msgspec.structs.replace(checked, start=StartRule.FENCED)
+
+
+def _ordered(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
+    """The same; ``ValueError`` when an option contradicts an ordering key."""
+    if checked.ordering is None:
+        return checked
+    if checked.complete_seconds:
+        raise ValueError("complete_time starts a job beside its slow run, and an ordering_key allows one run at a time")
+    if options.get("start") is not None and checked.start is StartRule.LEASE:
+        raise ValueError("ordering_key needs start 'fenced': the master decides whose turn it is")
+    return checked
 
 
 def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:

@@ -132,7 +132,10 @@ class Handlers:
                 f"handler {name!r}: args of 'unique' names {', '.join(map(repr, missing))}, and it has no such argument"
             )
         check_same_numbers(name, checked.limits, self)
-        handler = Handler(name, function, checked, signature, self._lifespan, self._around)
+        try:
+            handler = Handler(name, function, checked, signature, self._lifespan, self._around)
+        except ValueError as error:
+            raise ConfigError(f"handler {name!r}: {error}") from None
         self._declared.append(handler)
         self._by_name[name] = handler
         self._by_function[function] = handler

@@ -87,6 +87,8 @@ class DeclaredSchedule(NamedTuple):
     handler_lane: str | None = None
     handler_priority: Priority | None = None
     source: ScheduleSource = ScheduleSource.CODE
+    ordering_key: str | None = None
+    """Of its jobs, as the handler declares it."""
 
     def resolve(self, defaults: ScheduleDefaults) -> Schedule:
         """The definition that is stored.
@@ -101,7 +103,12 @@ class DeclaredSchedule(NamedTuple):
         tags = check_tags(get("tags"), "schedule", defaults.tags, defaults.tag_chars)
         attempts = None if "max_attempts" not in options else _whole(get("max_attempts"), "max_attempts", 1, 1 << 31)
         headers = encode_headers(
-            Headers(tags=tags, timeout_seconds=_seconds(get("timeout"), "timeout", least=1e-6), max_attempts=attempts)
+            Headers(
+                tags=tags,
+                timeout_seconds=_seconds(get("timeout"), "timeout", least=1e-6),
+                max_attempts=attempts,
+                ordering_key=self.ordering_key,
+            )
         )
         if len(headers) > defaults.headers_bytes:
             raise InputError(f"tags and options have {len(headers)} bytes, the limit is {defaults.headers_bytes}")
@@ -147,7 +154,9 @@ def declare(name: str, when: object, handler: Handler, args: object, options: Sc
     encoded = encode_args(handler.plain(dict(args or {})))
     handler.check(encoded)
     return declare_encoded(name, when, handler.name, encoded, options)._replace(
-        handler_lane=handler.options.lane, handler_priority=handler.options.priority
+        handler_lane=handler.options.lane,
+        handler_priority=handler.options.priority,
+        ordering_key=handler.ordering_key(encoded),
     )
 
 

@@ -55,10 +55,11 @@ class Limits:
         rows = await self._data.read("limits/waiting_elsewhere", agent_id, names, keys, WAITING_SECONDS)
         return [(row["id"], row["store"]) for row in rows]
 
-    async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> None:
-        """Publish limits of an agent's code."""
-        if limits:
-            await self._control.write("limits/declare", agent_id, *columns(limits))
+    async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> list[str]:
+        """Publish limits of an agent; names of those over which values of an operator stand."""
+        if not limits:
+            return []
+        return [row["name"] for row in await self._control.write("limits/declare", agent_id, *columns(limits))]
 
     async def set(self, values: LimitValues, actor: str, reason: str) -> None:
         """Values of an operator."""

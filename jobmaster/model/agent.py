@@ -64,5 +64,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     delivery: str = "at_least_once"
     unique: dict[str, object] | None = None
     """Its uniqueness, as ``jobmaster.handlers.CheckedUnique``."""
+    ordering: dict[str, object] | None = None
+    """Its ordering key, as ``jobmaster.handlers.ordering.PublishedOrdering``."""
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

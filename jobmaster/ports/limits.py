@@ -43,8 +43,9 @@ class WaitingForPermits(Protocol):
 class DeclaredLimits(Protocol):
     """For agents: the limits in their code."""
 
-    async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> None:
-        """Publish limits. The declaration of an agent that started later stands, and what an operator has set."""
+    async def declare(self, agent_id: bytes, limits: Sequence[LimitValues]) -> list[str]:
+        """Publish limits. The declaration of an agent that started later stands, and what an operator has set: names of the
+        limits for which that is so."""
         ...
 
 

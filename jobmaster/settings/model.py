@@ -21,6 +21,13 @@ PositiveSeconds = Annotated[float, Meta(gt=0.0)]
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
+LimitName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}$",
+        description="1 to 100 letters, digits and . _ : / -, the first a letter or digit",
+    ),
+]
 Name = Annotated[
     str,
     Meta(
@@ -471,6 +478,17 @@ class ScheduleSettings(Section, frozen=True, kw_only=True):
     """A job that has not started this long after its due time ends as EXPIRED."""
 
 
+class JobLimitSettings(Section, frozen=True, kw_only=True):
+    """Numbers of one limit; what is null is as in the code."""
+
+    running: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Jobs that may run at once in the whole cluster, of each key."""
+    rate: str | None = None
+    """Starts in a time, of each key: ``50/s``, ``600/m``, ``10/5s``."""
+    burst: Annotated[float, Meta(ge=1.0)] | None = None
+    """Starts that may come at once after a pause; null with a rate means those of one second."""
+
+
 class ClusterSettings(Section, frozen=True, kw_only=True):
     """All settings of one cluster. ``ClusterSettings()`` is a working embedded cluster."""
 
@@ -490,6 +508,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """IANA time zone of schedules with a cron expression and no zone of their own, such as ``Europe/Berlin``."""
     schedules: dict[Name, ScheduleSettings] = field(default_factory=dict)
     """Schedules by name, beside those that handlers declare with ``@handlers.every``."""
+    job_limits: dict[LimitName, JobLimitSettings] = field(default_factory=dict)
+    """Limits of jobs by name, in place of the numbers in the code of the handlers (``limit=``)."""
     thresholds: Thresholds = Thresholds()
     """Where jobs wait, and in batches of which size they move."""
     tenants: Tenants = Tenants()

@@ -116,7 +116,11 @@ def _of_file(settings: ClusterSettings, handlers: Handlers) -> Iterator[Declared
             handler.check(one.args)
         except InputError as error:
             raise ConfigError(f"schedules.{name}: {error.message}", hint=error.hint) from None
-        yield one._replace(handler_lane=handler.options.lane, handler_priority=handler.options.priority)
+        yield one._replace(
+            handler_lane=handler.options.lane,
+            handler_priority=handler.options.priority,
+            ordering_key=handler.ordering_key(one.args),
+        )
 
 
 def _moment(value: str | None, what: str) -> datetime | None:

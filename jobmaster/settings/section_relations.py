@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
-from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings
+from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings, JobLimitSettings
 from jobmaster.settings.problems import Origin, Problem
 from jobmaster.settings.schema import suggest
 from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
@@ -39,6 +39,8 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
     _check_handlers(settings, findings)
     if settings.schedules or settings.zone != ClusterSettings().zone:
         _check_schedules(settings, findings)
+    if settings.job_limits:
+        _check_job_limits(settings, findings)
     _check_urls(settings, findings)
     _check_store_urls(settings, findings)
 
@@ -137,6 +139,19 @@ def _check_schedules(settings: ClusterSettings, findings: Findings) -> None:
         path = join_path("schedules", name)
         try:
             declared_schedule(name, schedule).resolve(schedule_defaults(settings))
+        except InputError as error:
+            findings.problems.append(Problem(findings.place_of(path), path, error.message, error.hint))
+
+
+def _check_job_limits(settings: ClusterSettings, findings: Findings) -> None:
+    from jobmaster.settings.job_limits import check_job_limit  # imported here: as the schedules
+
+    for name, limit in settings.job_limits.items():
+        path = join_path("job_limits", name)
+        if limit == JobLimitSettings() and any(findings.written(f"{path}.{key}") for key in limit.__struct_fields__):
+            continue  # a value that cannot be read was reported
+        try:
+            check_job_limit(name, limit)
         except InputError as error:
             findings.problems.append(Problem(findings.place_of(path), path, error.message, error.hint))
 

@@ -14,12 +14,13 @@ import pytest
 
 from benchmarks import first_steps
 from benchmarks.fleet.measure_costs import measured as fleet_costs
+from benchmarks.support.limited_handlers import most_at_once
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "growth", "idle", "latency", "memory", "onboard",
-    "payloads", "portal", "rescue", "retire", "submit", "testing",
+    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness", "memory",
+    "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing",
 )  # fmt: skip
 
 
@@ -166,6 +167,23 @@ def test_lateness() -> None:
     found = measured("benchmarks.lateness", "--jobs", "50", "--over", "2")
     assert (found["over_seconds"], found["jobs"]) == (2, 50)
     assert found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+
+
+def test_the_most_runs_at_one_moment_are_counted() -> None:
+    assert most_at_once([]) == 0
+    assert most_at_once([(1, 5), (2, 3), (3, 4), (5, 9)]) == 2, (
+        "of an end and a begin at one moment the end comes first"
+    )
+    assert most_at_once([(1, 5), (2, 6), (3, 7)]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_flow() -> None:
+    found = measured("benchmarks.flow", "--rounds", "2", "--limited-jobs", "400", "--limited-agents", "2")
+    assert found["chain_ms"] > 0
+    assert found["limited_starts_per_second"] > 0
+    assert 0 < found["limited_most_at_once"] <= 100
 
 
 @pytest.mark.slow

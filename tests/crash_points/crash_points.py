@@ -3,7 +3,8 @@
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
 deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, J a producer that fills a batch, N the end
-of a batch, I a signal and Z a fire of a schedule: the list of steps passes over them.
+of a batch, I a signal, Z a fire of a schedule, and U a named lock and an action that runs once: the list of steps passes over
+them.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Situation(StrEnum):
     """The agent ends the last jobs of a batch."""
     FILL = "fill"
     """A producer fills a batch that has a key."""
+    LOCK = "lock"
+    """A program works under a named lock, then runs an action that runs once."""
     APART = "apart"
     """A test of its own."""
 
@@ -170,6 +173,13 @@ POINTS: dict[str, CrashPoint] = {
     "Y0": CrashPoint("job without a row has one, its copy waits", Situation.CHANGE, "master.assign_copy", AFTER),
     "Y1": CrashPoint("copy recalled, row still ASSIGNED", Situation.CHANGE, "store.recall", AFTER),
     "Y2": CrashPoint("HELD with the new time committed, reply lost", Situation.CHANGE, "master.hold_recalled", AFTER),
+    # A named lock, and an action that runs once.
+    "U0": CrashPoint("lock taken, reply lost", Situation.LOCK, "master.acquire", AFTER, "'import'", later=1),
+    "U1": CrashPoint("lock renewed, reply lost", Situation.LOCK, "master.renew", AFTER, "'import'", later=1),
+    "U2": CrashPoint("work done, lock not given back", Situation.LOCK, "master.release", BEFORE, "'import'", later=1),
+    "U3": CrashPoint("begin of the action recorded, not run", Situation.LOCK, "master.begin", AFTER, later=1),
+    "U4": CrashPoint("action run, its end not recorded", Situation.LOCK, "master.record", BEFORE, later=1),
+    "U5": CrashPoint("end of the action recorded, reply lost", Situation.LOCK, "master.record", AFTER, later=1),
     # A fire of a schedule, by the leader.
     "Z0": CrashPoint("fires chosen, nothing written", Situation.APART, "master.fire", BEFORE),
     "Z1": CrashPoint("fires and their jobs committed, reply lost", Situation.APART, "master.fire", AFTER),

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from jobmaster.client.batches import batch, batches
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.locks import once
 from jobmaster.clock import new_id
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_master, open_stores
@@ -25,6 +26,8 @@ from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 SINGLE_JOBS = 12
 BULK_JOBS = 120
 CHUNK_JOBS = 20
+LOCK, LOCK_SECONDS = "import", 1.0
+ACTION = ("load-rates", "3")
 
 
 class Ledger:
@@ -72,6 +75,9 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
         for job_id in ledger.ids("change"):
             change = await cluster.run_now(job_id)
             assert change.changed, change
+    elif situation is Situation.LOCK:
+        once.ONCE_TTL_SECONDS = LOCK_SECONDS  # the next program waits for the end of a dead one's lock
+        await under_lock(cluster, ledger)
     else:
         for job_id in ledger.ids("cancel"):
             await cluster.cancel(job_id)
@@ -79,6 +85,19 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
     for store in stores.values():
         await store.close()
     await master.close()
+
+
+async def under_lock(cluster: Cluster, ledger: Ledger) -> None:
+    """Work under a lock until it was renewed, then an action that runs once; each leaves a line of its own."""
+    async with cluster.lock(LOCK, ttl=LOCK_SECONDS, wait=None) as lock:
+        ledger.add("fence", lock.fence.to_bytes(8, "big"))
+        await asyncio.sleep(LOCK_SECONDS * 0.6)
+        lock.check()
+
+    async def load() -> None:
+        ledger.add("loaded", b"\0")
+
+    ledger.add("mine" if await cluster.once(*ACTION, load) else "done", b"\0")
 
 
 async def submit(cluster: Cluster, ledger: Ledger, witness: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from tests.model import master, owner, suspended, work
+from tests.model import changes, master, owner, suspended, work
 from tests.model.bucket_protocol import LOST_JOB
 from tests.model.explorer import STUCK
 from tests.model.rules import Rules
@@ -260,6 +260,24 @@ _ABLATIONS = (
         "failover, store lost",
         STUCK,
         3881,
+    ),
+    # Changes of jobs that wait
+    Ablation(
+        "a job without a row is recalled before it has one", replace(_ALL, row_first=False), "change", LOST_JOB, 12
+    ),
+    Ablation(
+        "the row of a changed job is held before its copy is recalled",
+        replace(_ALL, recall_first=False),
+        "change",
+        changes.STARTS_AS_BEFORE,
+        12,
+    ),
+    Ablation(
+        "the row of a recalled job is held whatever its assignment is by then",
+        replace(_ALL, recalled_identity=False),
+        "change",
+        master.STRANGER,
+        146,
     ),
     # Cancel and archive
     Ablation(

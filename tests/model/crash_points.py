@@ -43,6 +43,10 @@ STEPS = {
     "C0": "C0 flag on the row; asking again changes nothing, so the reply does not matter",
     "C1": "C1 final row, copies remain in the store",
     "C2": "C0 the owner gets no request and finds the flag when it writes",
+    # a change of a job that waits
+    "Y0": "Y0 row under the identity of the copy, which waits",
+    "Y1": "Y1 copy recalled, row still ASSIGNED",
+    "Y2": "Y2 HELD with the new values, reply lost",
     # graceful exit
     "G0": "G0 COMPLETING in the master, store open",
     "G1": "G1 store closed to submits",

@@ -121,6 +121,19 @@ _FAULT_SETS = (
         core=True,
     ),
     FaultSet(
+        "change",
+        "a client changes a job that waits in its bucket, or dies in the middle",
+        replace(_ZOMBIE, changes=True, lost_commits=True, lost_claims=True, gives_back=True),
+        12879,
+        core=True,
+    ),
+    FaultSet(
+        "change, sent twice",
+        "... of a job that lies in the bucket twice, and may be cancelled",
+        replace(_TWO_COPIES, changes=True, cancel=True),
+        19929,
+    ),
+    FaultSet(
         "kept outcomes",
         "the master is away: outcomes wait in the store, for their owner or a rescuer",
         replace(_RESCUERS, keeps_outcomes=True, failures=1, lost_commits=True),

@@ -24,6 +24,7 @@ from tests.model.state import (
     PROCESSING,
     RETRIED,
     WORKING,
+    Change,
     Copy,
     Entry,
     Job,
@@ -185,6 +186,20 @@ def cancel(setting: Setting, state: State, number: int) -> Written | None:
     if row.state == HELD:
         return _put(setting.rules, state, number, row._replace(state=FINAL, flag=True))
     return Written(STOPPED, state.with_job(number, job._replace(row=row._replace(flag=True), cancelled=True)))
+
+
+def hold_recalled(setting: Setting, state: State, change: Change) -> Written:
+    """A job whose copy was recalled -> HELD; the token stays."""
+    row = state.jobs[change.job].row
+    if row is None or row.state != ASSIGNED:
+        return Written(REFUSED, state)
+    mine = (row.token, row.bucket, row.epoch) == (change.token, 1, change.epoch)
+    if not mine and setting.rules.recalled_identity:
+        return Written(REFUSED, state)
+    differs = row.origin != change.origin and "failover" not in state.spent
+    copy = Copy(change.job, row.token, row.bucket, row.epoch, row.origin, "", 0, 1)
+    written = _put(setting.rules, state, change.job, _row_after(setting.rules, copy, "hold", flag=row.flag))
+    return written._replace(broken=written.broken or ("" if mine and not differs else STRANGER))
 
 
 # ---------------------------------------------------------------- the owner: onboarding, release

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model import master, memory, rescuers
+from tests.model import changes, master, memory, rescuers
 from tests.model.explorer import Step
 from tests.model.rules import Setting
 from tests.model.state import (
@@ -35,6 +35,8 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
     scope = setting.scope
     if scope.cancel:
         yield from _cancel(setting, state)
+    if scope.changes:
+        yield from changes.steps(setting, state)
     if scope.archive:
         yield from _archive(setting, state)
     if scope.freezes:

@@ -83,6 +83,13 @@ class Rules:
     """The row of an adopted bucket is LOST from the start."""
     declares_again: bool = True
     """An owner that has disowned a bucket looks again whether the master still names it."""
+    # Changes of jobs that wait
+    row_first: bool = True
+    """A job without a row gets one before its copy is recalled."""
+    recall_first: bool = True
+    """The copy is recalled before the row is held."""
+    recalled_identity: bool = True
+    """The row is held by the identity of the recalled copy."""
     # Cancel and archive
     tombstone: bool = True
     flag_kept: bool = True
@@ -128,6 +135,8 @@ class Scope:
     rollback: bool = False
     failover: bool = False
     cancel: bool = False
+    changes: bool = False
+    """A client changes a job that waits in the bucket."""
     archive: bool = False
     exits: bool = False
     freezes: bool = False

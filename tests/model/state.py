@@ -196,6 +196,18 @@ class Masterly(NamedTuple):
     bucket: Bucket
 
 
+class Change(NamedTuple):
+    """A client that changes a job of bucket 1, under the identity that it has read."""
+
+    job: int
+    token: int
+    epoch: int
+    origin: int
+    """Ghost."""
+    at: str
+    """Its next step: recall, hold, insert."""
+
+
 class State(NamedTuple):
     """All of it."""
 
@@ -220,6 +232,7 @@ class State(NamedTuple):
     spent: frozenset[str] = frozenset()
     """Faults that happen once and have happened."""
     lease: Lease = Lease()
+    change: Change | None = None
 
     def with_job(self, number: int, job: Job) -> State:
         return self._replace(jobs=(*self.jobs[:number], job, *self.jobs[number + 1 :]))

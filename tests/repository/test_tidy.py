@@ -71,6 +71,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/outcomes/outcome_builder.py": "a result is foreign code while it is being encoded",
     "jobmaster/handlers/decisions.py": "what a handler gives as a reason or a pause is foreign code",
     "jobmaster/handlers/limits.py": "the key of a limit is a handler's own code",
+    "jobmaster/handlers/ordering.py": "the ordering key is a handler's own code",
     "jobmaster/handlers/retry_rules.py": "a retry policy is a handler's own code",
     "jobmaster/agentstore/wake_wait.py": "handed on to the callers that wait for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",

@@ -371,6 +371,13 @@ ABLATIONS = {
         "the holder of a lock renews it by its name alone", frozenset({"lock fence"})
     ),
     "end of a lock": Ablation("a lock is taken from a holder whose ttl is not over", frozenset({"lock expiry"})),
+    "second look at an action": Ablation(
+        "a program that has got the lock of an action does not look again whether it is done",
+        frozenset({"second look"}),
+    ),
+    "number of an action's record": Ablation(
+        "an action is recorded whoever holds its lock by then", frozenset({"once fence"})
+    ),
     "loss of a lock": Ablation("a program trusts its lock until a renewal is refused", patches=_locks_for_ever),
     "lock of a workflow": Ablation(
         "of two steps that end at once, each sees the other one as it was before",

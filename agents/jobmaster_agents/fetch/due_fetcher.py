@@ -233,7 +233,7 @@ class DueFetcher:
         # A closed bucket is queued again when it is resumed. To queue it before would spin without a pause.
         if due.owned.closed or due.owned.lost or due.crowded or not (due.hinted or due.more):
             return None
-        if due.owned.paused or self._handlers == []:
+        if due.owned.paused or (self._handlers == [] and not self._scope.trials):
             return None  # until it is resumed
         if due.rests_until and self._now() < due.rests_until:
             bucket_id = due.owned.fence.bucket_id

@@ -82,6 +82,7 @@ for command in (*job_changes.COMMANDS, job_logs.logs):
 @click.option("--tenant", help="For whom it runs; jobs that wait start in turns of their tenants.")
 @click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
 @click.option("--key", help="Idempotency key: the same key again gives the same job.")
+@click.option("--ordering-key", metavar="KEY", help="Jobs of one key run one at a time, in the order of their submits.")
 @click.option("--unique", metavar="KEY", help="Unique key: no second job of it while one holds it.")
 @click.option(
     "--unique-arg", "unique_args", metavar="NAME", multiple=True, help="An argument that makes the unique key."

@@ -141,7 +141,10 @@ class Schedules:
             if resolved.handler is None:
                 await self._lookup.check(resolved, data, allow_unregistered=False)
             declared = declare_encoded(name, new.when, resolved.name, data, new.options)._replace(
-                handler_lane=resolved.lane, handler_priority=resolved.priority, source=ScheduleSource.API
+                handler_lane=resolved.lane,
+                handler_priority=resolved.priority,
+                source=ScheduleSource.API,
+                ordering_key=None if resolved.ordering is None else resolved.ordering(data),
             )
             definition = declared.resolve(schedule_defaults(self._settings))
             await self._cluster._router().check_served(definition.lane)

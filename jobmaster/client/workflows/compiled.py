@@ -163,6 +163,13 @@ class Compiler:
             args, refs = await self._arguments(resolved, call, before, unregistered)
             given: Any = options
             checked = self._checks.checked_for(resolved, given)
+            if resolved.ordering is not None:
+                if refs != "[]":
+                    raise InputError(
+                        f"handler {resolved.name!r} has an ordering key, and results of other steps are not known yet",
+                        hint="give it arguments that are known now, or have a step submit the job",
+                    )
+                checked = self._checks.in_order(resolved, args, checked)
         except InputError as error:
             raise type(error)(f"step {name!r}: {error.message}", hint=error.hint) from None
         headers = msgspec.structs.replace(decode_headers(checked.headers), workflow=(text(self._id), number))

@@ -5,7 +5,7 @@ The id of a job is made from the data (``batch_id``): the same row of the same b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jobmaster.codec import encode_headers
+from jobmaster.handlers.ordering import PublishedOrdering, ordering_key_text
 from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, NewJob, Priority
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 from jobmaster.rules.time_limit import time_limit
@@ -48,6 +50,8 @@ class HandlerDefaults(NamedTuple):
     checker: ArgsChecker
     lane: str
     priority: int
+    ordering: Callable[[bytes], str] | None
+    """Ordering key from the arguments."""
 
 
 class RowRules(NamedTuple):
@@ -138,7 +142,7 @@ class RowParser:
             if isinstance(moment, str):
                 return moment
             due_us = moment
-        encoded = self._headers(key, headers)
+        encoded = self._headers(key, headers, target, checked.args)
         if isinstance(encoded, str):
             return encoded
         return NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, encoded, due_us)
@@ -154,7 +158,11 @@ class RowParser:
         level = rules.priority
         if level is None:
             level = Priority.parse(spec.priority) if spec is not None and spec.priority else rules.default_priority
-        return HandlerDefaults(ArgsChecker(spec, lax=rules.lax, limit_bytes=rules.limits.args_bytes), lane, int(level))
+        checker = ArgsChecker(spec, lax=rules.lax, limit_bytes=rules.limits.args_bytes)
+        ordering = None
+        if spec is not None and spec.ordering is not None:
+            ordering = msgspec.convert(spec.ordering, PublishedOrdering).key
+        return HandlerDefaults(checker, lane, int(level), ordering)
 
     def _due_us(self, due: Any) -> int | str:
         if isinstance(due, str):
@@ -169,8 +177,8 @@ class RowParser:
             return f"the due time is more than {self._rules.limits.due_ahead_days} days ahead"
         return int(due) if due > self._rules.now_us else 0
 
-    def _headers(self, key: str, headers: Any) -> bytes | str:
-        if headers is None and self._plain:
+    def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes) -> bytes | str:
+        if headers is None and self._plain and target.ordering is None:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
         merged = self._rules.headers
         if headers:
@@ -189,7 +197,15 @@ class RowParser:
                 cancel_slow=own.cancel_slow,
                 expires_us=merged.expires_us or own.expires_us,
                 at_most_once=merged.at_most_once or own.at_most_once,
+                ordering_key=merged.ordering_key or own.ordering_key,
             )
+        if merged.ordering_key is None and target.ordering is not None:
+            try:
+                merged = msgspec.structs.replace(merged, ordering_key=target.ordering(args))
+            except InputError as error:
+                return f"{error.message}; {error.hint}" if error.hint else error.message
+        if merged.ordering_key is not None and merged.complete_seconds:
+            return "complete_seconds and ordering_key are given: an ordering key allows one run at a time"
         data = encode_headers(msgspec.structs.replace(merged, key=key))
         limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
@@ -204,7 +220,9 @@ def read_headers(data: bytes) -> Headers | str:
     try:
         for name in ("accept_seconds", "complete_seconds"):
             time_limit(getattr(headers, name) or 0, name)
-    except ValueError as error:
+        if headers.ordering_key is not None:
+            ordering_key_text(headers.ordering_key)
+    except (ValueError, InputError) as error:
         return f"the headers cannot be used: {error}"
     return headers
 

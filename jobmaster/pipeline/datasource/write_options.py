@@ -11,6 +11,7 @@ import msgspec
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import check_lane, check_name
+from jobmaster.handlers.ordering import ordering_key_text
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.master.driver.connection import EPOCH_2000_US, ConnectionPool, StatementRunner
 from jobmaster.master.schema.migrate import check_schema
@@ -241,6 +242,9 @@ def _headers(text_: str | None) -> Headers:
     if not text_:
         return Headers()
     try:
-        return msgspec.json.decode(text_, type=Headers)
-    except msgspec.DecodeError as error:
+        headers = msgspec.json.decode(text_, type=Headers)
+        if headers.ordering_key is not None:
+            ordering_key_text(headers.ordering_key)
+        return headers
+    except (msgspec.DecodeError, InputError) as error:
         raise InputError(f"option headers cannot be read: {error}", hint='such as {"tags": ["import"]}') from None

@@ -113,6 +113,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "whole seconds": ("images.resize", {"path": "a"}, {"timeout": 30}),
     "at most once": ("images.resize", {"path": "a"}, {"delivery": "at_most_once"}),
     "key": ("images.resize", {"path": "a"}, {"idempotency_key": "k"}),
+    "ordering key": ("images.resize", {"path": "a"}, {"ordering_key": "order é / 17"}),
+    "ordering key and others": ("images.resize", {"path": "a"}, {"ordering_key": "o", "tags": ["a"], "max_attempts": 2}),
+    "ordering key and one start": ("images.resize", {"path": "a"}, {"ordering_key": "o", "delivery": "at_most_once"}),
+    "ordering key, a key and one start": ("images.resize", {"path": "a"}, {
+        "ordering_key": "o", "delivery": "at_most_once", "idempotency_key": "k", "metadata": {"a": "}"},
+    }),
+    "ordering key after metadata": ("images.resize", {"path": "a"}, {"ordering_key": "o", "metadata": {"a": "}"}}),
     "all": (
         "images.resize",
         {"path": "ü \u2028 \U0001f600 \\ / \x1f", "width": 12},

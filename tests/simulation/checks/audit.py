@@ -122,6 +122,10 @@ class Audit:
     _ended_batches: set[bytes] = field(default_factory=set)
     _callbacks: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
     """Newest job of each callback of a batch."""
+    failovers: int = 0
+    _action_runs: Counter[str] = field(default_factory=Counter)
+    """Runs of each version of the action that runs once."""
+    _actions_done: set[str] = field(default_factory=set)
     _pauses_forgotten: bool = False
     """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
     _registered: dict[bytes, float] = field(default_factory=dict)
@@ -351,6 +355,7 @@ class Audit:
         self._pauses_forgotten = True
         self._lock_fence, self.lock_revoked = after.lock_fence, True
         self._fence_on_its_way = after.lock_fence
+        self.failovers += 1
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)
@@ -372,6 +377,26 @@ class Audit:
         early = self.lock_revoked or self.clocks_jumped
         if not early or self.loop.now - self._lock_taken_at > ttl_seconds:
             self.broken("lock", f"a program works under number {fence} after {self._lock_fence} was given")
+
+    # ------------------------------------------------------------ actions that run once
+
+    def action_begins(self, version: str) -> int:
+        """A program begins to run a version of the action; the number of this run."""
+        if version in self._actions_done and self._is_known(version):
+            self.broken("once", f"version {version} runs again after it was recorded as done")
+        self._action_runs[version] += 1
+        return self._action_runs[version]
+
+    def action_done(self, version: str, run: int | None) -> None:
+        """A program reads that a version is done; ``run``: it has recorded this run of its own."""
+        self.hits["once: done here" if run is not None else "once: done elsewhere"] += 1
+        self._actions_done.add(version)
+        if run is not None and run < self._action_runs[version] and self._is_known(version):
+            self.broken("once", f"run {run} of version {version} is recorded after run {run + 1} has begun")
+
+    def _is_known(self, version: str) -> bool:
+        """No failover has forgotten commits about this version, nor its lock."""
+        return int(version.split()[1]) == self.failovers
 
     # ------------------------------------------------------------ pauses
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from jobmaster.client.batches import batch
-from jobmaster.client.locks import held_lock
+from jobmaster.client.locks import held_lock, once
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
 from jobmaster.handlers.decisions import asked_seconds
@@ -80,6 +80,9 @@ PERIODS: list[Patch] = [
     (writer, "OUTCOME_BYTES", 3000),
     (kept, "BATCH_BYTES", 1500),
     (schedule_publisher, "CHECK_SECONDS", 0.5),
+    (once, "ONCE_TTL_SECONDS", 0.5),
+    (once, "_RECORD_AGAIN_SECONDS", 0.05),
+    (once, "holder_label", lambda label: "program"),
     (schedules, "LEAD_SECONDS", LEAD_SECONDS),
     (schedule_firing, "LEAD_SECONDS", LEAD_SECONDS),
     (fire_decision, "_MISFIRE_US", MISFIRE_US),

@@ -1,4 +1,4 @@
-"""Programs that work under one lock, and an operator who releases it: with the product's own locks."""
+"""Programs that work under one lock and run actions once, and an operator who releases it: with the product's own code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
+from jobmaster.client.locks import once
 from jobmaster.client.locks.held_lock import HeldLock
 from jobmaster.client.locks.lock import Lock
 from jobmaster.client.locks.options import LockOptions
+from jobmaster.handlers.once import OnceAction
 from jobmaster.model.errors import JobMasterError
 from jobmaster.ports import Locks
 from tests.simulation.faults.nemesis import Nemesis
@@ -22,8 +24,15 @@ if TYPE_CHECKING:
 
 LOCK = "import"
 TTL_SECONDS = 0.5
+VERSION_SECONDS = 0.7
+"""Another version of the action is deployed after each of these spans."""
+_FAILURES_SHARE = 0.15
 _STEPS_MAX = 8
 _PAUSE_SHARE, _KILL_SHARE = 0.06, 0.02
+
+
+class ActionFailed(Exception):
+    """An action that is meant to fail."""
 
 
 class Lockers:
@@ -73,8 +82,30 @@ class Lockers:
                         history.audit.works_under_lock(lock.fence, TTL_SECONDS)
             except JobMasterError as error:
                 history.audit.hits[f"lock: {type(error).__name__}"] += 1
+            await self._run_once(process, locks, clock)
             await asyncio.sleep(0.1 * chance.random())
         self._nemesis.heal()
+
+    async def _run_once(self, process: Process, locks: Locks, clock: SimClock) -> None:
+        """Run the present version of the action, unless it has been done."""
+        history, chance = self._history, self._chance
+        version = f"{int(history.loop.now / VERSION_SECONDS)} {history.audit.failovers}"
+        runs: list[int] = []
+
+        async def load() -> None:
+            runs.append(history.audit.action_begins(version))
+            for _ in range(chance.randint(1, 3)):
+                await asyncio.sleep(0.1 * chance.random())
+                await self._disturb(process)
+            if chance.random() < _FAILURES_SHARE:
+                raise ActionFailed
+
+        try:
+            done_here = await once.run_once(locks, clock, OnceAction("load", version, load), wait_seconds=1.0)
+        except (JobMasterError, ActionFailed) as error:
+            history.audit.hits[f"once: {type(error).__name__}"] += 1
+        else:
+            history.audit.action_done(version, runs[-1] if done_here else None)
 
     async def _disturb(self, process: Process) -> None:
         """The program stands still, or dies, under the lock."""

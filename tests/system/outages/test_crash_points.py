@@ -32,7 +32,15 @@ from jobmaster.rules.recurrence import next_fire_us
 from tests.crash_points import jobs
 from tests.crash_points.crash_points import POINTS, CrashPoint, Situation
 from tests.crash_points.faulty_ports import VARIABLE, Action, FaultDirectory, FaultSpec
-from tests.crash_points.faulty_producer import BULK_JOBS, CHUNK_JOBS, SINGLE_JOBS, Ledger
+from tests.crash_points.faulty_producer import (
+    ACTION,
+    BULK_JOBS,
+    CHUNK_JOBS,
+    LOCK,
+    SINGLE_JOBS,
+    Ledger,
+    under_lock,
+)
 from tests.crash_points.fixture import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultyDeployment, Work
 from tests.support.deployment import ENVIRONMENT, REPOSITORY
 from tests.support.patience import PATIENCE_SECONDS
@@ -349,6 +357,31 @@ async def test_of_a_producer_that_changes(
     work.add("changed while waiting", receipts, JobState.SUCCEEDED, 1)
     deployment.acknowledged += work.ids
     await deployment.healed(work, rescues_max=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("point", "later"), cases(Situation.LOCK))
+async def test_of_a_program_under_a_lock(
+    deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
+) -> None:
+    """The next program gets the lock, with a higher number, after the ttl of the dead one. An action is repeated if, and only
+    if, its end was not recorded."""
+    for table in ("named_lock", "once_action", "once_attempt"):
+        await deployment.fetch(f"DELETE FROM {table}")
+    ledger = Ledger(tmp_path / "ledger")
+    faults.give("point", point.fault(later=later))
+    assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == -9
+    done = await deployment.fetch("SELECT fence FROM once_action")
+    loaded = len(ledger.ids("loaded"))
+    await under_lock(deployment.client, ledger)
+    fences = [int.from_bytes(fence, "big") for fence in ledger.ids("fence")]
+    assert fences == sorted(set(fences))
+    assert len(fences) == (1 if point.description == "lock taken, reply lost" else 2)
+    assert len(ledger.ids("loaded")) == loaded + (0 if done else 1)
+    assert (len(ledger.ids("done")), len(ledger.ids("mine"))) == ((1, 0) if done else (0, 1))
+    (action,) = await deployment.client.once_actions()
+    assert (action.name, action.version, action.state.value, action.failures) == (*ACTION, "done", 0)
+    assert not [lock for lock in await deployment.client.locks() if lock.name in (LOCK, "once/load-rates/3")]
 
 
 # ---------------------------------------------------------------- points of their own kind

@@ -290,6 +290,27 @@ async def test_the_declaration_of_the_agent_that_started_last_stands(db: MasterF
     assert [view.running for view in await db.master.limits.list()] == [7]
 
 
+async def test_a_later_agent_with_the_same_numbers_stands_against_those_between(db: MasterFixture) -> None:
+    await _declare(db, running=2)
+    between, newest = await db.agent(new_id()), await db.agent(new_id())
+    assert await db.master.limits.declare(newest, [LimitValues("api", 2, None, None)]) == []
+    await db.master.limits.declare(between, [LimitValues("api", 7, None, None)])
+    assert [view.running for view in await db.master.limits.list()] == [2]
+
+
+async def test_a_declaration_returns_the_limits_over_which_values_of_an_operator_stand(db: MasterFixture) -> None:
+    both = [LimitValues("api", 2, None, None), LimitValues("mail", 2, None, None)]
+    assert await db.master.limits.declare(db.owner, both) == []
+    await db.master.limits.set(LimitValues("mail", 9, None, None), "ann", "")
+    await db.master.limits.set(LimitValues("other", 9, None, None), "ann", "")
+    assert await db.master.limits.declare(db.owner, both) == ["mail"]
+    assert [(view.name, view.running) for view in await db.master.limits.list()] == [
+        ("api", 2),
+        ("mail", 9),
+        ("other", 9),
+    ]
+
+
 async def test_a_rate_gives_its_burst_then_names_the_next_start(db: MasterFixture) -> None:
     await _declare(db, running=None, rate=2.0)
     answer = await _admit(db, _ids(4))

@@ -10,16 +10,19 @@ from uuid import UUID
 import pytest
 
 from jobmaster.client.published_schema import problems, whole_numbers
+from jobmaster.codec import decode_headers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
+from jobmaster.model.job import Headers
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
-from jobmaster.pipeline.datasource.row_parser import batch_id, read_headers
+from jobmaster.pipeline.datasource.row_parser import RowParser, RowRules, batch_id, read_headers
 from jobmaster.pipeline.datasource.selection import floor_id, selection_of
 from jobmaster.pipeline.datasource.tables import TABLES
 from jobmaster.pipeline.spark.errors import error_of_spark
 from jobmaster.pipeline.spark.session import parse_conf, require_extra, settings_of, threads_of
 from jobmaster.pipeline.steps.mapping import parse_pairs
+from jobmaster.settings.model import Limits
 
 
 def test_an_id_is_of_the_row_and_of_the_moment() -> None:
@@ -140,3 +143,39 @@ def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         require_extra()
     assert "pyspark" in caught.value.message
     assert 'pip install "jobmaster-cluster[pipeline]"' in (caught.value.hint or "")
+
+
+def test_rows_have_the_ordering_key_of_their_handler_or_of_their_headers() -> None:
+    ordering: dict[str, object] = {"template": "order:{order}", "defaults": {"order": 1}}
+    schema: dict[str, object] = {"type": "object", "properties": {"order": {}}}
+    specs = {
+        "change": HandlerSpec(name="change", schema=schema, ordering=ordering),
+        "coded": HandlerSpec(name="coded", schema=schema, ordering={}),
+        "plain": HandlerSpec(name="plain", schema=schema),
+    }
+    rules = RowRules(
+        as_of_ms=1, now_us=1, handler=None, priority=None, lane=None, due_us=0, headers=Headers(), replay=False, lax=False,
+        allow_unregistered=False, specs=specs, lanes=frozenset({"default"}), default_lane="default", default_priority=3,
+        limits=Limits(),
+    )  # fmt: skip
+
+    def job(handler: str, args: bytes, headers: bytes | None = None) -> Headers | str:
+        made = RowParser(rules)._job("k", args, handler, None, None, None, headers)
+        return made if isinstance(made, str) else decode_headers(made.headers)
+
+    for handler, args, headers, key in (
+        ("change", b'{"order":17}', None, "order:17"),
+        ("change", b"{}", b'{"tags":["a"]}', "order:1"),
+        ("change", b"{}", b'{"ordering_key":"mine"}', "mine"),
+        ("plain", b"{}", b'{"ordering_key":"mine"}', "mine"),
+    ):
+        found = job(handler, args, headers)
+        assert isinstance(found, Headers)
+        assert (found.ordering_key, found.requires) == (key, ("ordering",))
+    plain_row = job("plain", b"{}")
+    assert isinstance(plain_row, Headers)
+    assert plain_row.ordering_key is None
+    assert "must be text, a whole number or a boolean, not 1.5" in str(job("change", b'{"order":1.5}'))
+    assert "computed by a function" in str(job("coded", b"{}"))
+    assert "a quote or a backslash" in str(job("plain", b"{}", b'{"ordering_key":"\\\\"}'))
+    assert "one run at a time" in str(job("change", b"{}", b'{"complete_seconds":5}'))
