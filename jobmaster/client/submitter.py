@@ -33,6 +33,7 @@ from jobmaster.client.uniqueness.unique_submits import (
     no_key_and_wait,
     no_key_in_a_batch,
     receipt_of,
+    without_key,
 )
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
@@ -270,10 +271,11 @@ class Submitter(SubmitChecks):
         return await self._within(connection, request), request
 
     async def job_of(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> NewJob:
-        """The job that a submit would store, with every check; nothing is stored."""
+        """The job that a submit would store, with every check; nothing is stored. The uniqueness of its handler is left out:
+        that is decided where a key is reserved."""
         request, _ = await self._request(handler, args, options)
         await self.router.check_served(request.job.lane)
-        return request.job
+        return request.job if request.unique is None else request.job._replace(headers=without_key(request.job.headers))
 
     async def _request(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions, *, calls_function: bool = False

@@ -244,6 +244,11 @@ def check_debounce(rule: UniqueRule, due_us: int, now_us: int) -> None:
         )
 
 
+def without_key(headers: bytes) -> bytes:
+    """Headers of a job without its key."""
+    return encode_headers(msgspec.structs.replace(decode_headers(headers), unique_key=None, unique_term=None))
+
+
 def headers_with_key(headers: bytes, rule: UniqueRule) -> bytes:
     """Headers of a job with its key, so that the row shows it."""
     changed = msgspec.structs.replace(decode_headers(headers), unique_key=rule.key, unique_term=rule.term.value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import jobmaster
-from jobmaster import Call, Conflict, Handlers, InputError, JobContext, call
+from jobmaster import Call, Conflict, Handlers, InputError, JobContext, Unique, call
 from jobmaster.client.batches.batch import Batch
 from jobmaster.model.batch import BatchState
 from jobmaster.testing import Jobs
@@ -26,6 +26,11 @@ async def resize(path: str) -> None:
 @handlers.job(name="report")
 async def report(ctx: JobContext, word: str) -> None:
     seen.append((word, ctx.metadata["batch"]))
+
+
+@handlers.job(name="sole", unique=Unique())
+async def sole(ctx: JobContext) -> None:
+    seen.append(("sole", ctx.metadata["batch"]))
 
 
 @handlers.job(name="split")
@@ -184,6 +189,16 @@ async def test_an_exception_cancels_the_batch(jobs: Jobs) -> None:
     assert (await batch.get()).state is BatchState.CANCELLED
     await jobs.drain()
     assert [word for word, _ in seen] == ["complete"]
+
+
+async def test_two_batches_have_their_callbacks_though_the_handler_is_unique(jobs: Jobs) -> None:
+    for name in ("one", "two"):
+        async with jobs.cluster.batch(name, on_complete=call(sole)) as batch:
+            pass
+        (callback,) = await jobs.cluster.batches._master.callbacks(batch.id_bytes)
+        assert b"unique" not in callback.headers, "it holds no key, so it must not look as if it did"
+    await jobs.drain()
+    assert len(seen) == 2
 
 
 async def test_an_empty_batch_has_its_callbacks(jobs: Jobs) -> None:
