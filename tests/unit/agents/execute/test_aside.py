@@ -280,6 +280,8 @@ async def test_jobs_of_a_frozen_bucket_do_not_ask_and_others_are_not_behind_them
     await until(lambda: ran == ["first", "next"])
     frozen.state = BucketState.ACTIVE
     harness.bucket_worker.resume(frozen)
+    await until(lambda: not harness.bucket_worker.executor.backlog(frozen.fence.bucket_id))
+    assert waiting(harness, frozen) == 3, "each of them once"
     await end("next")
     await passed(harness, 3.0)
     await until(lambda: "frozen 0" in ran)
