@@ -32,7 +32,7 @@ SHARED = $(TESTS) --first "-n $(1) --dist $(2) --no-loadscope-reorder"
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-unmarked test-long test-clusters test-spark lint format bench lock clean
+.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,8 +70,8 @@ demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: f
 dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jobmaster
 	@$(BIN)/jobmaster dev
 
-test: test-fast ## Everything: the fast part, then the slow one with the race drill 25 times
-	@$(MAKE) --no-print-directory test-long DRILL_RUNS=25
+test: test-fast ## The fast part, then the slow one with the race drill 25 times
+	@$(MAKE) --no-print-directory test-slow DRILL_RUNS=25
 
 # The static checks need one processor, and the tests wait now and then: both at once.
 test-fast: $(STAMP) ## Static checks and every test not marked slow
@@ -83,17 +83,22 @@ test-unmarked: $(STAMP)
 # How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.
 DRILL_RUNS ?= 500
 
-test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processes, Spark, the wheel; the race drill 500 times
-	@$(MAKE) --no-print-directory -j2 test-clusters test-spark DRILL_RUNS=$(DRILL_RUNS)
+# Left out of `make test`: further cases of what another slow test shows, and minutes of processor time.
+LENGTH := and not long
 
-CLUSTERS := -m "slow and not spark"
+test-slow: $(PIPELINE_STAMP)
+	@$(MAKE) --no-print-directory -j2 test-clusters test-spark DRILL_RUNS=$(DRILL_RUNS) LENGTH="$(LENGTH)"
+
+test-long: $(PIPELINE_STAMP) ## Every slow test, also those marked long; the race drill 500 times
+	@$(MAKE) --no-print-directory test-slow DRILL_RUNS=$(DRILL_RUNS) LENGTH=
+
 test-clusters: $(PIPELINE_STAMP)
-	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) $(CLUSTERS)
+	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and not spark $(LENGTH)"
 
 # A JVM for each process, beside the clusters: what they print comes when they have ended.
 test-spark: $(PIPELINE_STAMP)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
-		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and spark" >$$log 2>&1; status=$$?; \
+		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and spark $(LENGTH)" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict, the import contracts and the check for unused names

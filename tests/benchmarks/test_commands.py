@@ -65,6 +65,7 @@ def test_drain() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_payloads() -> None:
     found = measured("benchmarks.payloads", "--jobs", "200", "--kib", "64", "--runs", "1")
@@ -74,6 +75,7 @@ def test_payloads() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_portal() -> None:
     found = measured("benchmarks.portal", "--jobs", "80", "--runs", "1")
@@ -122,6 +124,7 @@ def test_calls() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_rescue() -> None:
     found = measured("benchmarks.rescue", "--trials", "1", "--default-trials", "0")
@@ -131,6 +134,7 @@ def test_rescue() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_retire() -> None:
     found = measured("benchmarks.retire", "--finished", "300", "--unfinished", "200")
@@ -149,6 +153,7 @@ def test_latency() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_onboard() -> None:
     found = measured("benchmarks.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
@@ -159,6 +164,7 @@ def test_onboard() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_lateness() -> None:
     found = measured("benchmarks.lateness", "--schedules", "20")
@@ -187,6 +193,7 @@ def test_flow() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_growth() -> None:
     axes = ["held_rows", "buckets"]
@@ -199,6 +206,7 @@ def test_growth() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_idle_memory_and_fallback() -> None:
     assert measured("benchmarks.idle", "--seconds", "1", "--runs", "1")["agent_cpu_percent"] >= 0

@@ -58,6 +58,7 @@ def test_a_guard_left_out_is_noticed(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_thousands_of_histories_keep_every_promise_and_take_nearly_every_branch() -> None:
     report = play_all(seeds_of(1, 400), os.cpu_count() or 1, lambda _: None)
     assert [(result.seed, result.violations) for result in report.violating] == []

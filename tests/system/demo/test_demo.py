@@ -101,6 +101,7 @@ def test_the_books_balance(start: Callable[..., Run]) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callable[..., Run], tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     page = tmp_path / "report.html"

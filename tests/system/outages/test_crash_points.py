@@ -79,6 +79,8 @@ def cases(*scenes: Situation) -> list[object]:
             continue
         for later in (False, True) if point.later != point.first else (False,):
             marks = [] if (name, later) in QUICK_SUITE else [pytest.mark.slow]
+            if later and (name, False) not in QUICK_SUITE and marks:
+                marks.append(pytest.mark.long)
             found.append(pytest.param(point, later, id=f"{name} {'later' if later else 'first'}", marks=marks))
     return found
 

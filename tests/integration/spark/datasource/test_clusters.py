@@ -85,6 +85,7 @@ def check(published: PublishedCluster, found: dict[str, int]) -> None:
     assert tuple(run) == (4000, 4000, 0)
 
 
+@pytest.mark.long
 def test_two_workers_a_task_that_dies_and_speculation(alone: PublishedCluster, start: Start) -> None:
     """A task dies after it has committed chunks and runs again; slow ones run twice. Each row is in once, and so counted."""
     port = free_port()

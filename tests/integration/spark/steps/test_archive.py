@@ -176,12 +176,17 @@ def _harmed(table: Any, harm: str) -> Any:
     "harm",
     [
         "a row too few",
-        "a row twice",
-        "another value",
         "two rows have swapped a value",
-        "an empty text for none",
-        "another time of creation",
-        "no time of start",
+        *(
+            pytest.param(harm, marks=pytest.mark.long)
+            for harm in (
+                "a row twice",
+                "another value",
+                "an empty text for none",
+                "another time of creation",
+                "no time of start",
+            )
+        ),
     ],
 )
 def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
@@ -208,7 +213,7 @@ def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
     assert archive(filled).rows == 2 * ROWS
 
 
-@pytest.mark.parametrize("harm", ["torn", "a byte"])
+@pytest.mark.parametrize("harm", [pytest.param("torn", marks=pytest.mark.long), "a byte"])
 def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
     filled: SeededCluster, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:

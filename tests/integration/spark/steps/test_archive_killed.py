@@ -118,10 +118,16 @@ def _seen(seeded: SeededCluster) -> tuple[int, int]:
     return seeded.value("SELECT count(*) FROM jobs"), seeded.value("SELECT count(DISTINCT id) FROM jobs")
 
 
-def test_killed_before_every_commit_it_ends_with_every_job_in_the_lake_once(filled: SeededCluster) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(STATES, id="every", marks=pytest.mark.long), pytest.param(("EXPORTED",), id="one")]
+)
+def test_killed_before_a_commit_it_ends_with_every_job_in_the_lake_once(
+    filled: SeededCluster, kills: tuple[str, ...]
+) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
-    for before, state in zip((None, *STATES), STATES, strict=False):
+    for state in kills:
+        before = dict(zip(STATES, (None, *STATES), strict=False))[state]
         asyncio.run(_killed_at(filled, state, commits=False))
         assert _seen(filled) == (ROWS, ROWS), f"killed before {state}"
         assert filled.value("SELECT state::text FROM archive_manifest ORDER BY lo LIMIT 1") == before

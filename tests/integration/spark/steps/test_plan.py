@@ -134,7 +134,7 @@ def test_every_run_of_a_known_length_is_an_arrival(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> None:
     from jobmaster.pipeline.plan import simulation
 

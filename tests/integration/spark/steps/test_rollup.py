@@ -177,7 +177,7 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebuild: bool) -> None:
     """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
     seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
