@@ -1,6 +1,6 @@
 -- get: one workflow, without its steps
 -- in: $1 uuid its id
--- out: as of list
+-- out: id uuid, name text, state text, started_us bigint, ended_us bigint, steps bigint, ended_steps bigint, failed_steps bigint
 -- move: nothing
 -- fence: none, one snapshot
 -- index: workflow_pkey, workflow_step_pkey
