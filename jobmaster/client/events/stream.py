@@ -19,7 +19,7 @@ from jobmaster.model.event import ClusterEvent
 from jobmaster.ports import ClientEvents, EventPlace
 from jobmaster.rules.backoff import backoff_delay
 
-PAGE_EVENTS = 5000
+PAGE_EVENTS = 20_000
 """Events of one statement."""
 INTERVAL_SECONDS = 2.0
 REST = 9.0

@@ -17,6 +17,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import PostgresServer
 from jobmaster.handlers import call
 from jobmaster.model.errors import ConfigError, Conflict, JobMasterError, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.event import JobEvent
 from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.model import ClusterSettings, MasterSettings, Pooler, StoreSettings
 from jobmaster.wiring import (
@@ -118,6 +119,9 @@ async def test_a_producer_does_all_its_work_through_a_pooler(
         waiting = asyncio.create_task(plain.result(timeout=PATIENCE_SECONDS))
         await agent.work_off(result=b'{"width":1,"height":1}')
         assert (await waiting).width == 1
+        recorded = [event async for event in cluster.events("start", follow=False, kinds="job_succeeded")]
+        assert plain.id in {event.id for event in recorded if isinstance(event, JobEvent)}
+        assert await cluster.logs(plain) == []
 
 
 async def test_transactions_of_many_producers_share_two_server_connections(

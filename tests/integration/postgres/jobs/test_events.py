@@ -129,6 +129,19 @@ async def test_a_range_that_was_dropped_unread_is_an_error(db: MasterFixture) ->
         await db.sql.execute("DELETE FROM archive_manifest WHERE name = 'job_dropped'")
 
 
+async def test_an_event_whose_row_was_moved_comes_once(db: MasterFixture) -> None:
+    place = await db.master.events.place(start=False)
+    job_id, later = new_id(), new_id()
+    await db.master.outcomes.copy_final([final_row(job_id, db.fence)])
+    await ids(db, place, 1)
+    (read_to,) = (await db.master.events.read(place, JOBS, None, 1)).events[0][:1]
+    # As the attic does: the new row bears the transaction that recorded the old one.
+    await db.sql.execute("UPDATE job SET recorded_xid = xmin::text::bigint WHERE id = $1", job_id.hex())
+    await db.master.outcomes.copy_final([final_row(later, db.fence)])
+    assert await ids(db, place, 2) == [job_id, later]
+    assert await ids(db, read_to, 1) == [later]
+
+
 async def test_published_jobs_are_shown_as_their_rows_are(db: MasterFixture) -> None:
     (running,) = await db.processing()
     (assigned,) = await db.assigned()

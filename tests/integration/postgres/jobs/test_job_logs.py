@@ -63,6 +63,12 @@ async def test_the_log_of_a_job_goes_when_its_row_has_left(db: MasterFixture) ->
     await db.sql.execute("UPDATE watermark SET floor = $1", waits.hex())
     try:
         assert await forget(RecordKind.JOB_LOGS, 1, 1000) == 0, "its job is not that old"
+        await db.sql.execute(
+            "INSERT INTO archive_manifest (name, attempts, lo, hi) VALUES ('job_range', 'attempt_range', $1, $2)",
+            gone.hex(), waits.hex(),
+        )  # fmt: skip
+        assert await forget(RecordKind.JOB_LOGS, 0, 1000) == 0, "its range is not dropped yet"
+        await db.sql.execute("DELETE FROM archive_manifest WHERE name = 'job_range'")
         assert await forget(RecordKind.JOB_LOGS, 0, 2) == 2, "a bounded number of lines in one statement"
         assert await forget(RecordKind.JOB_LOGS, 0, 2) == 1
         assert await forget(RecordKind.JOB_LOGS, 0, 2) == 0
