@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @click.option("--tag", help="Jobs with this tag.")
 @click.option("--batch", help="Jobs of this batch.")
 @click.option("--workflow", help="Jobs of this workflow.")
+@click.option("--tenant", help="Jobs of this tenant.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many events.")
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
@@ -68,7 +69,7 @@ def events(invocation: Invocation, follow: bool, limit: int | None, after: str |
     filters = {
         "kinds": options["kinds"] or None,
         "handler": options["handlers"] or None,
-        **{name: options[name] for name in ("tag", "batch", "workflow")},
+        **{name: options[name] for name in ("tag", "batch", "workflow", "tenant")},
     }
 
     async def work(cluster: Cluster) -> str | None:

@@ -13,6 +13,7 @@ from jobmaster.model.errors import InputError, UnknownHandler
 from jobmaster.model.event import ClusterEvent, EventKind, JobEvent, MissedEvents
 from jobmaster.model.ids import parse
 from jobmaster.model.suggestion import did_you_mean
+from jobmaster.model.tenant import checked_tenant
 from jobmaster.ports.batches import ListedBatches
 
 
@@ -29,6 +30,8 @@ class EventFilters(TypedDict, total=False):
     """Jobs of this batch (an id of a batch, or ``ctx.batch``)."""
     workflow: UUID | str | None
     """Jobs of the steps of this workflow."""
+    tenant: str | None
+    """Jobs of this tenant."""
 
 
 class EventFilter(NamedTuple):
@@ -40,6 +43,7 @@ class EventFilter(NamedTuple):
     batch: bytes | None = None
     """One of its ranges."""
     workflow: str | None = None
+    tenant: str | None = None
 
     def admits(self, event: ClusterEvent) -> bool:
         """Whether a reader wants the event; of a job of a batch, as far as the event alone shows it. A reader always learns
@@ -53,12 +57,14 @@ class EventFilter(NamedTuple):
             return True
         if not isinstance(event, JobEvent) or (self.handlers is not None and event.handler not in self.handlers):
             return False
-        if self.tag is None and self.batch is None and self.workflow is None:
+        if self[2:] == _ANY[1:]:
             return True
         headers = event.headers
         if self.tag is not None and self.tag not in headers.tags:
             return False
         if self.batch is not None and not headers.batch:
+            return False
+        if self.tenant is not None and headers.tenant != (self.tenant,):
             return False
         return self.workflow is None or (headers.workflow is not None and headers.workflow[0] == self.workflow)
 
@@ -125,12 +131,14 @@ def checked_filters(
                 hint=did_you_mean(name, EventFilters.__annotations__) or f"there are {known}",
             )
     tag, batch, workflow = filters.get("tag"), filters.get("batch"), filters.get("workflow")
+    tenant = filters.get("tenant")
     return EventFilter(
         _kinds(filters.get("kinds"), kinds, caller),
         _handlers(filters.get("handler"), handlers),
         None if tag is None else check_name(tag, "'tag'"),
         None if batch is None else range_of(_id(batch, "batch")),
         None if workflow is None else str(UUID(bytes=_id(workflow, "workflow"))),
+        None if tenant is None else checked_tenant(tenant),
     )
 
 

@@ -84,6 +84,7 @@ async def test_a_stream_continues_after_any_cursor(client: ClientFixture) -> Non
         ({"batch": 7}, "'batch' must be an id"),
         ({"workflow": "x"}, "'workflow' must be an id"),
         ({"tag": ""}, "'tag'"),
+        ({"tenant": ""}, "tenant"),
     ],
 )
 async def test_what_no_stream_can_give_is_refused(client: ClientFixture, options: dict[str, Any], message: str) -> None:

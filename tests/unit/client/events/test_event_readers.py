@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobmaster.client.events.cursor import cursor_of, place_of
@@ -13,9 +14,10 @@ from jobmaster.client.events.filters import EventChooser, EventFilter
 from jobmaster.client.events.listener import Listener
 from jobmaster.client.events.stream import REST, EventStream
 from jobmaster.clock import SystemClock, new_id
+from jobmaster.codec import encode_headers
 from jobmaster.model.errors import Unavailable
-from jobmaster.model.event import ClusterEvent, EventKind, JobEvent, MissedEvents
-from jobmaster.model.job import JobState
+from jobmaster.model.event import BucketEvent, ClusterEvent, EventKind, JobEvent, MissedEvents
+from jobmaster.model.job import Headers, JobState
 from jobmaster.ports import ChangedJob, EventPage, EventPlace
 from tests.support.hand_clock import HandClock
 from tests.support.patience import PATIENCE_SECONDS
@@ -193,3 +195,26 @@ async def test_a_cursor_of_an_earlier_timeline_is_continued_when_that_is_accepte
         early._replace(timeline="00000002"),
         late._replace(timeline="00000002", xid=30, key=""),
     ]
+
+
+def test_jobs_are_chosen_by_what_their_headers_say() -> None:
+    workflow = "019a9f3c-55d1-7000-8000-000000000000"
+    headers = Headers(tags=("a", "b"), tenant=("acme",), workflow=(workflow, 3))
+    event = msgspec.structs.replace(event_of(new_id()), headers_json=encode_headers(headers))
+    for chosen, admitted in (
+        (EventFilter(tag="b"), True),
+        (EventFilter(tag="c"), False),
+        (EventFilter(tenant="acme"), True),
+        (EventFilter(tenant="other"), False),
+        (EventFilter(workflow=workflow), True),
+        (EventFilter(workflow="other"), False),
+        (EventFilter(batch=event.id_bytes), False),
+        (EventFilter(handlers=("pay",), kinds=("job_succeeded",)), True),
+        (EventFilter(kinds=("job_failed",)), False),
+    ):
+        assert chosen.admits(event) is admitted, chosen
+    missed = MissedEvents(kind=EventKind.MISSED, at_us=1, count=1)
+    assert EventFilter(tag="c").admits(missed)
+    bucket = BucketEvent(kind=EventKind.BUCKET_CHANGED, at_us=1, bucket_id=new_id(), state="LOST", reason="test")
+    assert EventFilter().admits(bucket)
+    assert not EventFilter(tag="b").admits(bucket)
