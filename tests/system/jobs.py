@@ -58,6 +58,8 @@ async def until_file(ctx: JobContext, path: str, gate: str) -> str:
     while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
         await asyncio.sleep(0.02)
     witness(ctx, path, "ended")
+    ctx.log("ended")
+    ctx.progress(1, 1)
     return "through"
 
 

@@ -44,6 +44,9 @@ async def test_running_jobs_end_waiting_jobs_go_back_and_run_elsewhere(
     await none_rescued(deployment)
     states = await deployment.states()
     assert states.get("SUCCEEDED", 0) + states.get("HELD", 0) == 30, states
+    ended = {line[0] for line in deployment.witnessed("w") if line[-1] == "ended"}
+    for table in ("job_log", "run_progress"):  # an agent that leaves sends the last reports of its handlers
+        assert {row[0].hex for row in await deployment.fetch(f"SELECT job_id FROM {table}")} == ended
     await deployment.start_agent()
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     views = [await receipt.get() for receipt in receipts]
