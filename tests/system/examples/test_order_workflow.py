@@ -55,9 +55,12 @@ def test_an_order_that_fails_is_undone_and_shown_as_a_tree(example: Terminal) ->
     shown = example.call("workflow", "show", listed["id"]).out
     assert "|- charge  SUCCEEDED" in shown
     assert "reserve  FAILED" in shown
+    assert "Fail: unicorns are sold out" in shown
     steps = {one["name"]: one for one in example.call("workflow", "show", listed["id"], "-o", "json").json["steps"]}
     assert (steps["ship"]["state"], steps["ship"]["job"]) == ("BLOCKED", None)
     assert steps["ship"]["parents"] == [steps[name]["number"] for name in ("is_large", "insure", "charge", "reserve")]
+    job = example.call("job", "show", steps["reserve"]["job"], "-o", "json").json
+    assert (job["workflow"], job["step"], job["state"]) == (listed["id"], "reserve", "FAILED")
     refused = example.call("workflow", "retry", listed["id"])
     assert refused.code == 4
     assert "its steps were undone" in refused.err

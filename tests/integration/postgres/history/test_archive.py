@@ -11,11 +11,15 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.codec import encode_headers
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.batch import NewBatch, range_of
 from jobmaster.model.errors import Conflict, Refused
+from jobmaster.model.ids import text
+from jobmaster.model.job import Headers
+from jobmaster.model.workflow import NewStep, NewWorkflow
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job
@@ -279,6 +283,27 @@ async def _ended_late(fresh: MasterFixture, archive: Archive, yesterday: int) ->
     await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
     await fresh.master.outcomes.record_final([final_row(late, fresh.fence, 2)])
     return late
+
+
+async def test_a_step_that_ends_in_the_attic_is_followed_by_the_next_one(
+    fresh: MasterFixture, archive: Archive, yesterday: int
+) -> None:
+    """The attic is made anew and attached with every range that retires, and has the triggers of the other partitions."""
+    of, late = new_id()[:12] + bytes(4), UUID(bytes=_id_at(yesterday))
+    steps = tuple(
+        NewStep(number, f"s{number}", "success", before, None, "handler", 3, "default", b"{}", "[]",
+                encode_headers(Headers(workflow=(text(of), number))), 0, False)
+        for number, before in ((1, ()), (2, (1,)))
+    )  # fmt: skip
+    await fresh.master.workflows.start(NewWorkflow(of, "order", 100, steps))
+    await fresh.sql.execute("UPDATE job SET id = $1", late)
+    await fresh.sql.execute("UPDATE workflow_step SET job_id = $1 WHERE step = 1", late)
+    assert (await archive.detach(_now()) or ("", 0))[1] == 1
+    assert await fresh.sql.fetchval("SELECT count(*) FROM job_attic") == 1
+    (entry,) = (await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)).entries
+    row = final_row(entry.id, fresh.fence, 2)._replace(headers=entry.headers)
+    assert (await fresh.master.outcomes.record_final([row])).accepted == {late.bytes}
+    assert [step.state for step in await fresh.master.workflows.steps(of)] == ["SUCCEEDED", "STARTED"]
 
 
 _SWEEP = "SELECT sweep_pages(sweep_begin($1), $1, 0, 100)"

@@ -432,6 +432,18 @@ async def test_a_cancel_and_the_end_of_a_step_follow_one_another(db: MasterFixtu
     await two.close()
 
 
+async def test_a_workflow_that_has_ended_stays_as_it_is(db: MasterFixture) -> None:
+    """A workflow with compensations would begin to undo itself once more."""
+    of = workflow_id()
+    await start(db, of, step(of, 1), step(of, 2, 1), step(of, 3, 1, on="undo"))
+    await end(db, of, 1)
+    await end(db, of, 2, state="FAILED")
+    await end(db, of, 3)
+    before = await read(db, of)
+    await db.sql.execute("SELECT workflow_advance($1)", UUID(bytes=of))
+    assert await read(db, of) == before
+
+
 async def test_what_runs_after_a_failure_is_not_called_off_by_it(db: MasterFixture) -> None:
     """A chain of steps on failure, in a workflow with compensations."""
     of = workflow_id()
