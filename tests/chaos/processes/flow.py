@@ -59,11 +59,11 @@ class FlowWays:
     def ways(self) -> list[tuple[float, int, Callable[[], Coroutine[Any, Any, None]]]]:
         """Share of all jobs, jobs of one call, and the way."""
         return [
-            (0.006, _LIMITED, self._limited),
-            (0.002, _ORDERED, self._ordered),
-            (0.002, _SIGNALS, self._signalled),
-            (0.008, _BATCH, self._batch),
-            (0.002, _CHAINS * 2, self._chains),
+            (0.01, _LIMITED, self._limited),
+            (0.004, _ORDERED, self._ordered),
+            (0.004, _SIGNALS, self._signalled),
+            (0.016, _BATCH, self._batch),
+            (0.003, _CHAINS * 2, self._chains),
             (0.001, _RACERS, self._unique),
         ]
 
