@@ -77,6 +77,12 @@ def encode_headers(headers: Headers) -> bytes:
     return b"" if data == b"{}" else data
 
 
+def headers_requiring(headers: bytes, word: str) -> bytes:
+    """Encoded headers of a job that also requires this capability."""
+    given = decode_headers(headers)
+    return encode_headers(msgspec.structs.replace(given, requires=(*given.requires, word)))
+
+
 def decode_headers(data: bytes) -> Headers:
     """Headers; zero bytes are empty headers."""
     return _HEADERS.decode(data) if data else _NO_HEADERS

@@ -116,7 +116,6 @@ class AgentRuntime:
         self.stop_requested = asyncio.Event()
         self._leaving = False
         self._pauses_seen: int | None = None
-        self._leader_seen: bytes | None = None
         self.grace_seconds = settings.leases.grace_seconds
         """Longest time of a graceful exit; a reload may change it."""
         self.ownership = Ownership(config.agent_id)
@@ -253,7 +252,7 @@ class AgentRuntime:
         self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
         batch_watch = BatchWatch(master.batches, self.due_notifier.notify, clock, telemetry, log)
-        self.breaker_trials = BreakerTrials(master.breakers, self._leads, telemetry, log)
+        self.breaker_trials = BreakerTrials(master.breakers, self._leads, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,
             master.leadership,
@@ -285,8 +284,13 @@ class AgentRuntime:
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
         self.due_listener: DueListener | None = None
         if due_notices is not None:
-            listener = DueListener(due_notices, self.due_notifier, self._leads, self.leader.kicked.set)
-            self.due_listener, self.leader.on_change = listener, listener.kicked.set
+            self.due_listener = DueListener(due_notices, self.due_notifier, self._leads, self.leader.kicked.set)
+        self.leader.on_change = self._leads_or_not
+
+    def _leads_or_not(self) -> None:
+        self.breaker_trials.changed()
+        if self.due_listener is not None:
+            self.due_listener.kicked.set()
 
     def _leads(self) -> bool:
         return self.leader.leads()
@@ -486,9 +490,6 @@ class AgentRuntime:
         if renewal.pauses != self._pauses_seen:  # what was resumed is due again at once
             self._pauses_seen = renewal.pauses
             self.leader.maintenance.hurry(UNSERVED)
-            self.breaker_trials.changed()
-        if renewal.leader != self._leader_seen:
-            self._leader_seen = renewal.leader
             self.breaker_trials.changed()
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)

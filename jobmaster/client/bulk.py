@@ -11,9 +11,9 @@ import msgspec
 
 from jobmaster.client.bucket_choice import BucketGroup
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
-from jobmaster.client.handler_lookup import ResolvedHandler
+from jobmaster.client.handler_lookup import ResolvedHandler, check_declared, headers_for
 from jobmaster.client.lost_answers import insert_held
-from jobmaster.client.options import BulkOptions, CheckedOptions, check_slow_run
+from jobmaster.client.options import BulkOptions, CheckedOptions
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.client.uniqueness.unique_submits import headers_with_key, no_key_and_wait, no_key_in_a_batch
@@ -129,10 +129,12 @@ class BulkFailed(JobMasterError):
 class _Chunk:
     """Encoded jobs of one lane and priority (and handler, where agents differ), or jobs with ordering keys."""
 
-    __slots__ = ("entries", "group", "places", "rules", "size")
+    __slots__ = ("entries", "group", "headers", "places", "rules", "size")
 
-    def __init__(self, group: tuple[str, int, str]) -> None:
+    def __init__(self, group: tuple[str, int, str], headers: bytes) -> None:
         self.group = group
+        self.headers = headers
+        """Of every entry, but for its unique key."""
         self.entries: list[bytes] = []
         self.places: list[tuple[str, int]] = []
         """Of jobs with ordering keys: lane and priority of every entry."""
@@ -334,15 +336,15 @@ class BulkSubmit:
             return _SLOW
         chunk = self._open.get(group)
         if chunk is None:
-            chunk = self._open[group] = _Chunk(group)
-        headers = checked.headers
+            chunk = self._open[group] = _Chunk(group, headers_for(resolved, self._checked.headers))
+        headers = chunk.headers if place is None else headers_for(resolved, checked.headers)
         if unique is not None:
             if self._batch_ids is not None:
                 raise no_key_in_a_batch(resolved.name)
             if self._checked.waits:
                 raise no_key_and_wait(resolved.name)
-            rule = unique.rule(data)
-            self._submitter.check_due(rule, self._checked.due_us)
+            rule = self._submitter.unique_rule(resolved, self._checked, data, self._checked.due_us)
+            assert rule is not None, "a bulk has no idempotency keys"
             headers = headers_with_key(headers, rule)
             chunk.rules.append(rule)
         entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, headers))
@@ -357,10 +359,9 @@ class BulkSubmit:
     def _new_group(self, resolved: ResolvedHandler) -> tuple[str, int, str]:
         """Lane, priority and, where agents differ in their handlers, the name: such a handler has chunks of its own, which
         go to agents that have it."""
-        if resolved.known:
-            check_slow_run(self._options, resolved.timeout_seconds, resolved.complete_seconds)
+        check_declared(resolved, self._options)
         unique = self._checked.unique or resolved.unique
-        apart = resolved.name if unique is not None or self._router.buckets.mixed else ""
+        apart = resolved.name if unique is not None or resolved.limited or self._router.buckets.mixed else ""
         return self._checked.lane or resolved.lane, int(self._checked.priority or resolved.priority), apart
 
     # ------------------------------------------------------------ sending
@@ -385,7 +386,7 @@ class BulkSubmit:
             if chunk.places:
                 await self._insert_in_order(chunk)
                 return
-            route = await self._router.certain_route(self._route, self._checked.headers)
+            route = await self._router.certain_route(self._route, chunk.headers)
             if chunk.rules:
                 await self._with_keys(chunk)
             elif route is Route.BUCKET:
@@ -483,7 +484,7 @@ class BulkSubmit:
             )
 
 
-_SLOW = _Chunk(("", 0, ""))
+_SLOW = _Chunk(("", 0, ""), b"")
 _IN_ORDER = ("", 0, "in order")
 """Group of all jobs with ordering keys: in chunks of their own groups they would be committed in another order."""
 

@@ -12,16 +12,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobmaster.client.options import BulkOptions, SubmitOptions, check_slow_run
 from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_json
+from jobmaster.codec import decode_json, headers_requiring
 from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
 from jobmaster.handlers.ordering import PublishedOrdering
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InvalidArguments, UnknownHandler
+from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler
 from jobmaster.model.job import Priority
+from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import Queries
+from jobmaster.rules.capabilities import Capability
 from jobmaster.settings.model import JobDefaults
 
 REREAD_SECONDS = 2.0
@@ -46,6 +49,8 @@ class ResolvedHandler(NamedTuple):
     unique: CheckedUnique | None = None
     ordering: Callable[[bytes], str | None] | None = None
     """Ordering key of a job from its arguments."""
+    limited: bool = False
+    """It has limits."""
     known: bool = True
     """``False``: neither declared here nor published."""
 
@@ -84,6 +89,7 @@ class HandlerLookup:
             options.complete_seconds,
             options.unique,
             None if options.ordering is None else declared.ordering_key,
+            bool(options.limits),
         )
         self._local[handler] = self._local[declared.name] = resolved
         return resolved
@@ -117,7 +123,15 @@ class HandlerLookup:
         unique = None if spec.unique is None else msgspec.convert(spec.unique, CheckedUnique)
         ordering = None if spec.ordering is None else msgspec.convert(spec.ordering, PublishedOrdering).key
         return ResolvedHandler(
-            name, None, spec.lane or self._lane, priority, spec.timeout_seconds, spec.complete_seconds, unique, ordering
+            name,
+            None,
+            spec.lane or self._lane,
+            priority,
+            spec.timeout_seconds,
+            spec.complete_seconds,
+            unique,
+            ordering,
+            spec.limited,
         )
 
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
@@ -128,6 +142,21 @@ class HandlerLookup:
                 hint="mark it with @handlers.job on the registry given to the cluster, or submit by name",
             )
         return ResolvedHandler(check_name(handler, "the handler's name"), None, self._lane, self._priority, known=False)
+
+    def check_names(self, resolved: ResolvedHandler, unique: CheckedUnique) -> None:
+        """``InputError`` when a unique key is made of what is no argument of the handler: all its jobs would have one key."""
+        if resolved.handler is not None:
+            schema: Mapping[str, Any] = resolved.handler.spec.schema
+        elif (spec := self._published.get(resolved.name)) is not None:
+            schema = spec.schema
+        else:
+            return
+        if missing := unique.missing(schema):
+            known = [*schema.get("properties", ())]
+            raise InputError(
+                f"args of 'unique' has {missing[0]!r}, which is no argument of handler {resolved.name!r}",
+                hint=did_you_mean(missing[0], known) or f"its arguments are {', '.join(known) or 'none'}",
+            )
 
     async def check(self, resolved: ResolvedHandler, args: bytes, *, allow_unregistered: bool) -> None:
         """Check encoded arguments of a handler that is declared elsewhere; ``InvalidArguments`` names what is wrong."""
@@ -163,6 +192,22 @@ class HandlerLookup:
 def _usage(schema: Mapping[str, Any]) -> list[str]:
     required = schema.get("required", ())
     return [name if name in required else f"{name}=..." for name in schema.get("properties", {})]
+
+
+def check_declared(resolved: ResolvedHandler, options: SubmitOptions | BulkOptions) -> None:
+    """``InputError`` for options that do not go with what the handler declares, as far as that is known."""
+    if resolved.limited and options.get("complete_time"):
+        raise InputError(
+            f"handler {resolved.name!r} has a limit, which cannot count a slow run that goes on after 'complete_time'",
+            hint="leave 'complete_time' out, and give a timeout, which ends slow runs",
+        )
+    if resolved.known and ("complete_time" in options or "cancel_slow" in options):
+        check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
+
+
+def headers_for(resolved: ResolvedHandler, headers: bytes) -> bytes:
+    """The headers of a job of the handler: a program that does not know limits would start it without a permit."""
+    return headers_requiring(headers, Capability.LIMITS) if resolved.limited else headers
 
 
 def arguments_mapping(args: object) -> Mapping[str, object]:

@@ -13,14 +13,16 @@ import msgspec
 
 from jobmaster.client.options import MEANINGLESS, SubmitOptions
 from jobmaster.client.signals.wait import sql_wait
+from jobmaster.handlers import CheckedUnique
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
+from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueTerm
 
 ParamStyle = Literal["format", "numeric", "named"]
 """``%s`` (psycopg, Django), ``$1`` (asyncpg), ``:handler`` (``sqlalchemy.text``)."""
 
-NO_OPTIONS = (*MEANINGLESS, "connection")
-"""Options of a submit that the function does not have."""
+NO_OPTIONS = (*MEANINGLESS, "connection", "unique")
+"""Options of a submit that the function does not have, or has in another form."""
 _PARAMETERS: dict[str, tuple[str, str, str]] = {
     "format": ("%s", "%s", "%s"),
     "numeric": ("$1", "$2", "$3"),
@@ -74,6 +76,21 @@ def submit_call(handler: str, args: bytes, options: SubmitOptions, known: Mappin
             hint="remove it, or submit without connection= after the commit",
         )
     return SubmitCall(handler, args.decode(), encoded.decode())
+
+
+def unique_option(unique: UniqueRule | CheckedUnique) -> dict[str, object]:
+    """A uniqueness in the form of the function."""
+    made: dict[str, object] = {} if unique.key is None else {"key": unique.key}
+    if isinstance(unique, CheckedUnique) and unique.args is not None:
+        made["args"] = list(unique.args)
+    match unique.term:
+        case UniqueTerm.WINDOW:
+            made["throttle" if unique.aligned else "window"] = unique.span_us / 1e6
+        case UniqueTerm.WAITING:
+            made["debounce"] = unique.span_us / 1e6
+    if unique.on_conflict is not OnConflict.DEBOUNCE:
+        made["on_conflict"] = unique.on_conflict.value
+    return made
 
 
 def _plain(name: str, value: Any) -> object:

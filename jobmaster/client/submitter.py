@@ -14,18 +14,23 @@ import msgspec
 
 from jobmaster.client.bucket_choice import Placement
 from jobmaster.client.caller_connections import CallerConnection, Driver, caller_connection, run_awaited
-from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
+from jobmaster.client.handler_lookup import (
+    HandlerLookup,
+    ResolvedHandler,
+    arguments_mapping,
+    check_declared,
+    headers_for,
+)
 from jobmaster.client.options import (
     BulkOptions,
     CheckedOptions,
     FreshId,
     SubmitOptions,
-    check_slow_run,
     check_submit_options,
     refuse_in_transaction,
     with_ordering_key,
 )
-from jobmaster.client.sql_submit import SubmitCall, submit_call
+from jobmaster.client.sql_submit import SubmitCall, submit_call, unique_option
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
 from jobmaster.client.uniqueness.unique_submits import (
     check_debounce,
@@ -40,7 +45,7 @@ from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_en
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
-from jobmaster.model.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
+from jobmaster.model.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -66,6 +71,7 @@ class PreparedSubmit(NamedTuple):
     known: bool
     """The caller's own id has a row."""
     unserved: bool
+    unique: UniqueRule | None
 
 
 class SubmitChecks:
@@ -149,14 +155,8 @@ class SubmitChecks:
     ) -> CheckedOptions:
         """The options, checked, also against what the handler declares if that is known."""
         checked = self.checked(options, calls_function=calls_function)
-        if resolved.handler is not None and resolved.handler.options.limits and options.get("complete_time"):
-            raise InputError(
-                f"handler {resolved.name!r} has a limit, which cannot count a slow run that goes on after 'complete_time'",
-                hint="leave 'complete_time' out, and give a timeout, which ends slow runs",
-            )
-        if resolved.known and ("complete_time" in options or "cancel_slow" in options):
-            check_slow_run(options, resolved.timeout_seconds, resolved.complete_seconds)
-        return checked
+        check_declared(resolved, options)
+        return checked._replace(headers=headers_for(resolved, checked.headers))
 
     def in_order(self, resolved: ResolvedHandler, data: bytes, checked: CheckedOptions) -> CheckedOptions:
         """The options of a job with the ordering key that its handler gives it, unless the submit has given one.
@@ -175,40 +175,44 @@ class SubmitChecks:
             raise type(error)(f"handler {resolved.name!r}: {error.message}", hint=error.hint) from None
         return checked if key is None else with_ordering_key(checked, key, self._limits)
 
-    def check_due(self, rule: UniqueRule, due_us: int) -> None:
-        """``InputError`` when the due time does not go with the uniqueness."""
-        check_debounce(rule, due_us, self._clock.wall_us())
-
     def statement(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> SubmitCall:
         """A call of the SQL function. What this program does not declare itself is checked by the database."""
         if options.get("connection") is not None:
             raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
         refuse_in_transaction(options)
         resolved = self.handler_lookup.local(handler)
-        if options.get("unique") is not None or (resolved is not None and resolved.unique is not None):
-            raise _not_in_sql()
         if resolved is None:
             data = self.encode(self.handler_lookup.undeclared(handler), args)
-            self.checked(options, calls_function=True)
-            return submit_call(str(handler), data, options, {})
+            checked = self.checked(options, calls_function=True)
+            known: dict[str, object] = {} if checked.unique is None else {"unique": unique_option(checked.unique)}
+            return submit_call(str(handler), data, options, known)
         data, checked = self.encode(resolved, args), self.checked_for(resolved, options, calls_function=True)
         checked = self.in_order(resolved, data, checked)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
         known = {"priority": int(level), "lane": lane, "checked": True, **_in_order(checked.headers)}
+        if (rule := self.unique_rule(resolved, checked, data, checked.due_us)) is not None:
+            known["unique"] = unique_option(rule)
         return submit_call(resolved.name, data, options, known)
 
+    def unique_rule(
+        self, resolved: ResolvedHandler, checked: CheckedOptions, args: bytes, due_us: int, *, again: bool = False
+    ) -> UniqueRule | None:
+        """The uniqueness of a job: that of its submit, else that of its handler. One with an idempotency key has none.
 
-def _in_order(headers: bytes) -> dict[str, str]:
-    """The option of the SQL function for a job with an ordering key."""
-    key = decode_headers(headers).ordering_key
-    return {} if key is None else {"ordering_key": key}
-
-
-def _not_in_sql() -> InputError:
-    return InputError(
-        "a submit by the SQL function has no unique key",
-        hint="submit without connection=, or with connection= of asyncpg",
-    )
+        Args:
+            args: of the job, encoded.
+            again: it is a job that is submitted once more.
+        """
+        unique = checked.unique
+        if unique is None:
+            unique = None if again or checked.key is not None else resolved.unique
+        else:
+            self.handler_lookup.check_names(resolved, unique)
+        if unique is None:
+            return None
+        rule = unique.rule(args)
+        check_debounce(rule, due_us, self._clock.wall_us())
+        return rule
 
 
 class Submitter(SubmitChecks):
@@ -258,7 +262,8 @@ class Submitter(SubmitChecks):
         if connection is not None:
             return await self._within(connection, request)
         receipt = await self.router.place(request)
-        if not options and request.unique is None:  # a unique key is reserved by every submit
+        # A unique key is reserved by every submit; headers name what the handler requires.
+        if not options and request.unique is None and not request.job.headers:
             self._remember_batcher(handler, request)
         return receipt
 
@@ -288,6 +293,7 @@ class Submitter(SubmitChecks):
             await self.handler_lookup.check(resolved, data, allow_unregistered=unregistered)
         if type(args) is StoredArguments:  # a retry: the handler may declare other limits by now
             checked = self.checked(options, calls_function=calls_function)
+            checked = checked._replace(headers=headers_for(resolved, checked.headers))
         else:
             checked = self.checked_for(resolved, options, calls_function=calls_function)
         checked = self.in_order(resolved, data, checked)
@@ -300,7 +306,9 @@ class Submitter(SubmitChecks):
             headers=checked.headers,
             due_us=checked.due_us,
         )
-        rule = self._unique_rule(resolved, checked, job, again=type(args) is StoredArguments)
+        rule = self.unique_rule(resolved, checked, data, job.due_us, again=type(args) is StoredArguments)
+        if rule is not None:
+            _check_no_other_key(resolved, checked, job)
         request = SubmitRequest(
             job=job if rule is None else job._replace(headers=headers_with_key(job.headers, rule)),
             durability=Durability.MASTER
@@ -316,23 +324,6 @@ class Submitter(SubmitChecks):
         )
         return request, checked.connection
 
-    def _unique_rule(
-        self, resolved: ResolvedHandler, checked: CheckedOptions, job: NewJob, *, again: bool
-    ) -> UniqueRule | None:
-        """The uniqueness of a job: that of its submit, else that of its handler. One with an idempotency key has none."""
-        unique = checked.unique
-        if unique is None:
-            unique = None if again or checked.key is not None else resolved.unique
-        if unique is None:
-            return None
-        if decode_headers(job.headers).batch:
-            raise no_key_in_a_batch(resolved.name)
-        if checked.waits:
-            raise no_key_and_wait(resolved.name)
-        rule = unique.rule(job.args)
-        self.check_due(rule, job.due_us)
-        return rule
-
     def _remember_batcher(self, handler: Callable[..., Any] | str, request: SubmitRequest) -> None:
         """The next plain submit of the handler can use ``start``, if this one went into a bucket."""
         resolved = self.handler_lookup.local(handler)
@@ -346,25 +337,21 @@ class Submitter(SubmitChecks):
         refuse_in_transaction(options)
         request, _ = await self._request(handler, args, options, calls_function=True)
         job = request.job
-        if request.unique is not None:
-            raise _not_in_sql()
         await self.router.check_served(job.lane)
         await self.router.refuse_unserved(request)
-        call = submit_call(
-            job.handler,
-            job.args,
-            options,
-            {
-                "priority": job.priority,
-                "lane": job.lane,
-                "job_id": ids.text(job.id),
-                "checked": True,
-                **_in_order(job.headers),
-            },
-        )
+        decided: dict[str, object] = {
+            "priority": job.priority,
+            "lane": job.lane,
+            "job_id": ids.text(job.id),
+            "checked": True,
+            **_in_order(job.headers),
+        }
+        if request.unique is not None:
+            decided["unique"] = unique_option(request.unique)
+        call = submit_call(job.handler, job.args, options, decided)
         known = request.own_id and job.id in await self.router.master.queries.states([job.id])
         unserved = await self.router.seems_unserved(job.lane, job.priority, job.handler)
-        return PreparedSubmit(job.id, call, known, unserved)
+        return PreparedSubmit(job.id, call, known, unserved, request.unique)
 
     async def _through(
         self, caller: CallerConnection, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
@@ -384,7 +371,12 @@ class Submitter(SubmitChecks):
         duplicate = prepared.known or job_id != prepared.job_id
         if not duplicate:
             self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
-        return Receipt(job_id, Durability.TRANSACTION, None, duplicate, prepared.unserved and not duplicate)
+        answer = None
+        if prepared.unique is not None and duplicate:
+            debounces = prepared.unique.on_conflict is OnConflict.DEBOUNCE and not prepared.known
+            answer = SubmitAnswer.DEBOUNCED if debounces else SubmitAnswer.EXISTING
+        unserved = prepared.unserved and not duplicate
+        return Receipt(job_id, Durability.TRANSACTION, None, duplicate, unserved, unique_answer=answer)
 
     async def _within(self, connection: Any, request: SubmitRequest) -> Receipt:
         """The row joins the caller's transaction: it exists when, and only if, the caller commits."""
@@ -418,3 +410,17 @@ class Submitter(SubmitChecks):
             return receipt
         self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
         return receipt._replace(unserved=await self.router.seems_unserved(job.lane, job.priority, job.handler))
+
+
+def _check_no_other_key(resolved: ResolvedHandler, checked: CheckedOptions, job: NewJob) -> None:
+    """``InputError`` for a job that would hold a unique key and cannot."""
+    if decode_headers(job.headers).batch:
+        raise no_key_in_a_batch(resolved.name)
+    if checked.waits:
+        raise no_key_and_wait(resolved.name)
+
+
+def _in_order(headers: bytes) -> dict[str, str]:
+    """The option of the SQL function for a job with an ordering key."""
+    key = decode_headers(headers).ordering_key
+    return {} if key is None else {"ordering_key": key}

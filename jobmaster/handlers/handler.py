@@ -335,6 +335,7 @@ class Handler:
             delivery=options.delivery.value,
             unique=None if options.unique is None else msgspec.to_builtins(options.unique),
             ordering=None if self._ordering is None else msgspec.to_builtins(self._ordering),
+            limited=bool(options.limits),
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

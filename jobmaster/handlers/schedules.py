@@ -16,6 +16,7 @@ from jobmaster.handlers.names import check_lane, check_name, check_tags
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap, Schedule, ScheduleSource
+from jobmaster.rules.capabilities import Capability
 from jobmaster.rules.recurrence import (
     INTERVAL_SECONDS_MAX,
     JITTER_SECONDS_MAX,
@@ -86,6 +87,7 @@ class DeclaredSchedule(NamedTuple):
     options: ScheduleOptions
     handler_lane: str | None = None
     handler_priority: Priority | None = None
+    handler_limited: bool = False
     source: ScheduleSource = ScheduleSource.CODE
     ordering_key: str | None = None
     """Of its jobs, as the handler declares it."""
@@ -104,6 +106,7 @@ class DeclaredSchedule(NamedTuple):
         attempts = None if "max_attempts" not in options else _whole(get("max_attempts"), "max_attempts", 1, 1 << 31)
         headers = encode_headers(
             Headers(
+                requires=(Capability.LIMITS.value,) if self.handler_limited else (),
                 tags=tags,
                 timeout_seconds=_seconds(get("timeout"), "timeout", least=1e-6),
                 max_attempts=attempts,
@@ -157,6 +160,7 @@ def declare(name: str, when: object, handler: Handler, args: object, options: Sc
         handler_lane=handler.options.lane,
         handler_priority=handler.options.priority,
         ordering_key=handler.ordering_key(encoded),
+        handler_limited=bool(handler.options.limits),
     )
 
 

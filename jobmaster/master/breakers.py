@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.model.breaker import BreakerChange, BreakerRule, BreakerState, BreakerView, TrialResult
 from jobmaster.ports import BreakerLook
+
+LIST = "breakers/list"
 
 
 class Breakers:
@@ -23,9 +26,9 @@ class Breakers:
 
     async def report(
         self, agent_id: bytes, number: int, counts: Mapping[str, tuple[int, int]], trials: Sequence[TrialResult]
-    ) -> None:
-        """Add runs and failures by breaker, and the ends of trials."""
-        await self._control.write(
+    ) -> list[str]:
+        """Add runs and failures by breaker, and the ends of trials; breakers that the master does not know."""
+        rows = await self._control.write(
             "breakers/report",
             agent_id,
             number,
@@ -34,8 +37,10 @@ class Breakers:
             [failures for _, failures in counts.values()],
             [each.name for each in trials],
             [each.job_id for each in trials],
+            [each.attempt for each in trials],
             [each.failed for each in trials],
         )
+        return list(rows[0]["unknown"])
 
     async def evaluate(self, names: Sequence[str], *, nobody_waits: bool = False) -> list[BreakerChange]:
         """Open, close or open again what the reports say."""
@@ -45,21 +50,26 @@ class Breakers:
         """Open breakers whose time is over become half-open."""
         return _changes(await self._control.write("breakers/half_open"))
 
-    async def choose_trials(self) -> list[BreakerLook]:
+    async def choose_trials(self, depth: int) -> list[BreakerLook]:
         """Choose trials of half-open breakers; one line for each breaker that is or will be half-open."""
-        return [BreakerLook(*row) for row in await self._control.write("breakers/choose_trials")]
+        return [BreakerLook(*row) for row in await self._control.write("breakers/choose_trials", depth)]
 
     async def forget(self) -> int:
-        """Delete results that no window holds any more."""
+        """Delete results that no window holds any more, and breakers that no agent has."""
         return int((await self._control.write("breakers/forget"))[0]["forgotten"])
 
     async def list(self, name: str | None = None) -> Sequence[BreakerView]:
         """The breakers by name, or the one of that name."""
         return [
             BreakerView(
-                **{**dict(row), "state": BreakerState(row["state"]), "handlers": tuple(row["handlers"])},
+                **{
+                    **dict(row),
+                    "state": BreakerState(row["state"]),
+                    "handlers": tuple(row["handlers"]),
+                    "trial_jobs": tuple(UUID(bytes=id_) for id_ in row["trial_jobs"]),
+                },
             )
-            for row in await self._control.read("breakers/list", name)
+            for row in await self._control.read(LIST, name)
         ]
 
     async def set_state(

@@ -30,7 +30,7 @@ class Uniqueness:
         """HELD rows of the jobs that get their keys; one answer for each, in order."""
         if not jobs:
             return []
-        ids, values, text = [one.job.id for one in jobs], _values(jobs), sql(_SUBMIT)
+        ids, values, text = [one.job.id for one in jobs], values_of(jobs), sql(_SUBMIT)
         try:
             rows = await self._data.run(
                 _SUBMIT,
@@ -47,7 +47,7 @@ class Uniqueness:
     async def submit_in(self, connection: Any, job: UniqueSubmit) -> UniqueAnswer:
         """One of them inside the caller's own transaction; see ``Intake.insert_held_in``."""
         require_transaction(connection)
-        values = _values([job])
+        values = values_of([job])
         values[2] = [UUID(job.job.id)]
         try:
             row = await connection.fetchrow(statement(_SUBMIT).qualified(self._schema), *values, False)
@@ -58,7 +58,7 @@ class Uniqueness:
         return _answer(answer, job_id.bytes, None if holder is None else holder.bytes, limit_us)
 
 
-def _values(jobs: Sequence[UniqueSubmit]) -> list[list[Any]]:
+def values_of(jobs: Sequence[UniqueSubmit]) -> list[list[Any]]:
     """One list for each parameter of the statement."""
     return columns(
         (

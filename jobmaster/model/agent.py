@@ -66,5 +66,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Its uniqueness, as ``jobmaster.handlers.CheckedUnique``."""
     ordering: dict[str, object] | None = None
     """Its ordering key, as ``jobmaster.handlers.ordering.PublishedOrdering``."""
+    limited: bool = False
+    """It has limits, so an agent must know of them."""
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -51,6 +52,8 @@ class TrialResult(NamedTuple):
 
     name: str
     job_id: bytes
+    attempt: int
+    """Attempts that the job had used up before the run."""
     failed: bool
 
 
@@ -74,8 +77,10 @@ class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in the window that count."""
     failed: int
     """Those of them that have failed."""
-    trials: int
-    """Trials under way."""
+    trial_jobs: tuple[UUID, ...] = ()
+    """Jobs that are trials and have not ended."""
+    succeeded: int = 0
+    """Trials that have succeeded since it became half-open."""
     changed_us: int
     """When it has got its state."""
     until_us: int | None = None

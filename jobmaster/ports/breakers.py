@@ -45,8 +45,12 @@ class ReportedBreakers(BreakerEvaluation, Protocol):
         number: int,
         counts: Mapping[str, tuple[int, int]],
         trials: Sequence[TrialResult],
-    ) -> None:
-        """Add runs and failures by breaker, and the ends of trials. Sent again under the same number it adds nothing."""
+    ) -> list[str]:
+        """Add runs and failures by breaker, and the ends of trials. Sent again under the same number it adds nothing.
+
+        Returns:
+            Breakers that the master does not know.
+        """
         ...
 
 
@@ -57,13 +61,17 @@ class LeaderBreakers(BreakerEvaluation, Protocol):
         """Open breakers whose time is over become half-open."""
         ...
 
-    async def choose_trials(self) -> list[BreakerLook]:
+    async def choose_trials(self, depth: int) -> list[BreakerLook]:
         """Choose jobs that may try the resources of half-open breakers; one line for each of them, and for each that will be
-        half-open."""
+        half-open.
+
+        Args:
+            depth: how many of the oldest due jobs of each lane and priority are looked at.
+        """
         ...
 
     async def forget(self) -> int:
-        """Delete results that no window holds any more; number of lines."""
+        """Delete results that no window holds any more, and breakers that no agent has; number of results."""
         ...
 
 

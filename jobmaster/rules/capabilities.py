@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 
 from jobmaster.model.job import Headers
 
@@ -25,12 +26,21 @@ class Capability(StrEnum):
     """The job has waited for a signal, and its handler reads what was sent."""
     ORDERING = "ordering"
     """The job starts when no earlier one of its ordering key is unfinished."""
+    LIMITS = "limits"
+    """The job starts with the permits of its handler's limits. No field names them: a submit that knows the handler adds the
+    word."""
+    WORKFLOWS = "workflows"
+    """The job is a step: what follows it depends on how it ends."""
+    BATCHES = "batches"
+    """The job is one of a batch, and does not start once the batch is cancelled."""
 
 
 OF_FIELDS: Mapping[str, Capability] = {
     "complete_seconds": Capability.COMPLETE_TIME,
     "signal": Capability.SIGNALS,
     "ordering_key": Capability.ORDERING,
+    "workflow": Capability.WORKFLOWS,
+    "batch": Capability.BATCHES,
 }
 """Fields of ``Headers`` that are unsafe to ignore when they have a value other than ``None``, 0 or nothing."""
 
@@ -38,6 +48,7 @@ CAPABILITIES = frozenset(word.value for word in Capability)
 """The words that this program knows. Read as an attribute of the module: tests replace it."""
 
 _BEGIN = b'{"requires":['
+_NONE: frozenset[str] = frozenset()
 
 
 def required(headers: Headers) -> tuple[str, ...]:
@@ -49,13 +60,20 @@ def required(headers: Headers) -> tuple[str, ...]:
 def required_words(headers: bytes) -> frozenset[str]:
     """Words that encoded headers name; nothing for most jobs. ``required_words`` of the master reads them alike."""
     if not headers.startswith(_BEGIN):
-        return frozenset()
-    listed = headers[len(_BEGIN) :].partition(b"]")[0].replace(b'"', b"")
-    return frozenset(listed.decode("ascii", "replace").split(","))
+        return _NONE
+    end = headers.find(b"]")
+    listed = headers[len(_BEGIN) :] if end < 0 else headers[len(_BEGIN) : end]
+    return _words(listed)
+
+
+@lru_cache(maxsize=1000)
+def _words(listed: bytes) -> frozenset[str]:
+    """Every job of a batch has the same ones."""
+    return frozenset(listed.replace(b'"', b"").decode("ascii", "replace").split(","))
 
 
 def lacking(headers: bytes, words: Iterable[str] | None = None) -> frozenset[str]:
     """Words that encoded headers name and that are not among those of a program (default: this one)."""
     if not headers.startswith(_BEGIN):
-        return frozenset()
+        return _NONE
     return required_words(headers).difference(CAPABILITIES if words is None else words)

@@ -38,6 +38,7 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.store_reachability import StoreReachability
 from jobmaster_agents.state.time_limits import complete_seconds
 from tests.simulation.faults import scenarios
@@ -62,10 +63,19 @@ class Ablation:
     """Faults that need the guard, where drawn ones seldom do."""
     limited: bool | None = None
     """There are jobs with limits in every history."""
+    has_breaker: bool = False
+    """Every history has jobs with a circuit breaker."""
 
     def run(self, seed: int) -> Result:
         """One history without the guard."""
-        return History(seed, without=self.without, scenario=self.scenario, limited=self.limited).run(self.patches())
+        return self._history(seed, self.scenario, self.without).run(self.patches())
+
+    def with_every_guard(self, seed: int, *, scenario: bool = False) -> Result:
+        """The same jobs with it, and with the same faults if asked for."""
+        return self._history(seed, self.scenario if scenario else None, frozenset()).run()
+
+    def _history(self, seed: int, scenario: Scenario | None, without: frozenset[str]) -> History:
+        return History(seed, without=without, scenario=scenario, limited=self.limited, has_breaker=self.has_breaker)
 
 
 def _confused() -> list[Patch]:
@@ -245,6 +255,16 @@ def _claimed_goes_on() -> list[Patch]:
         return list(jobs)
 
     return [(Executor, "_unpaused", all_of_them)]
+
+
+def _every_job_starts() -> list[Patch]:
+    collect = Pauses._collect
+
+    def without_breakers(self: Pauses) -> None:
+        collect(self)
+        self.barred = frozenset()
+
+    return [(Pauses, "_collect", without_breakers)]
 
 
 def _snoozes_are_attempts() -> list[Patch]:
@@ -431,6 +451,27 @@ ABLATIONS = {
         "a job of an ordering key starts when no other one runs, in the order of their arrival",
         frozenset({"order of keys"}),
         limited=True,
+    ),
+    "breakers are compared and set": Ablation(
+        "a breaker changes its state by numbers that an agent has read before the last change",
+        frozenset({"breaker compare-and-set"}),
+        scenario=scenarios.rival_leaders,
+        has_breaker=True,
+    ),
+    "one choice of trials": Ablation(
+        "two agents that both take themselves for the leader choose trials side by side",
+        frozenset({"one choice of trials"}),
+        scenario=scenarios.rival_leaders,
+        has_breaker=True,
+    ),
+    "bound of trials": Ablation(
+        "a half-open breaker lets every job through", frozenset({"bound of trials"}), has_breaker=True
+    ),
+    "results of the dead": Ablation(
+        "what an agent has counted for a breaker is lost with it", frozenset({"results of the dead"}), has_breaker=True
+    ),
+    "trials alone start": Ablation(
+        "an agent starts jobs of a breaker that is not closed", patches=_every_job_starts, has_breaker=True
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -34,6 +34,7 @@ from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
 from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.batches import unended
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
+from tests.simulation.workload.guarded import GUARDED_EVERY, Guarded, with_breaker
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.limited import LIMITED, LimitedJobs
 from tests.simulation.workload.lockers import Lockers
@@ -92,10 +93,18 @@ class History:
         without: guards that the simulated statements leave out.
         scenario: faults beside those that are drawn.
         limited: there are jobs with limits and ordering keys; ``None``: by the seed.
+        has_breaker: some jobs need a resource that is down for a while, which they do in some histories only.
     """
 
-    def __init__(self, seed: int, *, without: frozenset[str] = frozenset(), scenario: Scenario | None = None,
-                 limited: bool | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        seed: int,
+        *,
+        without: frozenset[str] = frozenset(),
+        scenario: Scenario | None = None,
+        limited: bool | None = None,
+        has_breaker: bool = False,
+    ) -> None:
         self.seed = seed
         by_seed = seed % LIMITED_EVERY == 5 or seed % (2 * LIMITED_EVERY) == 0
         self._limited = by_seed if limited is None else limited
@@ -126,6 +135,11 @@ class History:
         self.new_id = Ids(lambda: EPOCH_US + int(self.loop.now * 1e6), streams["ids"])
         kinds = ("one", "two", "one")
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
+        self.has_breaker = has_breaker or seed % GUARDED_EVERY == 3
+        if self.has_breaker:
+            self.handlers = with_breaker(self.handlers)
+        self.resource_is_down = False
+        self.master.statements.start_us, self.master.statements.rest_us = 1_500_000, 500_000
         self.clients: Clients | None = None
         self.recurring: Recurring | None = None
         self.has_orders = scenario is not None and scenario.__name__ in ORDERLY
@@ -212,7 +226,9 @@ class History:
 
     async def _clients(self) -> None:
         stores = self.open_stores()
-        cluster = Cluster(self.settings, self.open_master(), stores, handlers=HANDLERS, clock=SimClock(self.loop, 7.0))
+        cluster = Cluster(
+            self.settings, self.open_master(), stores, handlers=self.handlers, clock=SimClock(self.loop, 7.0)
+        )
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
         self.recurring = Recurring(self, Random(f"schedules {self.seed}"), self.new_id)
         work = [self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS)]
@@ -221,6 +237,8 @@ class History:
         if self._limited:
             limited = LimitedJobs(self, self.open_master(), stores, Random(f"limits {self.seed}"))
             work.append(limited.run(ACTIVE_SECONDS))
+        if self.has_breaker:
+            work.append(Guarded(self, cluster, Random(f"guarded {self.seed}")).run(ACTIVE_SECONDS))
         await asyncio.gather(*work)
 
     async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:

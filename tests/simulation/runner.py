@@ -187,7 +187,7 @@ def catch(name: str, seeds_max: int = SEEDS_MAX, *, known: int = 1) -> Caught:
         some = seeds[start : start + 4]
         for place, result in enumerate(play(some, ablation.run).results):
             if result.violations:
-                if complete := History(result.seed, limited=ablation.limited).run().violations:
+                if complete := ablation.with_every_guard(result.seed).violations:
                     return Caught(name, 0, f"seed {result.seed} with every guard: {complete[0]}")
                 return Caught(name, start + place + 1, result.violations[0])
     return Caught(name, 0, "")

@@ -41,7 +41,7 @@ ONE_OF_EACH = {ABLATIONS[name].scenario: name for name in SCENARIOS}
 
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())
 def test_a_scenario_with_every_guard_keeps_every_promise(name: str) -> None:
-    results = play(range(1, 13), lambda seed: History(seed, scenario=ABLATIONS[name].scenario).run()).results
+    results = play(range(1, 13), lambda seed: ABLATIONS[name].with_every_guard(seed, scenario=True)).results
     assert [(result.seed, result.violations) for result in results if result.violations] == []
 
 

@@ -65,8 +65,10 @@ class BreakerReporter:
                 self._number += 1
         if self._unsent is not None:
             counts, trials = self._unsent
-            await self._master.report(self._agent_id, self._number, counts, trials)
+            unknown = await self._master.report(self._agent_id, self._number, counts, trials)
             self._unsent = None
+            if unknown:  # a failover has forgotten the declaration
+                await self.declare()
             self._unevaluated.update(name for name, (_, failures) in counts.items() if failures)
             self._unevaluated.update(each.name for each in trials)
         if self._unevaluated:

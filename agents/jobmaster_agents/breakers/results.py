@@ -76,7 +76,7 @@ class BreakerResults:
         counts[0] += 1
         counts[1] += failed
         if job.entry.id in self._pauses.trials:
-            self._trials.append(TrialResult(name, job.entry.id, failed))
+            self._trials.append(TrialResult(name, job.entry.id, job.entry.attempt, failed))
             self._pauses.end_trial(job.entry.id)
 
 

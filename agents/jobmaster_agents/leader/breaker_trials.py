@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from jobmaster.clock import Clock
 from jobmaster.ports import LeaderBreakers
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.breakers.reporter import log_changes
@@ -18,6 +19,11 @@ from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
 
 LOOK_SECONDS = 1.0
 """Time between two looks while a breaker is half-open."""
+LOOK_JOBS = 5_000
+"""Of each lane and priority the oldest due jobs that a look reads."""
+DEEP_LOOK_SECONDS = 30.0
+DEEP_LOOK_JOBS = 1_000_000
+"""At this interval a look reads more of them: the job of a breaker may stand behind many that cannot start."""
 IDLE_SECONDS = 3600.0
 FORGET_EVERY_SECONDS = 3600.0
 
@@ -32,14 +38,20 @@ class BreakerTrials:
     name = "breaker-trials"
 
     def __init__(
-        self, breakers: LeaderBreakers, leads: Callable[[], bool], telemetry: Telemetry, log: EventLog
+        self,
+        breakers: LeaderBreakers,
+        leads: Callable[[], bool],
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
     ) -> None:
         self._breakers = breakers
         self._leads = leads
         self._telemetry = telemetry
         self._log = log
+        self._now = clock.boottime
         self._look = True
-        self._leading = False
+        self._deep_at = clock.boottime() + DEEP_LOOK_SECONDS
         self.kicked = asyncio.Event()
 
     def tasks(self) -> list[MaintenanceTask]:
@@ -50,7 +62,7 @@ class BreakerTrials:
         await self._breakers.forget()
 
     def changed(self) -> None:
-        """The version of the pauses has changed, or this agent may have become the leader."""
+        """The version of the pauses has changed, or this agent has become the leader."""
         self._look = True
         self.kicked.set()
 
@@ -70,7 +82,7 @@ class BreakerTrials:
 
     async def _look_at(self) -> float:
         log_changes(await self._breakers.half_open(), self._telemetry, self._log)
-        found = await self._breakers.choose_trials()
+        found = await self._breakers.choose_trials(self._depth())
         idle = [each.name for each in found if each.left_seconds is None and not each.waits]
         if idle:
             log_changes(await self._breakers.evaluate(idle, nobody_waits=True), self._telemetry, self._log)
@@ -78,3 +90,9 @@ class BreakerTrials:
             return IDLE_SECONDS
         self._look = True
         return min((max(each.left_seconds, 0.05) if each.left_seconds is not None else LOOK_SECONDS) for each in found)
+
+    def _depth(self) -> int:
+        if (now := self._now()) < self._deep_at:
+            return LOOK_JOBS
+        self._deep_at = now + DEEP_LOOK_SECONDS
+        return DEEP_LOOK_JOBS

@@ -190,6 +190,7 @@ class Leader:
                 epoch  # there is no heavier agent any more; the next tick shows whether the lease is still held
             )
             self.maintenance.kicked.set()
+            self.on_change()
             return False
         self._log.info(Event.LEADER_RESIGNED, {"epoch": epoch, "heir": successor})
         self.on_change()

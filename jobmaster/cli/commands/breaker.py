@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -55,7 +56,7 @@ def list_(invocation: Invocation) -> None:
 @click.argument("resource")
 @pass_invocation
 def show(invocation: Invocation, resource: str) -> None:
-    """Show a circuit breaker: state, rule, handlers, and the runs of its window.
+    """Show a circuit breaker: state, rule, handlers, the runs of its window, and the jobs that try the resource.
 
     \b
     Example:
@@ -67,7 +68,7 @@ def show(invocation: Invocation, resource: str) -> None:
 
 @breaker_group.command("open")
 @click.argument("resource")
-@click.option("--for", "seconds", type=float, metavar="SECONDS", help="Become half-open then (default: stay open).")
+@click.option("--for", "seconds", type=DURATION, help="Become half-open after 90s, 10m, 2h ... (default: stay open).")
 @click.option("--reason", default="", help="For lists and the operator's log.")
 @pass_invocation
 def open_(invocation: Invocation, resource: str, seconds: float | None, reason: str) -> None:
@@ -75,7 +76,7 @@ def open_(invocation: Invocation, resource: str, seconds: float | None, reason: 
 
     \b
     Example:
-      jobmaster breaker open stripe --reason "maintenance until 14:00"
+      jobmaster breaker open stripe --for 2h --reason "maintenance until 14:00"
     """
     actor = operator_name()
     view = run_async(
@@ -113,7 +114,9 @@ def _record(view: BreakerView) -> dict[str, Any]:
         "until_at": iso(view.until_us),
         "calls": view.calls,
         "failed": view.failed,
-        "trials": view.trials,
+        "trials": len(view.trial_jobs),
+        "trial_jobs": [str(job) for job in view.trial_jobs],
+        "succeeded": view.succeeded,
         "actor": view.actor,
         "reason": view.reason,
         "handlers": list(view.handlers),

@@ -14,10 +14,13 @@ from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
+from jobmaster.master.breakers import LIST as BREAKERS
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.pauses import FOLLOWERS
+from jobmaster.model.breaker import BreakerState
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
+from jobmaster.model.pause import PauseKind
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agent_differences import differences
 from jobmaster.settings.model import StoreDurability
@@ -167,6 +170,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _served(buckets, held),
         _overdue(held, paused.pauses),
         await _paused(settings, reader, paused, server["now_us"], await reader.report("paused_schedules")),
+        _breakers(await reader.rows(sql(BREAKERS), None), server["now_us"]),
         _settled(settings, buckets),
         await _in_flight(settings, reader),
         await quarantine_finding(reader),
@@ -322,7 +326,7 @@ async def _paused(
     settings: ClusterSettings, reader: Reader, found: PausesInForce, now_us: int, schedules: Sequence[Mapping[str, Any]]
 ) -> Finding:
     """What operators have paused, and whether every agent obeys."""
-    name, paused = "pauses", found.pauses
+    name, paused = "pauses", [each for each in found.pauses if each.kind is not PauseKind.BREAKER]
     late = [row["name"] for row in await reader.rows(sql(FOLLOWERS), found.version) if not row["obeys"]]
     if late and 0 < found.version < now_us - settings.leases.lease_seconds * 1e6:
         detail = f"{len(late)} agent(s) have not confirmed the last pause or resume: {_some(late)}"
@@ -336,6 +340,27 @@ async def _paused(
     more = f" and {len(paused) - _NAMES_MAX} more" if len(paused) > _NAMES_MAX else ""
     detail = "; ".join([explained(paused[:_NAMES_MAX]) + more, *also])
     return Finding(name, WARN, detail, f"when it is time: {remedy(paused[0])}")
+
+
+def _breakers(rows: Sequence[Mapping[str, Any]], now_us: int) -> Finding:
+    """Circuit breakers that hold jobs back."""
+    name, held = "breakers", [row for row in rows if row["state"] != BreakerState.CLOSED]
+    if not held:
+        return Finding(name, OK, f"{len(rows)} circuit breaker(s), none is open" if rows else "no handler has one")
+    said = []
+    for row in held[:_NAMES_MAX]:
+        since = rounded_duration((now_us - row["changed_us"]) / 1e6)
+        if row["state"] == BreakerState.HALF_OPEN:
+            now = f"{len(row['trial_jobs'])} job(s) try the resource, {row['succeeded']} of {row['half_open']} have succeeded"
+        elif row["until_us"] is None:
+            now = f"until it is closed: {row['reason']} ({row['actor']})"
+        else:
+            left = rounded_duration(max(row["until_us"] - now_us, 0) / 1e6)
+            now = f"half-open in {left}: {row['reason']} ({row['actor']})"
+        said.append(f"{row['name']} is {row['state']} for {since}, {now}")
+    more = f"; and {len(held) - _NAMES_MAX} more" if len(held) > _NAMES_MAX else ""
+    fix = f"mend the resource; its jobs wait and use up no attempt. By hand: jobmaster breaker close {held[0]['name']}"
+    return Finding(name, WARN, "; ".join(said) + more, fix)
 
 
 def _overdue(held: Sequence[Mapping[str, Any]], paused: Sequence[Pause]) -> Finding:

@@ -143,6 +143,7 @@ class Schedules:
             declared = declare_encoded(name, new.when, resolved.name, data, new.options)._replace(
                 handler_lane=resolved.lane,
                 handler_priority=resolved.priority,
+                handler_limited=resolved.limited,
                 source=ScheduleSource.API,
                 ordering_key=None if resolved.ordering is None else resolved.ordering(data),
             )

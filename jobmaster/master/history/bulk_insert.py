@@ -7,7 +7,7 @@ other and never deadlock, which a transaction over several of them would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import asyncpg
@@ -15,8 +15,10 @@ import asyncpg
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import Connection, ConnectionFactory, rows_of
+from jobmaster.master.uniqueness import values_of
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import NewJob
+from jobmaster.model.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.rules.backoff import backoff_delay
 
 _TRIES = 6
@@ -51,15 +53,18 @@ class Importer:
         self.part = part
         self._connection: Connection | None = None
 
-    async def insert(self, jobs: Sequence[NewJob]) -> int:
+    async def insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> int:
         """HELD rows, as ``intake/insert_held`` makes them; how many were new (exactly, unless a try before was in doubt).
+
+        Args:
+            unique: of jobs that are to hold a unique key, by id. One that meets another job is not inserted.
 
         Raises:
             Unavailable: the master did not come back in time.
         """
         for attempt in range(_TRIES):
             try:
-                return await self._insert(jobs)
+                return await self._insert(jobs, unique)
             except (Unavailable, *_AGAIN, *errors.DRIVER_ERRORS) as error:
                 await self.close()
                 if attempt == _TRIES - 1 or not isinstance(error, (Unavailable, *_AGAIN, *_BROKEN)):
@@ -84,7 +89,7 @@ class Importer:
             self._connection.terminate()
             self._connection = None
 
-    async def _insert(self, jobs: Sequence[NewJob]) -> int:
+    async def _insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> int:
         connection = await self._open()
         async with connection.transaction():
             if self._source is not None:
@@ -94,8 +99,14 @@ class Importer:
                 jobs = [job for job in jobs if job.id in ours]
                 if not jobs:
                     return 0
-            rows = await rows_of(connection, "intake/insert_held", *columns(jobs))
-            count = len(rows[0]["accepted"])
+            plain = [job for job in jobs if job.id not in unique] if unique else jobs
+            count = 0
+            if plain:
+                rows = await rows_of(connection, "intake/insert_held", *columns(plain))
+                count = len(rows[0]["accepted"])
+            if keyed := [UniqueSubmit(job, unique[job.id]) for job in jobs if job.id in unique]:
+                rows = await rows_of(connection, "uniqueness/submit", *values_of(keyed), False)
+                count += sum(row["answer"] in _NEW for row in rows)
             await rows_of(connection, "pipeline/count_inserted", self.part.run_id, self.part.number, count)
         return count
 
@@ -105,6 +116,7 @@ class Importer:
         return self._connection
 
 
+_NEW = (UniqueOutcome.CREATED, UniqueOutcome.REPLACED)
 _BROKEN = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,

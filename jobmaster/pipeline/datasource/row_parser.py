@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from jobmaster.client.uniqueness.unique_submits import check_debounce, headers_with_key
 from jobmaster.codec import encode_headers
+from jobmaster.handlers import CheckedUnique
 from jobmaster.handlers.ordering import PublishedOrdering, ordering_key_text
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, NewJob, Priority
+from jobmaster.model.uniqueness import UniqueRule
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
+from jobmaster.rules.capabilities import Capability
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 
@@ -52,6 +56,8 @@ class HandlerDefaults(NamedTuple):
     priority: int
     ordering: Callable[[bytes], str] | None
     """Ordering key from the arguments."""
+    limited: bool
+    unique: CheckedUnique | None
 
 
 class RowRules(NamedTuple):
@@ -83,9 +89,12 @@ class RowParser:
         self._defaults: dict[str, HandlerDefaults | str] = {}
         self._due_max = rules.now_us + rules.limits.due_ahead_days * 86_400_000_000
         self._plain = rules.headers == Headers()
+        self.unique: dict[bytes, UniqueRule] = {}
+        """Of the jobs of the last batch whose handlers declare it, by id."""
 
     def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[RejectedRow]]:
         """Jobs and rejected rows of one batch; together as many as the batch has rows."""
+        self.unique = {}
         jobs: list[NewJob] = []
         rejects: list[RejectedRow] = []
         for row in self._rows(batch):
@@ -145,7 +154,17 @@ class RowParser:
         encoded = self._headers(key, headers, target, checked.args)
         if isinstance(encoded, str):
             return encoded
-        return NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, encoded, due_us)
+        job = NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, encoded, due_us)
+        return job if target.unique is None else self._with_unique_key(job, target.unique)
+
+    def _with_unique_key(self, job: NewJob, unique: CheckedUnique) -> NewJob | str:
+        rule = unique.rule(job.args)
+        try:
+            check_debounce(rule, job.due_us, self._rules.now_us)
+        except InputError as error:
+            return error.message
+        self.unique[job.id] = rule
+        return job._replace(headers=headers_with_key(job.headers, rule))
 
     def _target(self, name: str) -> HandlerDefaults | str:
         rules = self._rules
@@ -159,10 +178,13 @@ class RowParser:
         if level is None:
             level = Priority.parse(spec.priority) if spec is not None and spec.priority else rules.default_priority
         checker = ArgsChecker(spec, lax=rules.lax, limit_bytes=rules.limits.args_bytes)
-        ordering = None
-        if spec is not None and spec.ordering is not None:
-            ordering = msgspec.convert(spec.ordering, PublishedOrdering).key
-        return HandlerDefaults(checker, lane, int(level), ordering)
+        if spec is None:
+            return HandlerDefaults(checker, lane, int(level), None, limited=False, unique=None)
+        ordering = None if spec.ordering is None else msgspec.convert(spec.ordering, PublishedOrdering).key
+        # A job that is run again holds no key, as a retry.
+        has_keys = spec.unique is not None and not rules.replay
+        unique = msgspec.convert(spec.unique, CheckedUnique) if has_keys else None
+        return HandlerDefaults(checker, lane, int(level), ordering, spec.limited, unique)
 
     def _due_us(self, due: Any) -> int | str:
         if isinstance(due, str):
@@ -178,7 +200,7 @@ class RowParser:
         return int(due) if due > self._rules.now_us else 0
 
     def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes) -> bytes | str:
-        if headers is None and self._plain and target.ordering is None:
+        if headers is None and self._plain and target.ordering is None and not target.limited:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
         merged = self._rules.headers
         if headers:
@@ -206,7 +228,8 @@ class RowParser:
                 return f"{error.message}; {error.hint}" if error.hint else error.message
         if merged.ordering_key is not None and merged.complete_seconds:
             return "complete_seconds and ordering_key are given: an ordering key allows one run at a time"
-        data = encode_headers(msgspec.structs.replace(merged, key=key))
+        requires = (Capability.LIMITS.value,) if target.limited else ()
+        data = encode_headers(msgspec.structs.replace(merged, key=key, requires=requires))
         limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
 

@@ -121,7 +121,7 @@ class _Task:
         unique = {job.id: job for job in reversed(jobs)}
         if plan.rows_per_second is not None:
             await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)
-        inserted = await self._importer.insert(list(unique.values()))
+        inserted = await self._importer.insert(list(unique.values()), self._rows.unique)
         self._sent += len(jobs)
         self._inserted += inserted
         if plan.refuse_duplicates and inserted < len(jobs):

@@ -335,7 +335,6 @@ class MemoryBreakers:
                 handlers=handlers,
                 calls=0,
                 failed=0,
-                trials=0,
                 changed_us=0,
             )
             own = self._set.get(view.name, view)

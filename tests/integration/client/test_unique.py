@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from jobmaster import (
@@ -306,6 +305,19 @@ async def test_a_key_that_an_open_transaction_has_locked_delays_its_own_submits_
     assert [getattr(one, "answer", None) for one in answers] == [SubmitAnswer.CREATED, None, SubmitAnswer.CREATED]
 
 
+async def test_a_key_is_not_made_of_what_is_no_argument(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    """Every job would have the same key, and all but one would be dropped."""
+    remote = await open_cluster(handlers=Handlers())
+    for cluster, handler in ((client.cluster, resize), (remote, "images.resize")):
+        with pytest.raises(InputError, match=r"'pth', which is no argument of handler 'images\.resize'") as raised:
+            await cluster.submit(handler, ARGS, unique=Unique(args=["pth"]))
+        assert "did you mean 'path'" in str(raised.value.hint).lower()
+        with pytest.raises(BulkFailed, match="no argument of handler"):
+            await cluster.submit_many([ARGS], handler, unique=Unique(args=["pth"]))
+    assert await client.rows() == {}
+    await remote.submit("other", {"a": 1}, unique=Unique(args=["b"]), allow_unregistered=True)
+
+
 async def test_options_that_contradict_each_other_are_refused_and_nothing_is_stored(client: ClientFixture) -> None:
     with pytest.raises(InputError, match="a job has one key"):
         await client.cluster.submit(resize, ARGS, unique=Unique(key="k"), idempotency_key="k")
@@ -361,16 +373,4 @@ async def test_a_job_of_a_batch_has_no_unique_key(client: ClientFixture) -> None
             await batch.submit(resize, ARGS, unique=Unique(key="k"))
         with pytest.raises((InputError, BulkFailed), match="belongs to a batch"):
             await batch.submit_many([ARGS], handler=resize, unique=Unique(args=["path"]))
-    assert await client.rows() == {}
-
-
-async def test_the_sql_function_has_no_unique_keys(client: ClientFixture, open_cluster: OpenCluster) -> None:
-    with pytest.raises(InputError, match="by the SQL function has no unique key"):
-        client.cluster.statement(resize, ARGS, unique=Unique(key="k"))
-    cluster = await open_cluster(handlers=declared)
-    with pytest.raises(InputError, match="by the SQL function has no unique key"):
-        cluster.statement(unique_resize, ARGS)
-    async with await psycopg.AsyncConnection.connect(client.dsn) as connection:
-        with pytest.raises(InputError, match="by the SQL function has no unique key"):
-            await cluster.submit(unique_resize, ARGS, connection=connection)
     assert await client.rows() == {}

@@ -13,6 +13,7 @@ from jobmaster.model.batch import range_of
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.limit import LimitUse
+from tests.simulation.checks.breakers import BreakerChecks
 from tests.simulation.checks.limits import LimitChecks
 from tests.simulation.checks.trace import Trace
 from tests.simulation.master.tables import ALIVE, FINAL, Event, JobRow, ScheduleRow, Tables
@@ -21,6 +22,8 @@ from tests.simulation.runtime.event_loop import Process, SimLoop
 EARLY_US = 2_000
 """Rounding."""
 Identity = tuple[bytes, int, bytes | None, int | None]
+GUARDED, RESOURCE = "guarded", "resource"
+"""Kind of the jobs whose handler has a circuit breaker, and its name."""
 Subject = tuple[str, str]
 """Kind and value of a pause."""
 
@@ -131,8 +134,10 @@ class Audit:
     _registered: dict[bytes, float] = field(default_factory=dict)
     _obeyed: dict[bytes, int] = field(default_factory=dict)
     _fenced_starts: set[Identity] = field(default_factory=set)
+    breakers: BreakerChecks = field(init=False)
 
     def __post_init__(self) -> None:
+        self.breakers = BreakerChecks(self.broken)
         self.limits = LimitChecks(self.broken, lambda: self.loop.now)
 
     def broken(self, rule: str, what: str) -> None:
@@ -352,7 +357,7 @@ class Audit:
         }
         self._leaders.clear()
         self._replaced.clear()
-        self._pauses_forgotten = True
+        self._pauses_forgotten = self.breakers.forgotten = True
         self._lock_fence, self.lock_revoked = after.lock_fence, True
         self._fence_on_its_way = after.lock_fence
         self.failovers += 1
@@ -455,6 +460,8 @@ class Audit:
         early = token > 1 and self.now_us() < job.not_before_us - EARLY_US
         if early and not (job_id in self.forgotten or self.hits["fault: wall clocks jump"] or self.words_lost):
             self.broken("change", f"{text(job_id)} is started before the time to which a client has put it")
+        if job.kind == GUARDED:
+            self.breakers.started(RESOURCE, job_id, self._obeyed.get(process.agent_id, 0))
         for subject in subjects:
             if self._obeys_no_pause(process, subject):
                 self.broken(

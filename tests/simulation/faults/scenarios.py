@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from jobmaster.model.errors import JobMasterError
+from jobmaster.ports import LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
+from tests.simulation.checks.audit import RESOURCE
 from tests.simulation.faults.injector import operate
 from tests.simulation.runtime.hosts import Host
 from tests.simulation.runtime.network import CallFault, Server
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 Scenario = Callable[["History"], Coroutine[None, None, None]]
 _ROUNDS = 4
 _RESTART_LOOKS = 20
+_LOOKS, _RIVALS = 200, 8
 _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
 
 
@@ -60,6 +65,20 @@ async def deploy_taken_back(history: History) -> None:
 async def jobs_and_signals_that_meet(history: History) -> None:
     """Jobs begin to wait for signals that are sent at the same moment."""
     history.signallers.start()
+
+
+async def rival_leaders(history: History) -> None:
+    """Beside the leader more agents take themselves for it, all the time that the resource of a breaker is down."""
+    await asyncio.gather(*(_look(history.open_master().breakers) for _ in range(_RIVALS)))
+
+
+async def _look(breakers: LeaderBreakers) -> None:
+    for _ in range(_LOOKS):
+        with contextlib.suppress(JobMasterError):
+            await breakers.half_open()
+            for _ in range(2):
+                await breakers.choose_trials(100)
+                await breakers.evaluate([RESOURCE])
 
 
 def _declaring(settings: ClusterSettings, every: str) -> ClusterSettings:

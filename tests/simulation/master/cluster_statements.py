@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.simulation.master.batch_statements import BatchStatements
+from tests.simulation.master.breaker_statements import BreakerStatements
 from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.limit_statements import LimitStatements
 from tests.simulation.master.lock_statements import LockStatements
-from tests.simulation.master.pause_statements import PauseStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
 from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
@@ -25,7 +25,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
 
 class ClusterStatements(
     ChangeStatements,
-    PauseStatements,
+    BreakerStatements,
     LimitStatements,
     LockStatements,
     ScheduleStatements,
@@ -39,11 +39,13 @@ class ClusterStatements(
     # ------------------------------------------------------------ members
 
     def members_register(self, old: Snapshot, agent_id: bytes, *args: Any) -> list[Record]:
-        _, _, _, _, mode, _, weight, lease, *_ = args
+        _, _, _, _, mode, _, weight, lease, _, handlers, *_ = args
         row = self.tables.agents.get(agent_id)
         until, now = self.now_us() + int(lease * 1e6), self.now_us()
         if row is None:
-            row = AgentRow(agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False, now)
+            row = AgentRow(
+                agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False, now, handlers=tuple(handlers)
+            )
         elif row.state == "ACTIVE":
             row = row._replace(lease_until=until, lease_us=int(lease * 1e6))
         else:

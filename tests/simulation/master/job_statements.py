@@ -35,7 +35,8 @@ def is_at_most_once(headers: bytes) -> bool:
 
 def kept_headers(row: JobRow, attempt: int, headers: bytes) -> bytes:
     """Of a row that is given back: new ones count a snooze, unless an attempt was used up or a mark would go."""
-    unchanged = row.attempt != attempt or is_at_most_once(row.headers) > is_at_most_once(headers)
+    once = is_at_most_once(row.headers) > is_at_most_once(headers)
+    unchanged = row.cancel_requested or row.attempt != attempt or once
     return row.headers if unchanged else headers
 
 

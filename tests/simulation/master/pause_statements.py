@@ -49,6 +49,8 @@ class PauseStatements(StatementsBase):
             for (kind, value), row in sorted(self.tables.pauses.items())
             if not self._is_over(row)
         ]  # fmt: skip
+        found += [Record(version=version, cancelled_ranges=ranges, **line) for line in self._breakers_in_force()]
+        found.sort(key=lambda record: (record["kind"], record["value"]))
         names = ("kind", "value", "until_us", "left_seconds", "actor", "reason", "at_us", "handlers", "trials")
         return found or [Record(version=version, cancelled_ranges=ranges, **dict.fromkeys(names))]
 
@@ -78,13 +80,5 @@ class PauseStatements(StatementsBase):
     def _is_over(self, row: PauseRow) -> bool:
         return row.until_us is not None and row.until_us <= self.now_us()
 
-    # ------------------------------------------------------------ breakers: no handler of a history has one
-
-    def breakers_half_open(self, old: Snapshot) -> list[Record]:
-        return []
-
-    def breakers_choose_trials(self, old: Snapshot) -> list[Record]:
-        return []
-
-    def breakers_forget(self, old: Snapshot) -> list[Record]:
-        return [Record(forgotten=0)]
+    def _breakers_in_force(self) -> list[dict[str, Any]]:
+        raise NotImplementedError

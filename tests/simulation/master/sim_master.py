@@ -54,6 +54,10 @@ class MasterServer(Server):
             dict(tables.waiting),
             dict(tables.workflow_steps),
             self.statements.taken_permits() if "permit lock" in self.statements.without else {},
+            dict(tables.breakers),
+            dict(tables.breaker_results),
+            dict(tables.breaker_trials),
+            len(self.statements.audit.breakers.reports),
         )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:

@@ -67,6 +67,44 @@ class AgentRow(NamedTuple):
     drain_requested: bool
     started_us: int
     pauses_obeyed: int | None = None
+    handlers: tuple[str, ...] = ()
+
+
+class BreakerRow(NamedTuple):
+    """One row of ``breaker``."""
+
+    name: str
+    state: str
+    epoch: int
+    looks: int
+    until_us: int | None
+    failures: float
+    window_seconds: float
+    min_calls: int
+    open_seconds: float
+    half_open: int
+    declared_us: int
+    changed_us: int
+    actor: str
+    reason: str
+
+
+class ResultRow(NamedTuple):
+    """One row of ``breaker_result``."""
+
+    at_us: int
+    calls: int
+    failures: int
+
+
+class TrialRow(NamedTuple):
+    """One row of ``breaker_trial``."""
+
+    epoch: int
+    attempt: int
+    failed: bool | None
+    chosen_us: int
+    passed_us: int | None
 
 
 class PauseRow(NamedTuple):
@@ -268,6 +306,12 @@ class Tables:
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.pauses: dict[tuple[str, str], PauseRow] = {}
         self.pause_version = 0
+        self.breakers: dict[str, BreakerRow] = {}
+        self.breaker_handlers: dict[str, str] = {}
+        self.breaker_results: dict[tuple[str, bytes, int], ResultRow] = {}
+        """By breaker, agent and number of the report."""
+        self.breaker_trials: dict[tuple[str, bytes], TrialRow] = {}
+        """By breaker and job."""
         self.schedules: dict[str, ScheduleRow] = {}
         self.fires: dict[tuple[str, int], FireRow] = {}
         self.declared: dict[bytes, tuple[str, ...]] = {}
@@ -296,6 +340,11 @@ class Snapshot(NamedTuple):
     workflow_steps: Mapping[bytes, Any] = MappingProxyType({})
     permits: Mapping[LimitKey, int] = MappingProxyType({})
     """Taken of each key, for admissions that lock nothing."""
+    breakers: Mapping[str, BreakerRow] = MappingProxyType({})
+    breaker_results: Mapping[tuple[str, bytes, int], ResultRow] = MappingProxyType({})
+    breaker_trials: Mapping[tuple[str, bytes], TrialRow] = MappingProxyType({})
+    reports: int = 0
+    """How many reports of breakers had been taken."""
 
 
 class Record(dict[str, Any]):

@@ -87,7 +87,8 @@ class UniquenessStatements(JobStatements):
 
 
 def _waits(row: JobRow) -> bool:
-    return row.state in ("HELD", "ASSIGNED") and not row.attempt and not row.rescues
+    begun = row.attempt or row.rescues or (b'"snoozes":' in row.headers and decode_headers(row.headers).snoozes)
+    return row.state in ("HELD", "ASSIGNED") and not begun
 
 
 def _can_be_moved(row: JobRow, later: int) -> bool:

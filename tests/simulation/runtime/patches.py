@@ -32,12 +32,13 @@ from jobmaster_agents import (
     schedule_publisher,
     store_connector,
 )
+from jobmaster_agents.breakers import reporter
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
-from jobmaster_agents.leader import batch_watch, due_notifier, schedule_firing, unserved_jobs
+from jobmaster_agents.leader import batch_watch, breaker_trials, due_notifier, schedule_firing, unserved_jobs
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reachability
@@ -88,6 +89,9 @@ PERIODS: list[Patch] = [
     (fire_decision, "_MISFIRE_US", MISFIRE_US),
     (batch_watch, "QUIET_SECONDS", 1.0),
     (batch_watch, "LOOK_SECONDS", 0.3),
+    (reporter, "EVERY_SECONDS", 0.15),
+    (reporter, "KEPT_SECONDS", 1.0),
+    (breaker_trials, "LOOK_SECONDS", 0.1),
     (unserved_jobs.UnservedJobsMonitor, "_count_paused", _nothing),  # a figure for people, which changes nothing
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""

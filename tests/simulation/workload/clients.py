@@ -14,7 +14,7 @@ from jobmaster.handlers import Fail, Handlers, JobContext, Snooze
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import ReplyStatus
-from tests.simulation.checks.audit import Audit, Job
+from tests.simulation.checks.audit import GUARDED, Audit, Job
 from tests.simulation.runtime.event_loop import PROCESS
 from tests.simulation.store.sim_store import SimStore
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, raw_of
@@ -39,13 +39,17 @@ SLOW = ("slow", "slow stopped", "never in time")
 """Their first runs, or all, take longer than their ``complete_time``."""
 COMPLETE_SECONDS = 0.5
 SUBMITS_MAX = 12
-_OTHERS = {"once by handler": "once", "step": "step", "failing step": "step"}
+_OTHERS = {"once by handler": "once", "step": "step", "failing step": "step", GUARDED: GUARDED}
 """Handlers of other kinds of jobs than most."""
 HANDLERS = Handlers()
 
 
 class Failure(Exception):
     """An attempt that is meant to fail."""
+
+
+class Down(Failure):
+    """The resource of a circuit breaker is down."""
 
 
 class Hopeless(Failure):
@@ -82,6 +86,8 @@ async def run_attempt(job_id: bytes, token: int, attempt: int, snoozes: int) -> 
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
     if snoozes < job.snoozes:
         raise Snooze(job.pause, "as it was told")
+    if job.kind == GUARDED and history.resource_is_down:
+        raise Down("the resource is down")
     if job.kind in ("failing", "failing step"):
         raise Fail("as it was told")
     if job.kind == "given up":

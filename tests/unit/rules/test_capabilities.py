@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster.codec import decode_headers, encode_headers
-from jobmaster.model.job import Headers
+from jobmaster.codec import decode_headers, encode_headers, headers_requiring
+from jobmaster.model.job import Headers, SignalWait
 from jobmaster.rules.capabilities import CAPABILITIES, OF_FIELDS, Capability, lacking, required_words
 
 PLAIN = Headers(tags=("a",), metadata={"requires": '{"requires":["no"]'}, timeout_seconds=1.0)
@@ -28,6 +28,26 @@ def test_a_field_that_is_unsafe_to_ignore_requires_its_word_and_the_first_bytes_
     assert again == encoded, "encoded again, as after a snooze"
 
 
+@pytest.mark.parametrize(
+    ("headers", "word"),
+    [
+        (Headers(workflow=("0", 1)), "workflows"),
+        (Headers(batch=True), "batches"),
+        (Headers(ordering_key="k"), "ordering"),
+        (Headers(signal=SignalWait(key="k")), "signals"),
+    ],
+)
+def test_what_an_older_program_would_neglect_requires_a_word(headers: Headers, word: str) -> None:
+    assert lacking(encode_headers(headers), CAPABILITIES - {word}) == {word}
+
+
+def test_a_word_without_a_field_is_added_to_encoded_headers_and_stays_when_they_are_encoded_again() -> None:
+    assert headers_requiring(b"", "limits") == b'{"requires":["limits"]}'
+    both = headers_requiring(encode_headers(Headers(complete_seconds=2.0)), "limits")
+    assert required_words(both) == {"complete_time", "limits"}
+    assert headers_requiring(both, "limits") == both == encode_headers(decode_headers(both))
+
+
 def test_words_of_a_newer_program_are_read_and_kept() -> None:
     newer = b'{"requires":["complete_time","orbit"],"tags":["a"],"orbit":7}'
     assert lacking(newer) == {"orbit"}
@@ -37,5 +57,5 @@ def test_words_of_a_newer_program_are_read_and_kept() -> None:
 def test_the_words_have_only_letters_that_are_read_without_a_parser() -> None:
     assert all(word.replace("_", "").isalpha() and word.islower() and word.isascii() for word in CAPABILITIES)
     assert set(OF_FIELDS) <= set(Headers.__struct_fields__)
-    assert set(OF_FIELDS.values()) == set(Capability)
+    assert {*OF_FIELDS.values(), Capability.LIMITS} == set(Capability)
     assert Headers.__struct_fields__[0] == "requires"

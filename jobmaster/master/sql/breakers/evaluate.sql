@@ -17,7 +17,7 @@ WITH counted AS MATERIALIZED (
           AND at > greatest(b.changed_at, clock_timestamp() - make_interval(secs => b.window_seconds))
     ) AS r, LATERAL (
         SELECT count(*) FILTER (WHERE NOT failed) AS tried, count(*) FILTER (WHERE failed) AS tried_failed,
-               count(*) FILTER (WHERE failed IS NULL) AS under_way
+               count(*) FILTER (WHERE failed IS NULL AND passed_at IS NULL) AS under_way
         FROM breaker_trial WHERE breaker = b.name AND epoch = b.epoch
     ) AS t
     WHERE b.name = ANY ($1::text[])

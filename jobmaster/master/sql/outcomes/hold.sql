@@ -11,7 +11,8 @@
 -- in: $9 integer[] rescues
 -- in: $10 bigint[] due times in microseconds since 1970, 0 = now
 -- in: $11 bytea[] args
--- in: $12 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up
+-- in: $12 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up. (A job that
+--     was cancelled keeps its own: they may name the job that has replaced it)
 -- in: $13 bytea[] errors (JSON), NULL when no attempt failed or was snoozed
 -- in: $14 text[] outcomes of these attempts
 -- in: $15 bigint[] ran, microseconds
@@ -37,7 +38,8 @@ WITH written AS (
         bucket_id = CASE WHEN j.cancel_requested THEN j.bucket_id END,
         bucket_epoch = CASE WHEN j.cancel_requested THEN j.bucket_epoch END,
         attempt = EXCLUDED.attempt,
-        headers = CASE WHEN j.attempt <> EXCLUDED.attempt OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
+        headers = CASE WHEN j.cancel_requested OR j.attempt <> EXCLUDED.attempt
+                            OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
                        THEN j.headers ELSE EXCLUDED.headers END,
         rescues = EXCLUDED.rescues,
         due_at = EXCLUDED.due_at,

@@ -11,7 +11,8 @@
 -- in: $10 integer[] rescues
 -- in: $11 bigint[] due times in microseconds since 1970, 0 = at once
 -- in: $12 bytea[] args
--- in: $13 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up
+-- in: $13 bytea[] headers; a snooze is counted in them, so the row takes them over when no attempt was used up. (A job that
+--     was cancelled keeps its own: they may name the job that has replaced it)
 -- in: $14 bytea[] errors (JSON), NULL when no attempt failed or was snoozed
 -- in: $15 text[] outcomes of these attempts
 -- in: $16 bigint[] ran, microseconds
@@ -38,7 +39,8 @@ WITH b AS MATERIALIZED (
     SET state = CASE WHEN j.cancel_requested THEN 'CANCELLED'::job_state ELSE 'ASSIGNED' END,
         token = CASE WHEN j.cancel_requested THEN j.token ELSE EXCLUDED.token END,
         attempt = EXCLUDED.attempt,
-        headers = CASE WHEN j.attempt <> EXCLUDED.attempt OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
+        headers = CASE WHEN j.cancel_requested OR j.attempt <> EXCLUDED.attempt
+                            OR is_at_most_once(j.headers) > is_at_most_once(EXCLUDED.headers)
                        THEN j.headers ELSE EXCLUDED.headers END,
         rescues = EXCLUDED.rescues,
         due_at = EXCLUDED.due_at,

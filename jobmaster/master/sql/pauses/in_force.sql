@@ -20,6 +20,7 @@ LEFT JOIN (
     SELECT 'breaker', b.name, b.until, NULL, b.actor, b.reason, b.changed_at,
            ARRAY (SELECT handler FROM breaker_handler h WHERE h.breaker = b.name ORDER BY handler),
            ARRAY (SELECT job_id FROM breaker_trial t WHERE t.breaker = b.name AND t.epoch = b.epoch AND t.failed IS NULL
+                                                       AND t.passed_at IS NULL
                   ORDER BY job_id)
     FROM breaker b WHERE b.state <> 'CLOSED'
 ) AS p ON true

@@ -15,10 +15,11 @@ from jobmaster.model.job import NewJob
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import FetchScope
 from tests.integration.postgres.conftest import SETTINGS
-from tests.integration.postgres.fixture import LANE, PRIORITY, SCHEMA, MasterFixture, final_row, uuids
+from tests.integration.postgres.fixture import LANE, PRIORITY, SCHEMA, MasterFixture, uuids
 
 RULE = BreakerRule("stripe", 0.5, 30.0, 4, 60.0, 2)
 NAMES = ["stripe"]
+DEPTH = 1000
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ async def second(db: MasterFixture) -> AsyncIterator[Master]:
 @pytest.fixture
 async def declared(db: MasterFixture) -> MasterFixture:
     await db.master.breakers.declare(db.owner, [RULE], {"charge": "stripe", "refund": "stripe"})
+    await db.sql.execute("UPDATE agent SET handlers = '{charge,refund,plain}'")
     return db
 
 
@@ -48,8 +50,8 @@ class Reporter:
         await self.again(calls, failures, trials)
 
     async def again(self, calls: int, failures: int, trials: dict[bytes, bool] | None = None) -> None:
-        ended = [TrialResult("stripe", job_id, failed) for job_id, failed in (trials or {}).items()]
-        await self._db.master.breakers.report(self.id, self.number, {"stripe": (calls, failures)}, ended)
+        ended = [TrialResult("stripe", job_id, 0, failed) for job_id, failed in (trials or {}).items()]
+        assert await self._db.master.breakers.report(self.id, self.number, {"stripe": (calls, failures)}, ended) == []
 
 
 async def state(db: MasterFixture) -> BreakerState:
@@ -157,7 +159,7 @@ async def test_agents_are_shown_an_open_breaker_as_a_pause_of_its_handlers(decla
 async def test_an_open_breaker_becomes_half_open_when_its_time_is_over_and_not_before(declared: MasterFixture) -> None:
     await opened(declared)
     assert await declared.master.breakers.half_open() == []
-    (look,) = await declared.master.breakers.choose_trials()
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
     assert (look.chosen, look.left_seconds is not None and 50.0 < look.left_seconds <= 60.0) == (0, True)
     await declared.sql.execute("UPDATE breaker SET until = clock_timestamp()")
     (change,) = await declared.master.breakers.half_open()
@@ -170,7 +172,7 @@ async def test_never_more_trials_than_the_rule_allows(declared: MasterFixture, s
     jobs = held(6)
     await declared.master.intake.insert_held([*jobs, *held(3, "other")])
     for _ in range(3):
-        await asyncio.gather(*(master.breakers.choose_trials() for master in (declared.master, second) * 4))
+        await asyncio.gather(*(master.breakers.choose_trials(DEPTH) for master in (declared.master, second) * 4))
     assert await trial_ids(declared) == {job.id for job in jobs[:2]}, "the oldest two"
 
 
@@ -182,14 +184,14 @@ async def test_leaders_that_choose_at_once_choose_together_what_one_chooses(
     await declared.master.intake.insert_held(held(2))
     await declared.sql.execute("BEGIN")
     await declared.sql.execute("SELECT FROM pause_version FOR UPDATE")
-    choosing = asyncio.ensure_future(second.breakers.choose_trials())
-    other = asyncio.ensure_future(declared.master.breakers.choose_trials())
+    choosing = asyncio.ensure_future(second.breakers.choose_trials(DEPTH))
+    other = asyncio.ensure_future(declared.master.breakers.choose_trials(DEPTH))
     await asyncio.sleep(0.3)
     early = held(2, due_us=int((time.time() - 900.0) * 1e6))
     await declared.sql.execute("COMMIT")
     await declared.master.intake.insert_held(early)
     await asyncio.gather(choosing, other)
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     assert len(await trial_ids(declared)) == 2
 
 
@@ -197,18 +199,18 @@ async def test_trials_that_succeed_close_the_breaker_and_one_that_fails_opens_it
     await half_opened(declared)
     jobs = held(4)
     await declared.master.intake.insert_held(jobs)
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     reporter = Reporter(declared)
     await reporter.report(1, 0, {jobs[0].id: False})
     assert await declared.master.breakers.evaluate(NAMES) == [], "one of two"
-    (look,) = await declared.master.breakers.choose_trials()
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
     assert (look.chosen, look.waits) == (0, True), "two have succeeded or are under way"
     await reporter.report(1, 0, {jobs[1].id: False})
     (change,) = await declared.master.breakers.evaluate(NAMES)
     assert change.state is BreakerState.CLOSED
     assert (await declared.master.pauses.in_force()).pauses == ()
     await half_opened(declared)
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     await reporter.report(1, 1, {jobs[0].id: True})
     (change,) = await declared.master.breakers.evaluate(NAMES)
     assert (change.state, change.reason) == (BreakerState.OPEN, "1 of 1 trials have failed")
@@ -220,43 +222,168 @@ async def test_where_no_job_waits_one_success_is_enough(declared: MasterFixture)
     await half_opened(declared)
     (job,) = held(1)
     await declared.master.intake.insert_held([job])
-    (look,) = await declared.master.breakers.choose_trials()
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
     assert look.waits
+    (view,) = await declared.master.breakers.list()
+    assert view.trial_jobs == (*uuids([job.id]),)
     await Reporter(declared).report(1, 0, {job.id: False})
     assert await declared.master.breakers.evaluate(NAMES) == []
     await declared.sql.execute("UPDATE job SET state = 'CANCELLED'")
-    (look,) = await declared.master.breakers.choose_trials()
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
     assert not look.waits
     (change,) = await declared.master.breakers.evaluate(NAMES, nobody_waits=True)
     assert change.state is BreakerState.CLOSED
 
 
 async def test_trials_that_nobody_reports_give_their_place_back(declared: MasterFixture) -> None:
-    """Their agent has died after the end of the run, or they were cancelled, or put off by their handler."""
+    """They were cancelled, or put off by their handler, or their agent has died after the end of the run."""
     await half_opened(declared)
     jobs = held(5)
     await declared.master.intake.insert_held(jobs)
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     await declared.sql.execute("UPDATE job SET state = 'CANCELLED' WHERE id = $1", *uuids([jobs[0].id]))
     await declared.sql.execute("UPDATE job SET due_at = now() + interval '1 h' WHERE id = $1", *uuids([jobs[1].id]))
-    (look,) = await declared.master.breakers.choose_trials()
-    assert look.chosen == 0 or look.chosen == 2
-    await declared.master.breakers.choose_trials()
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
+    assert look.chosen == 2
     assert await trial_ids(declared) == {jobs[2].id, jobs[3].id}
-    await declared.master.outcomes.record_final([final_row(jobs[2].id, declared.fence)])
     await declared.sql.execute(
         "UPDATE job SET state = 'SUCCEEDED' WHERE id = ANY ($1)", uuids([jobs[2].id, jobs[3].id])
     )
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     (change,) = await declared.master.breakers.evaluate(NAMES)
     assert change.state is BreakerState.CLOSED, "what a trial has recorded counts without a report"
+
+
+@pytest.mark.parametrize("state", ["HELD", "ASSIGNED"])
+async def test_a_trial_that_does_not_start_gives_its_place_to_another_job_for_a_minute(
+    declared: MasterFixture, state: str
+) -> None:
+    """A limit is full, a tag is paused, or an earlier job of its ordering key is no trial."""
+    await half_opened(declared)
+    jobs = held(4)
+    await declared.master.intake.insert_held(jobs)
+    await declared.master.breakers.choose_trials(DEPTH)
+    if state == "ASSIGNED":
+        await declared.sql.execute(
+            "UPDATE job SET state = 'ASSIGNED', bucket_id = $2, bucket_epoch = 1 WHERE id = ANY ($1)",
+            uuids([job.id for job in jobs[:2]]), *uuids([declared.fence.bucket_id]),
+        )  # fmt: skip
+    await declared.sql.execute("UPDATE breaker_trial SET chosen_at = now() - interval '29 seconds'")
+    await declared.master.breakers.choose_trials(DEPTH)
+    assert await trial_ids(declared) == {job.id for job in jobs[:2]}
+    await declared.sql.execute("UPDATE breaker_trial SET chosen_at = now() - interval '31 seconds'")
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
+    assert (look.chosen, look.waits) == (2, True)
+    assert await trial_ids(declared) == {job.id for job in jobs[2:]}
+    await declared.sql.execute("UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL")
+    await declared.sql.execute(
+        "UPDATE breaker_trial SET chosen_at = now() - interval '2 minutes', passed_at = passed_at - interval '61 seconds'"
+    )
+    await declared.master.breakers.choose_trials(DEPTH)
+    assert await trial_ids(declared) == {job.id for job in jobs[:2]}, "its turn again"
+
+
+async def test_a_trial_that_runs_keeps_its_place_however_long(declared: MasterFixture) -> None:
+    await half_opened(declared)
+    jobs = held(3)
+    await declared.master.intake.insert_held(jobs)
+    await declared.master.breakers.choose_trials(DEPTH)
+    await declared.sql.execute(
+        "UPDATE job SET state = 'PROCESSING', bucket_id = $2, bucket_epoch = 1 WHERE id = ANY ($1)",
+        uuids([job.id for job in jobs[:2]]), *uuids([declared.fence.bucket_id]),
+    )  # fmt: skip
+    await declared.sql.execute("UPDATE breaker_trial SET chosen_at = now() - interval '1 day'")
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
+    assert (look.chosen, look.waits) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "hindrance",
+    [
+        "INSERT INTO pause (kind, value, actor, reason, at) VALUES ('lane', 'default', 'a', '', now())",
+        "INSERT INTO pause (kind, value, actor, reason, at) VALUES ('priority', 'medium', 'a', '', now())",
+        "INSERT INTO pause (kind, value, actor, reason, at) VALUES ('handler', 'charge', 'a', '', now())",
+        "UPDATE agent SET handlers = '{refund}'",
+        "UPDATE bucket SET state = 'LOST'",
+    ],
+)
+async def test_no_job_that_cannot_start_where_it_waits_is_chosen(declared: MasterFixture, hindrance: str) -> None:
+    await half_opened(declared)
+    await declared.master.intake.insert_held(held(3))
+    await declared.sql.execute(hindrance)
+    (look,) = await declared.master.breakers.choose_trials(DEPTH)
+    assert (look.chosen, look.waits) == (0, False)
+
+
+async def test_a_look_reads_no_more_than_the_oldest_jobs(declared: MasterFixture) -> None:
+    await half_opened(declared)
+    (job,) = held(1)
+    others = held(3, "plain", due_us=job.due_us - 1000)
+    await declared.master.intake.insert_held([*others, job])
+    (look,) = await declared.master.breakers.choose_trials(3)
+    assert (look.chosen, look.waits) == (0, False)
+    (look,) = await declared.master.breakers.choose_trials(4)
+    assert look.chosen == 1
+
+
+async def test_the_end_of_another_run_is_no_result_of_a_trial(declared: MasterFixture) -> None:
+    """The report of an earlier attempt arrives after the job was chosen for its next one."""
+    await half_opened(declared)
+    (job,) = held(1)
+    await declared.master.intake.insert_held([job])
+    await declared.sql.execute("UPDATE job SET attempt = 1")
+    await declared.master.breakers.choose_trials(DEPTH)
+    await Reporter(declared).report(1, 1, {job.id: True})
+    assert await declared.master.breakers.evaluate(NAMES) == []
+    await declared.master.breakers.report(new_id(), 1, {"stripe": (1, 1)}, [TrialResult("stripe", job.id, 1, True)])
+    (change,) = await declared.master.breakers.evaluate(NAMES)
+    assert change.state is BreakerState.OPEN
+
+
+async def test_an_agent_has_few_lines_however_long_the_window_is(declared: MasterFixture) -> None:
+    long = RULE._replace(window_seconds=3600.0)
+    await declared.master.breakers.declare(await declared.agent(new_id()), [long], {})
+    reporter = Reporter(declared)
+    for _ in range(3):
+        await reporter.report(2, 1)
+        await reporter.again(2, 1)
+    rows = await declared.sql.fetch("SELECT number, calls, failures FROM breaker_result")
+    assert [tuple(row) for row in rows] == [(3, 6, 3)]
+    await declared.sql.execute("UPDATE breaker_result SET at = at - interval '61 seconds'")
+    await reporter.report(2, 1)
+    assert await declared.sql.fetchval("SELECT count(*) FROM breaker_result") == 2
+    assert await declared.master.breakers.set_state("stripe", BreakerState.CLOSED, None, "test", "mended")
+    await reporter.report(2, 1)
+    (view,) = await declared.master.breakers.list()
+    assert (view.calls, view.failed) == (2, 1), "what was counted before it was closed stays apart"
+
+
+async def test_a_report_names_the_breakers_that_the_master_does_not_know(declared: MasterFixture) -> None:
+    counts = {"stripe": (1, 1), "lost": (1, 1)}
+    assert await declared.master.breakers.report(new_id(), 1, counts, []) == ["lost"]
+
+
+async def test_closed_breakers_of_handlers_that_no_agent_has_are_forgotten(declared: MasterFixture) -> None:
+    await declared.sql.execute(
+        "UPDATE breaker SET changed_at = now() - interval '2 d', declared_at = now() - interval '2 d'"
+    )
+    await declared.master.breakers.forget()
+    assert len(await declared.master.breakers.list()) == 1, "an agent has its handlers"
+    await declared.sql.execute("UPDATE agent SET handlers = '{plain}'")
+    await declared.sql.execute("UPDATE breaker SET state = 'OPEN'")
+    await declared.master.breakers.forget()
+    assert len(await declared.master.breakers.list()) == 1, "an operator has opened it"
+    await declared.sql.execute("UPDATE breaker SET state = 'CLOSED'")
+    await declared.master.breakers.forget()
+    assert await declared.master.breakers.list() == []
+    assert await declared.sql.fetchval("SELECT count(*) FROM breaker_handler") == 0
 
 
 async def test_onboarding_takes_trials_and_leaves_the_other_jobs_of_their_handler(declared: MasterFixture) -> None:
     await half_opened(declared)
     jobs, plain = held(4), held(1, "plain")
     await declared.master.intake.insert_held([*jobs, *plain])
-    await declared.master.breakers.choose_trials()
+    await declared.master.breakers.choose_trials(DEPTH)
     ids = sorted(await trial_ids(declared))
     answer = await declared.master.onboarding.onboard(
         declared.fence, LANE, PRIORITY, 0.0, 10, ["plain"], (), FetchScope(None, ids, ["charge"])
@@ -269,7 +396,6 @@ async def test_onboarding_takes_trials_and_leaves_the_other_jobs_of_their_handle
 
 
 async def test_jobs_of_an_open_breaker_are_put_off_until_it_is_half_open(declared: MasterFixture) -> None:
-    await declared.sql.execute("UPDATE agent SET handlers = '{charge}'")
     jobs = held(3)
     await declared.master.intake.insert_held(jobs)
     await opened(declared)
@@ -295,7 +421,7 @@ async def test_the_numbers_of_an_agent_that_started_later_stand(declared: Master
     (view,) = await declared.master.breakers.list()
     assert (view.min_calls, view.state) == (7, BreakerState.OPEN)
     assert view.handlers == ("charge", "refund")
-    assert (view.calls, view.failed, view.trials) == (0, 0, 0)
+    assert (view.calls, view.failed, view.trial_jobs, view.succeeded) == (0, 0, (), 0)
 
 
 async def test_an_operator_opens_and_closes_and_the_log_has_it(declared: MasterFixture) -> None:
@@ -304,7 +430,7 @@ async def test_an_operator_opens_and_closes_and_the_log_has_it(declared: MasterF
     assert await breakers.set_state("stripe", BreakerState.OPEN, None, "ann", "maintenance") is not None
     (view,) = await breakers.list("stripe")
     assert (view.state, view.until_us, view.actor, view.reason) == (BreakerState.OPEN, None, "ann", "maintenance")
-    assert await breakers.choose_trials() == [], "the leader has nothing to look at"
+    assert await breakers.choose_trials(DEPTH) == [], "the leader has nothing to look at"
     assert await breakers.half_open() == []
     assert await breakers.set_state("stripe", BreakerState.CLOSED, None, "bob", "") is not None
     rows = await declared.sql.fetch("SELECT actor, action, subject FROM operator_log ORDER BY at")

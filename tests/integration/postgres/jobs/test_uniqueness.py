@@ -12,7 +12,16 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError
 from jobmaster.model.uniqueness import OnConflict, UniqueAnswer, UniqueOutcome, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.ports import RecordKind
-from tests.integration.postgres.fixture import DUE, MasterFixture, final_row, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import (
+    DUE,
+    SNOOZED,
+    MasterFixture,
+    final_row,
+    hold_row,
+    in_flight_row,
+    new_job,
+    uuids,
+)
 
 HOUR_US = 3_600_000_000
 MARKS = b'{"unique_key":"k"}'
@@ -157,6 +166,24 @@ async def test_a_job_in_flight_that_is_replaced_gets_a_cancel_request_and_keeps_
     assert (old.state, old.cancel_requested, old.superseded_by) == ("SUCCEEDED", True, *uuids([second.job.id]))
 
 
+@pytest.mark.parametrize("here", [True, False])
+async def test_a_replaced_job_keeps_its_mark_when_its_run_puts_it_off(db: MasterFixture, here: bool) -> None:
+    """The agent has the headers of before, and counts the snooze in them."""
+    first = await created(db, unique())
+    await db.sql.execute(
+        "UPDATE job SET state = 'PROCESSING', bucket_id = $1, bucket_epoch = $2",
+        *uuids([db.fence.bucket_id]),
+        db.fence.epoch,
+    )
+    second = unique(on_conflict="replace")
+    assert (await submit(db, second)).outcome is UniqueOutcome.REPLACED
+    snoozed = hold_row(first, error=SNOOZED, due_us=DUE)._replace(headers=b'{"unique_key":"k","snoozes":1}')
+    write = db.master.outcomes.retry_here if here else db.master.outcomes.hold
+    written = await write(db.fence, [snoozed])
+    assert written.cancelled == {first}
+    assert (await db.view(first)).superseded_by == uuids([second.job.id])[0]
+
+
 async def test_a_window_whose_job_has_ended_cannot_be_replaced(db: MasterFixture) -> None:
     first = await created(db, unique("window"))
     await finish(db, first)
@@ -190,6 +217,14 @@ async def test_a_debounced_job_that_waits_for_its_second_attempt_has_started(db:
     await db.sql.execute("UPDATE job SET attempt = 1")
     await created(db, unique("waiting", "debounce", due_us=DUE + 1))
     assert (await db.view(first)).due_us == DUE
+
+
+async def test_a_debounced_job_that_its_handler_has_put_off_has_started(db: MasterFixture) -> None:
+    first = await created(db, unique("waiting", "debounce", due_us=DUE))
+    await db.sql.execute("""UPDATE job SET headers = '{"metadata":{"snoozes":"1"},"unique_key":"k"}'""")
+    assert (await submit(db, unique("waiting", "debounce", due_us=DUE + 1))).job_id == first, "a word of a user"
+    await db.sql.execute("""UPDATE job SET headers = '{"unique_key":"k","snoozes":1}'""")
+    await created(db, unique("waiting", "debounce", due_us=DUE + 2))
 
 
 async def test_a_submit_that_is_sent_again_changes_nothing_even_when_its_key_was_taken_since(db: MasterFixture) -> None:
@@ -317,6 +352,28 @@ async def test_a_replacement_waits_for_the_outcome_of_the_holder_and_then_leaves
         await one.close()
     assert (answer.outcome, answer.job_id) == (UniqueOutcome.EXISTING, old)
     assert len(await db.jobs()) == 1
+
+
+async def test_holders_are_locked_in_the_order_of_their_ids_whatever_their_keys_are(db: MasterFixture) -> None:
+    """Outcomes lock jobs in that order: in another one the two statements could each wait for the other."""
+    ids = sorted(new_id() for _ in range(2))
+    await created(db, unique(key="b", job_id=ids[0]))
+    await created(db, unique(key="a", job_id=ids[1]))
+    one = await db.connect()
+    try:
+        transaction = one.transaction()
+        await transaction.start()
+        await one.execute("SELECT FROM job WHERE id = $1 FOR UPDATE", *uuids([ids[0]]))
+
+        async def last_is_free() -> None:
+            await one.execute("SELECT FROM job WHERE id = $1 FOR UPDATE NOWAIT", *uuids([ids[1]]))
+            await transaction.commit()
+
+        replacing = db.master.uniqueness.submit([unique(on_conflict="replace", key=key) for key in "ab"])
+        answers = await db.after_lock("uniqueness/submit", replacing, last_is_free)
+    finally:
+        await one.close()
+    assert [answer.outcome for answer in answers] == [UniqueOutcome.REPLACED] * 2
 
 
 async def test_many_racers_of_few_keys_make_one_job_each(db: MasterFixture) -> None:

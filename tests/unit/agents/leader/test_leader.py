@@ -13,6 +13,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueGroup, LeaderTick, OwnerTraits
+from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -176,6 +177,21 @@ async def test_a_superseded_leader_stops_at_once() -> None:
     assert harness.stores["one"].hinted == []
     assert harness.telemetry.value("leading") == 0
     assert harness.led == [True, False]
+
+
+async def test_every_election_is_announced_also_of_an_agent_that_was_named_the_leader_all_the_time() -> None:
+    harness = LeaderHarness()
+    elected: list[int | None] = []
+    harness.periodic_task.on_change = lambda: elected.append(harness.periodic_task.epoch)
+    await harness.periodic_task.tick()
+    await harness.second()
+    assert elected == [1]
+    harness.clock.now += 6e5  # half of its lease is over: it is in doubt for a moment
+    await harness.second()
+    assert harness.periodic_task.epoch is None
+    harness.ownership.trust(term(harness.clock.now, 1e6))
+    await harness.second()
+    assert elected == [1, None, 1]
 
 
 async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
