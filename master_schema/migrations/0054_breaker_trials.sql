@@ -1,4 +1,4 @@
--- 0051 breaker trials: a trial that does not start gives its place to another job.
+-- 0054 breaker trials: a trial that does not start gives its place to another job.
 -- programs: >= 0040
 
 ALTER TABLE breaker_trial

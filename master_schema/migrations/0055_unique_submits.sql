@@ -1,4 +1,4 @@
--- 0052 unique submits: the SQL function submit takes unique keys, and jobs of handlers with limits require that word.
+-- 0055 unique submits: the SQL function submit takes unique keys, and jobs of handlers with limits require that word.
 
 -- Whether a name has only printable characters; see submit_name in 0019.
 CREATE FUNCTION submit_printable(name text) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT AS $$
