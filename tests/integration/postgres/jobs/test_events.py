@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 import pytest
 
 from jobmaster.clock import new_id
@@ -10,8 +13,13 @@ from jobmaster.model.event import BucketEvent, ClusterEvent, EventKind, JobEvent
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import EventPage, EventPlace
 from tests.integration.postgres.fixture import ERROR, SNOOZED, MasterFixture, final_row, hold_row
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 
+INSERT = (
+    "INSERT INTO job (id, state, priority, lane, handler, token, attempt, rescues, args, headers, waited_us, ran_us) "
+    "VALUES ($1, 'SUCCEEDED', 3, 'default', 'handler', 1, 0, 0, '{}', '', 0, 0)"
+)
 JOBS = tuple(kind.value for kind in EventKind if kind.value.startswith("job_"))
 
 
@@ -45,11 +53,7 @@ async def test_of_transactions_that_end_in_the_reverse_order_of_their_numbers_no
     page = await db.master.events.read(place, JOBS, None, 1000)
     assert page.events == [], "an event behind an open transaction would hide those of that transaction"
     assert not page.more
-    await other.execute(
-        "INSERT INTO job (id, state, priority, lane, handler, token, attempt, rescues, args, headers, waited_us, ran_us) "
-        "VALUES ($1, 'SUCCEEDED', 3, 'default', 'handler', 1, 0, 0, '{}', '', 0, 0)",
-        early.hex(),
-    )
+    await other.execute(INSERT, early.hex())
     await transaction.commit()
     await other.close()
     await db.master.outcomes.copy_final([final_row(last, db.fence)])
@@ -127,6 +131,43 @@ async def test_a_range_that_was_dropped_unread_is_an_error(db: MasterFixture) ->
             await db.master.events.read(place, None, None, 10)
     finally:
         await db.sql.execute("DELETE FROM archive_manifest WHERE name = 'job_dropped'")
+
+
+async def test_a_reader_beside_many_writers_gets_each_event_once(db: MasterFixture) -> None:
+    """Transactions that overlap in every way, with subtransactions, some of them rolled back; a reader that starts again
+    at the last cursor after each page."""
+    chance = random.Random(7)
+    after = await db.master.events.place(start=False)
+    written: list[bytes] = []
+
+    async def write() -> None:
+        connection = await db.connect()
+        for _ in range(20):
+            jobs = [new_id() for _ in range(chance.randint(1, 5))]
+            transaction = connection.transaction()
+            await transaction.start()
+            for job_id in jobs:
+                async with connection.transaction():
+                    await connection.execute(INSERT, job_id.hex())
+                await asyncio.sleep(chance.random() * 0.01)
+            if chance.random() < 0.2:
+                await transaction.rollback()
+            else:
+                await transaction.commit()
+                written.extend(jobs)
+        await connection.close()
+
+    writing = asyncio.gather(*(write() for _ in range(4)))
+    found: list[bytes] = []
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not writing.done() or len(found) < len(written):
+                page = await db.master.events.read(after, JOBS, None, chance.choice((2, 1000)))
+                found += [event.id_bytes for _, event in page.events if isinstance(event, JobEvent)]
+                after = page.events[-1][0] if page.events and chance.random() < 0.5 else page.place
+    finally:
+        await writing
+    assert sorted(found) == sorted(written)
 
 
 async def test_an_event_whose_row_was_moved_comes_once(db: MasterFixture) -> None:
