@@ -14,13 +14,15 @@ from jobmaster.client.locks import held_lock
 from jobmaster.client.lookup import SCAN_JOBS_MAX
 from jobmaster.master import buckets
 from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
+from jobmaster.master.limits import Limits
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence, Identity
-from jobmaster.model.job import ErrorInfo
+from jobmaster.model.job import ErrorInfo, InFlightRow
 from jobmaster.model.job_change import JobChange, NewValues
 from jobmaster.model.job_view import JobView
-from jobmaster.ports import Written
+from jobmaster.model.limit import LimitUse
+from jobmaster.ports import Admission, Written
 from jobmaster.rules.batching import BatchSize
 from jobmaster.rules.lease import Term
 from jobmaster.rules.ownership import OwnershipStatus, ownership_status
@@ -306,6 +308,18 @@ def _row_before_recall() -> list[Patch]:
     return [(JobChanger, "_recall", row_first)]
 
 
+def _denials_ignored() -> list[Patch]:
+    admit = Limits.admit
+
+    async def all_of_them(
+        self: Limits, fence: Fence, rows: Sequence[InFlightRow], uses: Mapping[bytes, Sequence[LimitUse]]
+    ) -> Admission:
+        answer = await admit(self, fence, rows, uses)
+        return Admission(answer.written._replace(accepted=answer.written.accepted | answer.denied.keys()), {})
+
+    return [(Limits, "admit", all_of_them)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -444,6 +458,14 @@ ABLATIONS = {
         frozenset({"permit lock"}),
         limited=True,
     ),
+    "no start without a permit": Ablation(
+        "an agent starts the jobs that were denied a permit", patches=_denials_ignored, limited=True
+    ),
+    "a start that is sent again": Ablation(
+        "an admission does not ask whether a job has begun: it waits for the permit that it has itself",
+        frozenset({"begun"}),
+        limited=True,
+    ),
     "weight of permits": Ablation(
         "a job takes one permit, whatever its weight", frozenset({"permit weight"}), limited=True
     ),
@@ -477,6 +499,7 @@ ABLATIONS = {
 }
 
 KNOWN_SEEDS = {
+    "a start that is sent again": 53,
     "bucket lock of binding writes": 25,
     "count of permits after their lock": 153,
     "fires are compared and set": 1123,

@@ -79,15 +79,19 @@ async def row_behind_its_events(audited: AuditedCluster) -> str:
     return str(audited.bucket)
 
 
-async def permits(audited: AuditedCluster, count: int, state: str, *maxima: int) -> None:
+async def permits(
+    audited: AuditedCluster, count: int, state: str, *maxima: int, key: str = "a", weight: int = 1
+) -> None:
     """Of one key: jobs of a state with their permits, each given under the limit of its moment."""
     for at in range(count):
         job = await audited.add_job(state)
         await audited.execute(
             "INSERT INTO permit (name, key, job_id, token, weight, maximum, admitted_at)"
-            " VALUES ('api', 'a', $1, 2, 1, $2, clock_timestamp())",
+            " VALUES ('api', $3, $1, 2, $4, $2, clock_timestamp())",
             job,
             maxima[at],
+            key,
+            weight,
         )
 
 
@@ -96,16 +100,23 @@ async def one_more_than_the_limit(audited: AuditedCluster) -> str:
     return "api a"
 
 
+async def beside_a_job_that_takes_the_whole_limit(audited: AuditedCluster) -> str:
+    await permits(audited, 1, "PROCESSING", 2, weight=9)
+    await permits(audited, 1, "PROCESSING", 2)
+    return "api a"
+
+
 async def more_were_given_after_the_limit_was_lowered(audited: AuditedCluster) -> str:
     await permits(audited, 3, "PROCESSING", 5, 5, 2)
     return "api a"
 
 
-async def test_permits_from_before_a_limit_was_lowered_and_of_ended_jobs_are_no_violation(
+async def test_permits_from_before_a_limit_was_lowered_of_ended_and_of_heavy_jobs_are_no_violation(
     history: AuditedCluster,
 ) -> None:
     await permits(history, 2, "SUCCEEDED", 1, 1)
     await permits(history, 3, "PROCESSING", 3, 3, 3)
+    await permits(history, 1, "PROCESSING", 2, key="heavy", weight=9)
     await history.execute("INSERT INTO job_limit (name, set_running, set_at) VALUES ('api', 1, now())")
     report = await history.audit(quiet_seconds=600.0)
     assert report.violations["I11"] == 0, report.evidence
@@ -401,6 +412,7 @@ CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I3", row_ahead_of_its_bucket),
     ("I3", token_goes_back),
     ("I11", one_more_than_the_limit),
+    ("I11", beside_a_job_that_takes_the_whole_limit),
     ("I11", more_were_given_after_the_limit_was_lowered),
     ("I4", stale_outcome),
     ("I4", refused_yet_recorded),

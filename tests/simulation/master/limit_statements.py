@@ -98,6 +98,7 @@ class LimitStatements(JobStatements):
         for place, job_id in enumerate(ids):
             row = self.tables.jobs.get(job_id)
             begun = row is not None and row.state == "PROCESSING" and row.token == tokens[place]
+            begun = begun and "begun" not in self.without
             full = None if begun else self._full(job_id, uses[place], used, states_of)
             if full is not None:
                 denied.append((job_id, *full[:3]))
