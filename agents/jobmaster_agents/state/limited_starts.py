@@ -30,8 +30,9 @@ ASK_AGAIN_SECONDS = 0.25
 _RATE_SECONDS_MIN = 0.02
 _RATE_SECONDS_MAX = 1.0
 """Rates change at run time: the master is asked this often in any case."""
-_ORDERING_SECONDS_MAX = 1.0
-"""There are many ordering keys, and the jobs before mostly end in the same agent: the pause doubles up to this one."""
+_PAUSE_SECONDS_MAX = 1.0
+"""The pause doubles up to this one where a question is dear or seldom worth it: there are many ordering keys, and the jobs
+before mostly end in the same agent; and a rescued job has a process made for each question."""
 _HINT_SECONDS = 0.02
 """At least so long after a question a hint leads to the next one."""
 _PROBE_MAX = 256
@@ -164,8 +165,8 @@ class LimitedStarts:
             if full.by_rate
             else full.pause * random.uniform(0.8, 1.2)
         )
-        if limit.name == ORDERING:
-            full.pause = min(full.pause * 2, _ORDERING_SECONDS_MAX)
+        if limit.name == ORDERING or job.entry.rescues:
+            full.pause = min(full.pause * 2, _PAUSE_SECONDS_MAX)
         full.asked_at = self._now()
         self._ask_at(full, full.asked_at + pause)
 

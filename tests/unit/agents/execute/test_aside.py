@@ -14,7 +14,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers, Limit
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers, InFlightRow
 from jobmaster.model.limit import FullLimit, LimitUse
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
@@ -22,6 +22,7 @@ from jobmaster.ports import Admission
 from jobmaster_agents.execute import aside
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state import limited_starts
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
 from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import WorkerHarness, turns
@@ -56,6 +57,12 @@ async def tenant(name: str, tenant: str) -> None:
 @handlers.job(name="ordered", timeout=1e6)
 async def ordered(name: str) -> None:
     await _wait(name)
+
+
+SHARED_HANDLER = handlers.get("shared")
+SOME_LIST = ClaimedList(
+    OwnedBucket(Fence(BucketId(new_id()), 1, AgentId(b"a" * 16)), "default", 3, "default"), "list", 0.0, 0
+)
 
 
 def job(handler: str, name: str, *, ordering_key: str | None = None, **arguments: Any) -> Entry:
@@ -285,6 +292,21 @@ async def test_jobs_of_a_frozen_bucket_do_not_ask_and_others_are_not_behind_them
     await end("next")
     await passed(harness, 3.0)
     await until(lambda: "frozen 0" in ran)
+
+
+async def test_questions_for_a_rescued_job_become_fewer(harness: WorkerHarness) -> None:
+    """Each of them makes a process."""
+    full = FullLimit("shared", "", 0.0)
+    made = [
+        ClaimedJob(Entry(new_id(), 2, "shared", b'{"name":"a"}', rescues=n), SOME_LIST, SHARED_HANDLER) for n in (0, 1)
+    ]
+    pauses = []
+    for one in made:
+        starts = limited_starts.LimitedStarts(lambda: 100.0)
+        for _ in range(4):
+            starts.denied(one, full)
+        pauses.append(starts._full["shared", ""].pause)
+    assert pauses == [0.25, 1.0]
 
 
 async def test_a_hint_leads_to_a_question_at_once_and_many_hints_to_few(harness: WorkerHarness) -> None:
