@@ -34,5 +34,8 @@ def keep_logs(handlers: Iterable[Handler]) -> bool:
 def keep_records() -> None:
     """Have the lines of the root logger kept with the jobs that want it; once for a process."""
     root = logging.getLogger()
-    if not any(isinstance(one, JobLogRecords) for one in root.handlers):
-        root.addHandler(JobLogRecords())
+    if any(isinstance(one, JobLogRecords) for one in root.handlers):
+        return
+    if not root.handlers and logging.lastResort is not None:
+        root.addHandler(logging.lastResort)  # which shows warnings only while the root logger has no handler
+    root.addHandler(JobLogRecords())

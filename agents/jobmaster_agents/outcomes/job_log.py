@@ -59,13 +59,15 @@ class JobLogWriter:
         size = len(line.text.encode()) + _LINE_BYTES
         with self._lock:
             waiting = self._runs.get((job_id, line.token))
-            if waiting is None:
-                waiting = self._runs[job_id, line.token] = _Waiting()
-            waiting.lowest = lowest
-            self._drop_surplus(waiting)
+            if waiting is not None:
+                waiting.lowest = lowest
+                self._drop_surplus(waiting)
             if self._bytes + size > WAITING_BYTES_MAX:
                 self._dropped += 1
                 return
+            if waiting is None:
+                waiting = self._runs[job_id, line.token] = _Waiting()
+                waiting.lowest = lowest
             waiting.lines.append((line, size))
             self._bytes += size
 

@@ -14,7 +14,7 @@ from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Priority
 from jobmaster.model.job_log import LINE_CHARS_MAX, LINES_DEFAULT, RUN_BYTES_MAX, LogLevel, LogLine, dropped_before
 from jobmaster_agents.event_log import relay
-from jobmaster_agents.execute.log_records import JobLogRecords
+from jobmaster_agents.execute.log_records import JobLogRecords, keep_records
 
 
 class Kept:
@@ -109,3 +109,12 @@ def test_lines_of_logging_are_kept_for_handlers_that_ask_for_them() -> None:
         assert not other.lines
     finally:
         logger.removeHandler(handler)
+
+
+def test_warnings_are_shown_as_before_where_nothing_else_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    keep_records()
+    keep_records()
+    last_resort, records = logging.getLogger().handlers
+    assert last_resort is logging.lastResort
+    assert isinstance(records, JobLogRecords)
