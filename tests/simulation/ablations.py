@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
+from jobmaster.client.bulk import BulkSubmit
 from jobmaster.client.jobs.changes import JobChanger
 from jobmaster.client.locks import held_lock
 from jobmaster.client.lookup import SCAN_JOBS_MAX
@@ -320,6 +321,13 @@ def _denials_ignored() -> list[Patch]:
     return [(Limits, "admit", all_of_them)]
 
 
+def _settled_with_an_id() -> list[Patch]:
+    def nothing(self: BulkSubmit) -> None:
+        return None
+
+    return [(BulkSubmit, "lowest_unsettled", nothing)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -431,6 +439,11 @@ ABLATIONS = {
     "one end of a batch": Ablation(
         "a conclusion asks whether the jobs of a batch have ended, and not whether the batch has",
         frozenset({"batch conclusion"}),
+        scenario=fill_batches,
+    ),
+    "what a producer has settled": Ablation(
+        "a producer takes jobs for stored as soon as they have an id, and its successor passes over them",
+        patches=_settled_with_an_id,
         scenario=fill_batches,
     ),
     "count of a batch": Ablation(

@@ -367,6 +367,11 @@ class Audit:
 
     # ------------------------------------------------------------ locks
 
+    @property
+    def failed_over(self) -> bool:
+        """A standby without the newest commits has become the master."""
+        return self._pauses_forgotten
+
     def lock_taken(self, fence: int) -> None:
         """A program holds the lock."""
         if fence <= self._lock_fence and fence != self._fence_on_its_way:

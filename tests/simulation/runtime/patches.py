@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from jobmaster.client.batches import batch
+from jobmaster.client.batches import batches as client_batches
 from jobmaster.client.locks import held_lock, once
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
@@ -87,6 +88,11 @@ PERIODS: list[Patch] = [
     (schedules, "LEAD_SECONDS", LEAD_SECONDS),
     (schedule_firing, "LEAD_SECONDS", LEAD_SECONDS),
     (fire_decision, "_MISFIRE_US", MISFIRE_US),
+    (batch, "SIGN_SECONDS", 0.1),
+    (batch, "_BLOCK_JOBS", 2),
+    (batch, "_BLOCK_JOBS_MAX", 8),
+    (client_batches, "SILENT_SECONDS", 0.5),
+    (client_batches, "_LOOK_SECONDS_MAX", 0.1),
     (batch_watch, "QUIET_SECONDS", 1.0),
     (batch_watch, "LOOK_SECONDS", 0.3),
     (reporter, "EVERY_SECONDS", 0.15),

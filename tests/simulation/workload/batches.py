@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BATCHES = 4
 _ABANDON_SECONDS = 10.0
 _OPENS_MAX = 6
+_RUNS_MAX = 12
 _CANCELLED_SHARE = 0.25
 
 
@@ -33,6 +34,51 @@ async def fill_batches(history: History) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(BATCHES):
             group.create_task(_life(history, cluster, chance, number), name="batch")
+        group.create_task(_resumed_life(history, cluster, Random(f"resumed batch {history.seed}")), name="batch")
+
+
+async def _resumed_life(history: History, cluster: Cluster, chance: Random) -> None:
+    """A batch with a key whose producers die, each after some of its jobs; the last one closes it."""
+    size, deaths = chance.randint(5, 25), chance.randint(1, 3)
+    for run in range(_RUNS_MAX):
+        await asyncio.sleep(0.5 * chance.random())
+        batch = cluster.batch("resumed", key="resumed", on_complete=call(plain), abandon_after=_ABANDON_SECONDS)
+        try:
+            await batch.__aenter__()
+            async with asyncio.timeout(0.06 * chance.random() if run < deaths else None):
+                await _submit_from_the_start(history, batch, chance.randint(0, size) if run < deaths else size)
+            if run >= deaths:
+                await batch.close()
+                break
+        except TimeoutError:
+            history.audit.hits["batch: its producer dies in a submit"] += 1
+        except JobMasterError as error:
+            history.audit.hits[f"resumed batch: {type(error).__name__}"] += 1
+        finally:
+            batch._stop_touching()
+    else:
+        return
+    # A failover may have forgotten how far a producer had come.
+    if batch.submitted != size and not history.audit.failed_over:
+        history.audit.broken("I12", f"a batch of {size} jobs was closed with {batch.submitted}")
+
+
+async def _submit_from_the_start(history: History, batch: Batch, count: int) -> None:
+    """Every run gives the same jobs; those of an earlier one are passed over."""
+
+    def known(job_id: bytes) -> bytes:
+        history.audit.jobs.setdefault(job_id, Job(job_id, "batched"))
+        return job_id
+
+    if (earlier := batch._earlier) is not None:
+        id_of = earlier.id_of
+        vars(earlier)["id_of"] = lambda number: known(id_of(number))
+    if (ids := batch._ids) is not None:
+        take = ids.next
+        vars(ids)["next"] = lambda: None if (job_id := take()) is None else known(job_id)
+    summary = await batch.submit_many(call(plain) for _ in range(count))
+    for job_id in summary.ids.as_bytes():
+        history.audit.acknowledged(history.audit.jobs[job_id], "batch")
 
 
 async def _life(history: History, cluster: Cluster, chance: Random, number: int) -> None:
