@@ -1,4 +1,5 @@
-"""What the page about signals takes for granted: handlers. Its own handler is in no agent, so its job stays where it is."""
+"""What the page about signals takes for granted: a handler of another program. The page's own is in no agent, so its job
+stays where it is."""
 
 from __future__ import annotations
 
@@ -12,16 +13,21 @@ from jobmaster.wiring import addresses
 handlers = Handlers()
 
 
+@handlers.job(name="shop.ship")
+async def ship_elsewhere(order: int) -> None: ...
+
+
 async def before(cluster: Cluster, names: dict[str, Any]) -> None:
     _servers.append(addresses(cluster.settings).dsn)
     assert await cluster.signals.waiting() == []
 
 
 async def after(names: dict[str, Any]) -> None:
-    """The job has received the payload."""
+    """The jobs have received the payload, from a program and in SQL."""
     assert names["sent"].delivered == 1
-    (job,) = await names["cluster"].jobs()
-    assert job.headers.received.payload == '{"amount":20}'
+    jobs = await names["cluster"].jobs()
+    assert {job.handler == "shop.ship" for job in jobs} == {True, False}
+    assert [job.headers.received.payload for job in jobs] == ['{"amount":20}'] * 2
 
 
 _servers: list[str] = []
