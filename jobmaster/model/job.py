@@ -198,14 +198,15 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     workflow: tuple[str, int] | None = None
     """Id of the workflow and number of the step that it is the job of. (Triggers of the master search the JSON for these
     bytes.)"""
-    tenant: tuple[str] | None = None
-    """The tenant that it runs for. A list of one name, so that no metadata has the same bytes (``model.tenant``)."""
     batch: bool = False
     """It is a job of a batch: the first 12 bytes of its id are those of a range of the batch."""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is
     quoted, so no other field can match.)"""
+    tenant: tuple[str] | None = None
+    """The tenant that it runs for. A list of one name, so that no metadata has the same bytes (``model.tenant``). The SQL
+    function ``submit`` writes it as the last field."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -19,6 +19,7 @@ from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
+from jobmaster.model.tenant import checked_tenant
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
 from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
@@ -245,6 +246,8 @@ def _headers(text_: str | None) -> Headers:
         headers = msgspec.json.decode(text_, type=Headers)
         if headers.ordering_key is not None:
             ordering_key_text(headers.ordering_key)
+        if headers.tenant is not None:
+            checked_tenant(headers.tenant[0])
         return headers
     except (msgspec.DecodeError, InputError) as error:
         raise InputError(f"option headers cannot be read: {error}", hint='such as {"tags": ["import"]}') from None

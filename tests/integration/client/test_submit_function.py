@@ -119,6 +119,10 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ordering key, a key and one start": ("images.resize", {"path": "a"}, {
         "ordering_key": "o", "delivery": "at_most_once", "idempotency_key": "k", "metadata": {"a": "}"},
     }),
+    "tenant": ("images.resize", {"path": "a"}, {"tenant": "Acme/eu@1"}),
+    "tenant and others": ("images.resize", {"path": "a"}, {
+        "tenant": "acme", "ordering_key": "o", "tags": ["a"], "delivery": "at_most_once", "complete_time": 0,
+    }),
     "ordering key after metadata": ("images.resize", {"path": "a"}, {"ordering_key": "o", "metadata": {"a": "}"}}),
     "all": (
         "images.resize",
@@ -278,6 +282,9 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "no integer": ("images.resize", {"path": "a", "width": 1.5}, {}, "argument 'width': expected integer, got number"),
     "too large": ("images.resize", {"path": "a" * 131072}, {}, r"have 131083 bytes, the limit is 131072"),
     "too deep": ("x", {"a": json.loads("[" * 101 + "]" * 101)}, {"allow_unregistered": True}, "nested deeper than 100"),
+    "tenant with a blank": ("images.resize", {"path": "a"}, {"tenant": "a b"}, "is not the name of a tenant"),
+    "tenant with a line": ("images.resize", {"path": "a"}, {"tenant": "a\n"}, "is not the name of a tenant"),
+    "tenant of another kind": ("images.resize", {"path": "a"}, {"tenant": 7}, "is not the name of a tenant"),
     "unknown option": ("images.resize", {"path": "a"}, {"priorty": 1}, "no option 'priorty'"),
     "durability": ("images.resize", {"path": "a"}, {"durability": "store"}, "no option 'durability'"),
     "priority": ("images.resize", {"path": "a"}, {"priority": "hgh"}, 'unknown priority "hgh"'),

@@ -20,6 +20,6 @@ async def before(cluster: Cluster, names: dict[str, Any]) -> None:
 
 async def after(names: dict[str, Any]) -> None:
     """The jobs are those of the tenant."""
-    jobs = [view async for view in names["cluster"].jobs(handler="send_mail")]
+    jobs = await names["cluster"].jobs(handler="send_mail")
     assert len(jobs) <= 21
     assert {view.headers.tenant for view in jobs} <= {("acme",)}
