@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from jobmaster.client.sync import SyncCluster
+from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError, JobMasterError, UnknownHandler
 from jobmaster.model.event import ClusterEvent, EventKind, JobEvent, MissedEvents
-from jobmaster.model.job import ErrorInfo, JobState
+from jobmaster.model.job import ErrorInfo, HoldRow, InFlightRow, JobState
 from tests.integration.client.fixture import ClientFixture, pay, resize
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
@@ -41,6 +42,24 @@ async def test_a_listener_gets_what_agents_publish_from_its_entry_on(client: Cli
     assert isinstance(second, JobEvent)
     assert (first.kind, first.id, first.tags, first.cursor) == (EventKind.JOB_SUCCEEDED, wanted.id, ("wanted",), "")
     assert (second.kind, second.id, second.error is not None) == (EventKind.JOB_FAILED, failing.id, True)
+
+
+async def test_a_run_that_lasts_and_a_job_that_is_given_back_are_shown(client: ClientFixture) -> None:
+    agent = client.agent
+    (bucket, *_) = agent.buckets["default", 3]
+    async with client.cluster.listen(kinds=["job_started", "job_waits"]) as listener:
+        events = aiter(listener)
+        job_id = new_id()
+        row = InFlightRow(job_id, "PROCESSING", 3, "default", "pay", 1, 0, 0, 0, b"{}", b"")
+        held = HoldRow(job_id, 3, "default", "pay", 1, 0, 0, 0, b"{}", b"", None, 0)
+        outcomes, fence = agent.master.outcomes, agent.fence(bucket)
+        assert (await outcomes.persist(fence, [row])).accepted == {job_id}
+        await agent.store.settle(fence, [], [job_id])
+        (started,) = await taken(events, 1)
+        assert (await outcomes.hold(fence, [held])).accepted == {job_id}
+        await agent.store.settle(fence, [], [job_id])
+        (waits,) = await taken(events, 1)
+    assert (started.kind, waits.kind) == (EventKind.JOB_STARTED, EventKind.JOB_WAITS)
 
 
 async def test_a_slow_reader_loses_the_oldest_and_is_told_how_many(
