@@ -113,8 +113,10 @@ class Workflows:
 
     async def get(self, workflow: WorkflowRef) -> WorkflowView:
         """A workflow with its steps; ``NotFound`` when there is none of this id, or its retention is over."""
-        of = _id_of(workflow)
-        return msgspec.structs.replace(await self._read(of), steps=await self._port.steps(of))
+        return await self._with_steps(await self._read(_id_of(workflow)))
+
+    async def _with_steps(self, view: WorkflowView) -> WorkflowView:
+        return msgspec.structs.replace(view, steps=await self._port.steps(view.id.bytes))
 
     async def _read(self, of: bytes) -> WorkflowView:
         """A workflow without its steps."""
@@ -170,7 +172,7 @@ class Workflows:
                 silent = True
             else:
                 silent = False
-        return await self.get(of)
+        return await self._with_steps(view)
 
     async def cancel(self, workflow: WorkflowRef, *, actor: str = "client") -> WorkflowView:
         """Begin no further step, cancel the jobs of the steps that run, and then undo what was done. What runs after a
