@@ -82,6 +82,8 @@ class Batch:
         self._size = 0
         self._unknown: list[bytes] = []
         self._under_way = 0
+        self._several = False
+        """Several calls have added jobs at once since none did: which of the last numbers are settled is not known."""
         self._idle = asyncio.Event()
         self._closing = False
         self._refusal = ""
@@ -256,7 +258,7 @@ class Batch:
             return AS_BEFORE
         if not self._under_way:
             return Position(ids.number, self._size)
-        if self._under_way > 1:
+        if self._several:
             return AS_BEFORE
         if self._bulk is None:
             return Position(ids.number if self._single is None else self._single, self._size)
@@ -288,12 +290,14 @@ class Batch:
         if self._id is None:
             raise InputError("the batch is not open", hint="use it in an async with statement")
         self._under_way += 1
+        self._several = self._under_way > 1 or self._several
         self._idle.clear()
         try:
             yield
         finally:
             self._under_way -= 1
             if not self._under_way:
+                self._several = False
                 self._idle.set()
 
     def _refuse(self) -> None:

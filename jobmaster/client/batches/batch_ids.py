@@ -79,6 +79,7 @@ class BatchIds:
         self._firsts: dict[bytes, int] = {}
         """Number of the first job of each range, by its prefix."""
         self._renewing = asyncio.Lock()
+        self._waiting = 0
         self._begin(lowest, first)
 
     def _begin(self, lowest: bytes, first: int) -> None:
@@ -119,9 +120,13 @@ class BatchIds:
 
     async def take(self) -> bytes:
         """The next id, from another range if need be. Callers get their ids in the order of their calls."""
-        if not self._renewing.locked() and (job_id := self.next()) is not None:
+        if not self._waiting and (job_id := self.next()) is not None:
             return job_id
-        async with self._renewing:
-            while (job_id := self.next()) is None:
-                await self.renew()
-            return job_id
+        self._waiting += 1  # a lock that was given back a moment ago shows no sign of those that wait for it
+        try:
+            async with self._renewing:
+                while (job_id := self.next()) is None:
+                    await self.renew()
+                return job_id
+        finally:
+            self._waiting -= 1

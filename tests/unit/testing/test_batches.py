@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import jobmaster
 from jobmaster import Call, Conflict, Handlers, InputError, JobContext, Unique, call
 from jobmaster.client.batches.batch import Batch
-from jobmaster.model.batch import BatchState
+from jobmaster.client.batches.batch_ids import BatchIds, new_range
+from jobmaster.clock import SystemClock
+from jobmaster.model.batch import AS_BEFORE, BatchState, Position
 from jobmaster.testing import Jobs
 
 handlers = Handlers()
@@ -122,6 +125,40 @@ async def test_a_batch_with_a_key_is_filled_where_an_earlier_run_has_ended(jobs:
     view = await closed.wait()
     assert (view.state, view.size, view.key) == (BatchState.SUCCEEDED, 15, "monday")
     assert [each.id for each in await cluster.batches.list(key="monday")] == [batch.id]
+
+
+async def test_how_far_a_producer_has_come_is_unknown_while_calls_overlap(jobs: Jobs) -> None:
+    """The first of two submits may be without an answer when the second one has its own."""
+    async with jobs.cluster.batch("images", key="monday") as batch:
+        with batch._adding():
+            with batch._adding():
+                await batch._own_ids.take()
+            assert batch._position() == AS_BEFORE
+        await batch.submit(call(resize, "a"))
+        assert batch._position() == Position(2, 1)
+
+
+async def test_ids_are_given_in_the_order_of_the_calls_while_numbers_are_reserved(jobs: Jobs) -> None:
+    """So submits that are gathered get the same numbers in each run."""
+    asked = []
+
+    async def reserve(number: int) -> int:
+        asked.append(number)
+        await asyncio.sleep(0.001)
+        return number + 3
+
+    async def add_range(lowest: bytes, first: int) -> None:
+        raise AssertionError("one range is enough")
+
+    ids = BatchIds(new_range(), add_range, SystemClock(), 60.0, reserve=reserve)
+
+    async def late() -> bytes:
+        await asyncio.sleep(0.0015)  # the first numbers are there, and others wait for more
+        return await ids.take()
+
+    taken = await asyncio.gather(*(ids.take() for _ in range(8)), late())
+    assert [ids.number_of(each) for each in taken] == list(range(9))
+    assert asked == [0, 3, 6]
 
 
 async def test_an_async_stream_is_resumed(jobs: Jobs) -> None:
