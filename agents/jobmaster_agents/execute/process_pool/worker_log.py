@@ -16,7 +16,9 @@ from jobmaster_agents.execute.process_pool.protocol import Logged
 
 EVERY_SECONDS = 0.5
 FRAME_BYTES = 32 * 1024
-"""Text of one frame; a frame must stay below what the agent accepts."""
+"""Lines of one frame, without the last one: a frame must stay below what the agent accepts."""
+_LINE_BYTES = 100
+"""What a line takes beside its text, at most."""
 
 
 class LogReporter:
@@ -69,7 +71,7 @@ class LogReporter:
         with self._lock:
             while self._lines and size < FRAME_BYTES:
                 line = self._lines.popleft()
-                size += 4 * len(line.text)
+                size += len(line.text.encode()) + _LINE_BYTES
                 taken.append(line)
             return Logged(self.number, taken, self._lowest) if taken else None
 
