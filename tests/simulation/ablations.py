@@ -66,6 +66,8 @@ class Ablation:
     """Faults that need the guard, where drawn ones seldom do."""
     limited: bool | None = None
     """There are jobs with limits in every history."""
+    has_unique: bool = False
+    """Every history has jobs with unique keys."""
     has_breaker: bool = False
     """Every history has jobs with a circuit breaker."""
 
@@ -78,7 +80,14 @@ class Ablation:
         return self._history(seed, self.scenario if scenario else None, frozenset()).run()
 
     def _history(self, seed: int, scenario: Scenario | None, without: frozenset[str]) -> History:
-        return History(seed, without=without, scenario=scenario, limited=self.limited, has_breaker=self.has_breaker)
+        return History(
+            seed,
+            without=without,
+            scenario=scenario,
+            limited=self.limited,
+            has_unique=self.has_unique,
+            has_breaker=self.has_breaker,
+        )
 
 
 def _confused() -> list[Patch]:
@@ -507,6 +516,19 @@ ABLATIONS = {
     ),
     "trials alone start": Ablation(
         "an agent starts jobs of a breaker that is not closed", patches=_every_job_starts, has_breaker=True
+    ),
+    "hold of a unique key": Ablation(
+        "a submit takes a unique key whose job lives", frozenset({"unique key"}), has_unique=True
+    ),
+    "lock of a unique key": Ablation(
+        "two submits of a unique key decide by what they saw when they began",
+        frozenset({"unique lock"}),
+        has_unique=True,
+    ),
+    "mark of a replaced job": Ablation(
+        "an agent that puts off a job which was replaced meanwhile writes the headers that it has",
+        frozenset({"mark of the replaced"}),
+        has_unique=True,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -41,6 +41,7 @@ from tests.simulation.workload.lockers import Lockers
 from tests.simulation.workload.orders import ORDERLY, ORDERS_EVERY, Orders, unfinished
 from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
 from tests.simulation.workload.signallers import Signallers
+from tests.simulation.workload.unique_jobs import UNIQUE_EVERY, UniqueJobs
 
 FAULTLESS_EVERY = 4
 SIGNALS_EVERY = 6
@@ -93,6 +94,7 @@ class History:
         without: guards that the simulated statements leave out.
         scenario: faults beside those that are drawn.
         limited: there are jobs with limits and ordering keys; ``None``: by the seed.
+        has_unique: some jobs have unique keys, which they have in some histories only.
         has_breaker: some jobs need a resource that is down for a while, which they do in some histories only.
     """
 
@@ -103,6 +105,7 @@ class History:
         without: frozenset[str] = frozenset(),
         scenario: Scenario | None = None,
         limited: bool | None = None,
+        has_unique: bool = False,
         has_breaker: bool = False,
     ) -> None:
         self.seed = seed
@@ -135,6 +138,7 @@ class History:
         self.new_id = Ids(lambda: EPOCH_US + int(self.loop.now * 1e6), streams["ids"])
         kinds = ("one", "two", "one")
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
+        self.has_unique = has_unique or seed % UNIQUE_EVERY == 1
         self.has_breaker = has_breaker or seed % GUARDED_EVERY == 3
         if self.has_breaker:
             self.handlers = with_breaker(self.handlers)
@@ -237,6 +241,12 @@ class History:
         if self._limited:
             limited = LimitedJobs(self, self.open_master(), stores, Random(f"limits {self.seed}"))
             work.append(limited.run(ACTIVE_SECONDS))
+        if self.has_unique:
+            other = Cluster(
+                self.settings, self.open_master(), stores, handlers=self.handlers, clock=SimClock(self.loop, 9.0)
+            )
+            unique = UniqueJobs(self, [cluster, other], Random(f"unique {self.seed}"))
+            work.append(unique.run(ACTIVE_SECONDS))
         if self.has_breaker:
             work.append(Guarded(self, cluster, Random(f"guarded {self.seed}")).run(ACTIVE_SECONDS))
         await asyncio.gather(*work)

@@ -160,6 +160,8 @@ class Audit:
                 self.broken("I1", f"{text(job_id)} was {before.state} and becomes {after.state}")
             if after.token < before.token:
                 self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
+            if b'"superseded_by"' in before.headers and b'"superseded_by"' not in after.headers:
+                self.broken("I9", f"{text(job_id)} was replaced and does not name the job that has its key")
             if before.cancel_requested and after.state == "HELD":
                 self.broken("cancel", f"{text(job_id)} is HELD although its cancellation was requested")
         in_no_bucket = after.state in ("HELD", "WAITING")  # no handler of a history asks for a confirmation
@@ -171,6 +173,17 @@ class Audit:
             self.broken("unexpected", f"{text(job_id)} was never submitted")
         elif after.cancel_requested and after.bucket_id is not None:
             self.jobs[job_id].flagged = True
+
+    def holds_once(self, tables: Tables, handler: str, key: str) -> None:
+        """A submit of a unique key that is held while a job lives has been decided."""
+        mark = f'"unique_key":"{key}"'.encode()
+        live = [
+            row for row in tables.jobs.values()
+            if row.handler == handler and row.state not in FINAL and mark in row.headers
+            and b'"superseded_by"' not in row.headers and row.id not in self.forgotten
+        ]  # fmt: skip
+        if len(live) > 1 and not self.breakers.forgotten:
+            self.broken("I9", f"{len(live)} jobs hold the unique key {key}")
 
     def fired(self, tables: Tables, schedule: str, nominal_us: int, job_id: bytes) -> None:
         """The master makes the job of a fire, which is as good as acknowledged."""

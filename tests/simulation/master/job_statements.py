@@ -33,13 +33,6 @@ def is_at_most_once(headers: bytes) -> bool:
     return b'"at_most_once":true' in headers
 
 
-def kept_headers(row: JobRow, attempt: int, headers: bytes) -> bytes:
-    """Of a row that is given back: new ones count a snooze, unless an attempt was used up or a mark would go."""
-    once = is_at_most_once(row.headers) > is_at_most_once(headers)
-    unchanged = row.cancel_requested or row.attempt != attempt or once
-    return row.headers if unchanged else headers
-
-
 class JobStatements(StatementsBase):
     """Twins of the statements about jobs."""
 
@@ -188,6 +181,12 @@ class JobStatements(StatementsBase):
                 self.audit.authorised(job_id, token, bucket_id, epoch)
         return [Record(bucket_ok=True, accepted=accepted)]
 
+    def _kept_headers(self, row: JobRow, attempt: int, headers: bytes) -> bytes:
+        """Headers of a row after a write that holds it: a snooze is counted in those of the agent."""
+        is_marked = row.cancel_requested and "mark of the replaced" not in self.without
+        once = is_at_most_once(row.headers) > is_at_most_once(headers)
+        return row.headers if is_marked or row.attempt != attempt or once else headers
+
     def outcomes_hold(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
         demand_values("outcomes/hold", columns[3], columns[5])
         accepted: Ids = []
@@ -205,7 +204,7 @@ class JobStatements(StatementsBase):
                 )
             elif self._is_mine(row, token, bucket_id, epoch):
                 self.audit.accepted("hold", row, token, bucket_id, epoch)
-                row = row._replace(headers=kept_headers(row, attempt, headers))
+                row = row._replace(headers=self._kept_headers(row, attempt, headers))
                 if row.cancel_requested:
                     cancelled.append(job_id)
                     self._put(row._replace(state="CANCELLED", attempt=attempt, rescues=rescues, due_us=due, error=error,
@@ -241,7 +240,7 @@ class JobStatements(StatementsBase):
                              attempt, rescues)  # fmt: skip
             elif self._is_mine(row, token, bucket_id, epoch):
                 self.audit.accepted("retry_here", row, token, bucket_id, epoch)
-                row = row._replace(headers=kept_headers(row, attempt, headers))
+                row = row._replace(headers=self._kept_headers(row, attempt, headers))
                 gone = row.cancel_requested
                 if gone:
                     cancelled.append(job_id)

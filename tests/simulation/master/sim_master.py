@@ -58,6 +58,7 @@ class MasterServer(Server):
             dict(tables.breaker_results),
             dict(tables.breaker_trials),
             len(self.statements.audit.breakers.reports),
+            dict(tables.unique_keys) if "unique lock" in self.statements.without else {},
         )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:

@@ -345,6 +345,8 @@ class Snapshot(NamedTuple):
     breaker_trials: Mapping[tuple[str, bytes], TrialRow] = MappingProxyType({})
     reports: int = 0
     """How many reports of breakers had been taken."""
+    unique_keys: Mapping[tuple[str, str], UniqueKeyRow] = MappingProxyType({})
+    """For submits that lock no key."""
 
 
 class Record(dict[str, Any]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,16 +18,21 @@ class UniquenessStatements(JobStatements):
     def uniqueness_submit(self, old: Snapshot, *columns: Any) -> list[Record]:
         *rows, recalls = columns
         ordered = sorted(zip(*rows, strict=True), key=lambda row: (row[0], row[1], row[2]))
-        return [self._submit_unique(*row, recalls=recalls) for row in ordered]
+        keys = old.unique_keys if "unique lock" in self.without else self.tables.unique_keys
+        answers = [self._submit_unique(*row, recalls=recalls, keys=keys) for row in ordered]
+        for handler, key in sorted({(row[0], row[1]) for row in ordered}):
+            self.audit.holds_once(self.tables, handler, key)
+        return answers
 
     def _submit_unique(
         self, handler: str, key: str, own: bytes, priority: int, lane: str, args: bytes, headers: bytes, due_us: int,
         term: str, span_us: int, aligned: bool, on_conflict: str, passed: bytes | None, *, recalls: bool,
+        keys: Mapping[tuple[str, str], UniqueKeyRow],
     ) -> Record:  # fmt: skip
         def answer(outcome: str, job_id: bytes, holder: bytes | None = None, limit_us: int | None = None) -> Record:
             return Record(own=own, answer=outcome, job_id=job_id, holder=holder, limit_us=limit_us)
 
-        held, now, limit_us = self.tables.unique_keys.get((handler, key)), self.now_us(), None
+        held, now, limit_us = keys.get((handler, key)), self.now_us(), None
         if own in self.tables.jobs:
             return answer("known", own)
         replaces = False
