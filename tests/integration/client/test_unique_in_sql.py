@@ -80,6 +80,14 @@ async def test_a_key_of_arguments_is_the_same_in_every_program(client: ClientFix
     assert view.unique_key is not None
 
 
+async def test_a_key_goes_with_every_other_option(sql: Sql) -> None:
+    """A migration that replaces the function has to keep what the ones before have added."""
+    options = {"unique": {"key": "k"}, "tenant": "acme", "ordering_key": "o", "tags": ["t"]}
+    found = await headers(sql, await submit(sql, **options))
+    marks = {"unique_key": "k", "unique_term": "live", "tenant": ["acme"], "ordering_key": "o", "tags": ["t"]}
+    assert marks.items() <= found.items()
+
+
 async def test_answers_are_those_of_the_client(client: ClientFixture, sql: Sql) -> None:
     first = await submit(sql, unique={"key": "k"}, tags=["t"], after=60)
     assert await headers(sql, first) == {"tags": ["t"], "unique_key": "k", "unique_term": "live"}
