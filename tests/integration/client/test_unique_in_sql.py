@@ -82,7 +82,7 @@ async def test_a_key_of_arguments_is_the_same_in_every_program(client: ClientFix
 
 async def test_a_key_goes_with_every_other_option(sql: Sql) -> None:
     """A migration that replaces the function has to keep what the ones before have added."""
-    options = {"unique": {"key": "k"}, "tenant": "acme", "ordering_key": "o", "tags": ["t"]}
+    options: dict[str, Any] = {"unique": {"key": "k"}, "tenant": "acme", "ordering_key": "o", "tags": ["t"]}
     found = await headers(sql, await submit(sql, **options))
     marks = {"unique_key": "k", "unique_term": "live", "tenant": ["acme"], "ordering_key": "o", "tags": ["t"]}
     assert marks.items() <= found.items()
