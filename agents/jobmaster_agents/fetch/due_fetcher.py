@@ -43,6 +43,8 @@ _EMPTY_ROUNDS = 2
 """Rounds of tenants that find nothing before nothing is there: a job that was on its way may come into the master behind the
 place that the first one has reached."""
 _LOOK_SECONDS = 0.02
+_CLAIM_SECONDS = 0.5
+"""Longest wait for the claim of jobs of tenants that were put: none follows when all of them are due later."""
 _REST_SECONDS = 5.0
 _RATE_SECONDS = 1.0
 """The rate of a bucket is measured over at least so long. (The leader sends hints as often.)"""
@@ -262,7 +264,8 @@ class DueFetcher:
     def _fair_horizon(self, due: _Due, queue: BucketQueue) -> float | None:
         """The same for a bucket with tenants: what is fetched fits into memory, so that no job waits in the bucket behind
         jobs of another tenant."""
-        if due.coming or not due.only_later or self._now() < due.looks_at:
+        now = self._now()
+        if due.coming or now < due.looks_at or (not due.only_later and now < due.put_at + _CLAIM_SECONDS):
             return None  # until the claim, or that time
         if due.hinted:
             return self._thresholds.transient_threshold_seconds
