@@ -12,8 +12,10 @@ import jobmaster
 from jobmaster import Call, Conflict, Handlers, InputError, JobContext, Unique, call
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.batch_ids import BatchIds, new_range
+from jobmaster.client.batches.batches import Batches
 from jobmaster.clock import SystemClock
 from jobmaster.model.batch import AS_BEFORE, BatchState, Position
+from jobmaster.model.job_view import JobView
 from jobmaster.testing import Jobs
 
 handlers = Handlers()
@@ -86,6 +88,31 @@ async def test_what_failed_is_retried_as_a_new_batch(jobs: Jobs) -> None:
     assert [each.id for each in await cluster.batches.list(state="failed")] == [again.id, batch.id]
     with pytest.raises(Conflict, match="is retried by batch"):  # else what has succeeded there would run a second time
         await cluster.batches.retry_failed(batch)
+
+
+async def test_a_retry_that_was_broken_off_goes_on(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = jobs.cluster
+    async with cluster.batch("images") as batch:
+        await batch.submit_many(call(resize, f"bad{number}") for number in range(5))
+    await jobs.drain(raise_errors=False)
+    retry_one, begun = Batches._retry_one, list[JobView]()
+
+    async def breaks_off(self: Batches, again: Batch, view: JobView) -> None:
+        if len(begun) == 2:
+            raise RuntimeError("the caller is gone")
+        begun.append(view)
+        await retry_one(self, again, view)
+
+    monkeypatch.setattr(Batches, "_retry_one", breaks_off)
+    with pytest.raises(RuntimeError, match="the caller is gone"):
+        await cluster.batches.retry_failed(batch)
+    monkeypatch.setattr(Batches, "_retry_one", retry_one)
+    again = await cluster.batches.retry_failed(batch)
+    await jobs.drain(raise_errors=False)
+    view = await again.wait()
+    assert view.counts is not None
+    assert (view.size, view.counts.failed) == (5, 5)
+    assert len(await cluster.batches.list()) == 2
 
 
 async def _die(batch: Batch) -> None:
