@@ -235,7 +235,7 @@ class FakeMaster(MasterParts, Scripted):
                     row.state == "HELD"
                     and entry is not None
                     and len(taken) < limit
-                    and (handlers is None or entry.handler in handlers)
+                    and (handlers is None or entry.handler in handlers or job_id in scope.trials)
                     and not self._is_far(row, horizon_seconds)
                 ):
                     row.state, row.token, row.bucket_id, row.epoch = "ASSIGNED", row.token + 1, *fence[:2]

@@ -36,6 +36,10 @@ class PausedAt(NamedTuple):
     ends: float
 
 
+LOCK = "import"
+"""Name of the lock under which programs work."""
+
+
 @dataclass
 class Job:
     """What a client knows of one of its jobs."""
@@ -371,8 +375,9 @@ class Audit:
         self._leaders.clear()
         self._replaced.clear()
         self._pauses_forgotten = self.breakers.forgotten = True
-        self._lock_fence, self.lock_revoked = after.lock_fence, True
-        self._fence_on_its_way = after.lock_fence
+        lock = after.locks.get(LOCK)
+        self._lock_fence = self._fence_on_its_way = 0 if lock is None else lock.fence
+        self.lock_revoked = True
         self.failovers += 1
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]

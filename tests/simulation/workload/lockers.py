@@ -13,6 +13,7 @@ from jobmaster.client.locks.options import LockOptions
 from jobmaster.handlers.once import OnceAction
 from jobmaster.model.errors import JobMasterError
 from jobmaster.ports import Locks
+from tests.simulation.checks.audit import LOCK
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.master.sim_master import SimMaster
 from tests.simulation.runtime.event_loop import Process
@@ -22,7 +23,6 @@ from tests.simulation.runtime.network import NO_PROCESS, Network
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-LOCK = "import"
 TTL_SECONDS = 0.5
 VERSION_SECONDS = 0.7
 """Another version of the action is deployed after each of these spans."""

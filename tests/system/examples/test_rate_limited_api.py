@@ -23,21 +23,17 @@ RATE, BURST, AT_ONCE = 10, 2, 2
 @pytest.fixture(scope="module")
 def api(example: Terminal) -> Iterator[str]:
     """Address of the API, which runs beside the agent."""
-    server = subprocess.Popen(
-        [sys.executable, "server.py", "0"],
-        cwd=example.folder,
-        env=example.environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        found = re.search(r"http://\S+", server.stdout.readline())
-        assert found is not None
-        yield found[0]
-    finally:
-        server.kill()
-        server.wait(PATIENCE_SECONDS)
+    command = [sys.executable, "server.py", "0"]
+    with subprocess.Popen(
+        command, cwd=example.folder, env=example.environment, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+", server.stdout.readline())
+            assert found is not None
+            yield found[0]
+        finally:
+            server.kill()
 
 
 def locate(example: Terminal, api: str, *words: str) -> subprocess.Popen[str]:

@@ -11,6 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
+from jobmaster.model.pause import Pause, PauseKind, PausesInForce
 from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import AgentSettings, Thresholds
 from jobmaster_agents import call_retry
@@ -423,3 +424,18 @@ async def test_a_bucket_of_more_slots_than_two_batches_goes_on_without_a_hint_fo
         for _ in ids:
             finish.release()
         await until(lambda: states(harness, ids) == {JobState.SUCCEEDED}, "all of them, after one hint")
+
+
+async def test_an_agent_whose_every_handler_waits_for_a_breaker_fetches_its_trials() -> None:
+    guarded = Handlers()
+    guarded.job(name="note", breaker="api")(note)
+    async with WorkerHarness(guarded) as harness:
+        harness.bucket_worker.due_fetcher._served = ["note"]
+        bucket = await opened(harness)
+        ids = held(harness, 3)
+        breaker = Pause(kind=PauseKind.BREAKER, value="api", actor="", reason="", since_us=0, trials=(ids[1],))
+        harness.bucket_worker.pauses.take(PausesInForce(1, (breaker,)), harness.clock.now)
+        harness.bucket_worker.apply_pauses()
+        hint(harness, bucket)
+        await until(lambda: harness.master.rows[ids[1]].state == JobState.SUCCEEDED, "the trial")
+        assert states(harness, [ids[0], ids[2]]) == {"HELD"}
