@@ -130,9 +130,8 @@ class Audit:
     _callbacks: dict[tuple[bytes, str], bytes] = field(default_factory=dict)
     """Newest job of each callback of a batch."""
     failovers: int = 0
-    _action_runs: Counter[str] = field(default_factory=Counter)
-    """Runs of each version of the action that runs once."""
     _actions_done: set[str] = field(default_factory=set)
+    """Versions of the action that runs once."""
     _pauses_forgotten: bool = False
     """A failover has forgotten commits, and with them perhaps who has paused and resumed what."""
     _registered: dict[bytes, float] = field(default_factory=dict)
@@ -408,19 +407,15 @@ class Audit:
 
     # ------------------------------------------------------------ actions that run once
 
-    def action_begins(self, version: str) -> int:
-        """A program begins to run a version of the action; the number of this run."""
+    def action_begins(self, version: str) -> None:
+        """A program begins to run a version of the action."""
         if version in self._actions_done and self._is_known(version):
             self.broken("once", f"version {version} runs again after it was recorded as done")
-        self._action_runs[version] += 1
-        return self._action_runs[version]
 
-    def action_done(self, version: str, run: int | None) -> None:
-        """A program reads that a version is done; ``run``: it has recorded this run of its own."""
-        self.hits["once: done here" if run is not None else "once: done elsewhere"] += 1
+    def action_done(self, version: str, *, here: bool) -> None:
+        """A program reads that a version is done; ``here``: it has recorded a run of its own."""
+        self.hits["once: done here" if here else "once: done elsewhere"] += 1
         self._actions_done.add(version)
-        if run is not None and run < self._action_runs[version] and self._is_known(version):
-            self.broken("once", f"run {run} of version {version} is recorded after run {run + 1} has begun")
 
     def _is_known(self, version: str) -> bool:
         """No failover has forgotten commits about this version, nor its lock."""

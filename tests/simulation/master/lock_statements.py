@@ -52,11 +52,14 @@ class LockStatements(StatementsBase):
 
     def once_record(self, old: Snapshot, name: str, version: str, lock_name: str, fence: int) -> list[Record]:
         row = self.tables.locks.get(lock_name)
-        if row is None or ((row.holder is None or row.fence != fence) and "once fence" not in self.without):
+        if row is None or row.holder is None or row.fence != fence:
             return []
         done = self.tables.once.setdefault((name, version), (fence, row.label))
         if done[0] != fence:
             return []
+        begun = self.tables.once_attempts.get((name, version))
+        if begun is not None and begun.fence > fence:
+            self.audit.broken("once", f"{name} {version}: run {fence} is recorded after run {begun.fence} has begun")
         self.tables.once_attempts.pop((name, version), None)
         return [Record(fence=fence)]
 

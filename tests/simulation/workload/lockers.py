@@ -90,10 +90,9 @@ class Lockers:
         """Run the present version of the action, unless it has been done."""
         history, chance = self._history, self._chance
         version = f"{int(history.loop.now / VERSION_SECONDS)} {history.audit.failovers}"
-        runs: list[int] = []
 
         async def load() -> None:
-            runs.append(history.audit.action_begins(version))
+            history.audit.action_begins(version)
             for _ in range(chance.randint(1, 3)):
                 await asyncio.sleep(0.1 * chance.random())
                 await self._disturb(process)
@@ -105,7 +104,7 @@ class Lockers:
         except (JobMasterError, ActionFailed) as error:
             history.audit.hits[f"once: {type(error).__name__}"] += 1
         else:
-            history.audit.action_done(version, runs[-1] if done_here else None)
+            history.audit.action_done(version, here=done_here)
 
     async def _disturb(self, process: Process) -> None:
         """The program stands still, or dies, under the lock."""
