@@ -426,8 +426,6 @@ ABLATIONS = {
         "a program that has got the lock of an action does not look again whether it is done",
         frozenset({"second look"}),
     ),
-    "an action is recorded whoever holds its lock by then", frozenset({"once fence"})
-    ),
     "loss of a lock": Ablation("a program trusts its lock until a renewal is refused", patches=_locks_for_ever),
     "lock of a workflow": Ablation(
         "of two steps that end at once, each sees the other one as it was before",
