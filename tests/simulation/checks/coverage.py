@@ -55,6 +55,7 @@ BRANCHES: Mapping[str, str] = {
     "an agent applies a pause": "pauses_changed",
     "a job gets its permits": "limit: permit",
     "... is denied one": "limit: no permit",
+    "... waits for one that another agent has freed": "limit: waits elsewhere",
     "a fire of a schedule has a job": "fire: fired",
     "... is skipped, because an earlier job has not ended": "fire: skipped",
     "... is missed": "fire: missed",

@@ -223,4 +223,5 @@ class LimitStatements(JobStatements):
                 continue
             if (state.waiting_us or 0) > self.now_us() - int(seconds * 1e6):
                 found[bucket.id] = bucket.store
+                self.hits["limit: waits elsewhere"] += 1
         return [Record(id=bucket_id, store=store) for bucket_id, store in sorted(found.items())]

@@ -324,6 +324,19 @@ async def test_a_hint_leads_to_a_question_at_once_and_many_hints_to_few(harness:
     assert len(permits.asked) - asked <= 3
 
 
+async def test_a_hint_in_the_store_reaches_the_jobs_that_wait(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    permits = harness.master.permits  # type: ignore[attr-defined]
+    permits.most["shared"] = 0
+    harness.submit(bucket, [job("shared", "a")])
+    await until(lambda: waiting(harness, bucket) == 1)
+    permits.most["shared"] = 3
+    harness.clock.now += 0.03  # less than the pause between two questions
+    harness.store.buckets[bucket.fence.bucket_id].hint = True
+    harness.submit(bucket, [])
+    await until(lambda: ran == ["a"])
+
+
 async def test_limits_that_are_free_and_for_which_no_job_waits_here_are_passed_on(harness: WorkerHarness) -> None:
     freed: list[tuple[str, str]] = []
     limits(harness).on_freed = freed.extend
