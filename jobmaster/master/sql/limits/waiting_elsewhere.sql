@@ -9,8 +9,10 @@
 -- index: limit_state_pkey, bucket_pkey
 SELECT DISTINCT b.id, b.store
 FROM unnest($2::text[], $3::text[]) AS freed (name, key)
-JOIN limit_state s ON s.name = freed.name AND s.key = freed.key
-JOIN bucket b ON b.id = s.waiting_bucket
-WHERE s.waiting_at > clock_timestamp() - make_interval(secs => $4::double precision)
+CROSS JOIN LATERAL (
+    SELECT s.waiting_bucket, s.waiting_at FROM limit_state s WHERE s.name = freed.name AND s.key = freed.key OFFSET 0
+) AS state
+JOIN bucket b ON b.id = state.waiting_bucket
+WHERE state.waiting_at > clock_timestamp() - make_interval(secs => $4::double precision)
   AND b.owner <> $1::uuid
   AND b.state = 'ACTIVE'

@@ -368,6 +368,33 @@ async def test_the_count_of_permits_reads_rows_by_their_key_and_never_all_jobs(d
     assert uuids([]) == []
 
 
+async def test_an_admission_compares_no_row_with_every_answer(db: MasterFixture) -> None:
+    """Our sessions join by loops: a join of 1,000 rows with their answers took half a second, under the lock of the limit."""
+    ids = _ids(3)
+    rows = [in_flight_row(each) for each in ids]
+    async with db.sql.transaction():
+        await db.sql.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")
+        plan = await db.sql.fetch(
+            "EXPLAIN " + sql("limits/admit"), UUID(bytes=db.fence.bucket_id), db.fence.epoch, UUID(bytes=db.fence.owner),
+            [UUID(bytes=each) for each in ids], *([row[at] for row in rows] for at in range(1, 12)),
+            [1, 2, 3], ["api"] * 3, ["a", "b", "c"], [1] * 3,
+        )  # fmt: skip
+    text = "\n".join(row[0] for row in plan)
+    assert "Nested Loop" not in text, text
+    assert "hashed SubPlan" in text, text
+
+
+async def test_many_keys_in_one_call_have_their_own_permits_and_rates(db: MasterFixture) -> None:
+    await _declare(db, running=1, rate=0.0001)
+    ids = _ids(60)
+    uses = {each: (LimitUse("api", f"k{at % 40:02}", 1),) for at, each in enumerate(ids)}
+    answer = await db.master.limits.admit(db.fence, [in_flight_row(each) for each in ids], uses)
+    assert answer.written.accepted == set(ids[:40])
+    assert {full.key for full in answer.denied.values()} == {f"k{at:02}" for at in range(20)}
+    filled = await db.sql.fetch("SELECT key, tokens FROM limit_state WHERE tokens < 0.5")
+    assert len(filled) == 40
+
+
 # ------------------------------------------------------------ ordering keys
 
 
