@@ -24,15 +24,16 @@ class LimitStatements(JobStatements):
 
     def limits_declare(self, old: Snapshot, agent_id: bytes, *columns: Any) -> list[Record]:
         agent = self.tables.agents.get(agent_id)
-        if agent is None:
-            return []
+        set_names = [name for name in columns[0] if name in self.tables.limits and self.tables.limits[name].set_us]
         for name, running, rate, burst in zip(*columns, strict=True):
             row = self.tables.limits.get(name, LimitRow())
+            if agent is None:
+                continue
             if row.declared_us is None or row.declared_us <= agent.started_us:
                 self.tables.limits[name] = row._replace(
                     running=running, rate=rate, burst=burst, declared_us=agent.started_us
                 )
-        return []
+        return [Record(name=name) for name in sorted(set_names)]
 
     def limits_set(
         self, old: Snapshot, name: str, running: int | None, rate: float | None, burst: float | None, *_: str
