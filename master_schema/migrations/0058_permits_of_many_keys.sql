@@ -1,4 +1,4 @@
--- 0057 permits of many keys: an admission takes time in proportion to its jobs, whatever the number of its keys.
+-- 0058 permits of many keys: an admission takes time in proportion to its jobs, whatever the number of its keys.
 
 -- As in 0050, with the numbers of the limits by rank, and without joins of keys.
 CREATE OR REPLACE FUNCTION take_permits(
