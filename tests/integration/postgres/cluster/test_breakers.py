@@ -179,20 +179,21 @@ async def test_never_more_trials_than_the_rule_allows(declared: MasterFixture, s
 async def test_leaders_that_choose_at_once_choose_together_what_one_chooses(
     declared: MasterFixture, second: Master
 ) -> None:
-    """The second leader read its snapshot before the first one has chosen, and waits for the row."""
+    """Each has read other jobs before it waits for the row."""
     await half_opened(declared)
-    await declared.master.intake.insert_held(held(2))
+    jobs = held(2)
+    await declared.master.intake.insert_held(jobs)
     await declared.sql.execute("BEGIN")
     await declared.sql.execute("SELECT FROM pause_version FOR UPDATE")
-    choosing = asyncio.ensure_future(second.breakers.choose_trials(DEPTH))
+    first = asyncio.ensure_future(second.breakers.choose_trials(DEPTH))
+    await declared.waiting("breakers/choose_trials")
+    await declared.master.intake.insert_held(held(2, due_us=int((time.time() - 900.0) * 1e6)))
     other = asyncio.ensure_future(declared.master.breakers.choose_trials(DEPTH))
-    await asyncio.sleep(0.3)
-    early = held(2, due_us=int((time.time() - 900.0) * 1e6))
+
+    await declared.waiting("breakers/choose_trials", 2)
     await declared.sql.execute("COMMIT")
-    await declared.master.intake.insert_held(early)
-    await asyncio.gather(choosing, other)
-    await declared.master.breakers.choose_trials(DEPTH)
-    assert len(await trial_ids(declared)) == 2
+    await asyncio.gather(first, other)
+    assert await trial_ids(declared) == {job.id for job in jobs}
 
 
 async def test_trials_that_succeed_close_the_breaker_and_one_that_fails_opens_it(declared: MasterFixture) -> None:

@@ -9,11 +9,15 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.master.driver.connection import ConnectionFactory
+from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import InputError
 from jobmaster.model.uniqueness import OnConflict, UniqueAnswer, UniqueOutcome, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.ports import RecordKind
+from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import (
     DUE,
+    SCHEMA,
     SNOOZED,
     MasterFixture,
     final_row,
@@ -428,3 +432,19 @@ async def test_only_keys_that_have_been_free_for_long_are_forgotten(db: MasterFi
     await db.sql.execute("UPDATE unique_key SET held_at = held_at - interval '2 days'")
     assert await db.master.maintenance.forget(RecordKind.UNIQUE_KEYS, 1.0, 10) == 3
     assert [row["key"] for row in await db.sql.fetch("SELECT key FROM unique_key ORDER BY key")] == ["live", "open"]
+
+
+async def test_rows_of_a_bulk_import_hold_their_keys_and_those_that_meet_a_job_are_left_out(db: MasterFixture) -> None:
+    """As tasks of Spark insert them, which may run twice."""
+    holder = await created(db, unique(key="a"))
+    importer = Importer(ConnectionFactory(db.dsn, SCHEMA, MasterSettings(), "import"), Part("run", 1))
+    rows = [unique(key=key) for key in ("a", "b", "b", "c")]
+    jobs, rules = [one.job for one in rows], {one.job.id: one.rule for one in rows}
+    plain = new_job(new_id())
+    try:
+        assert await importer.insert([*jobs, plain], rules) == 3
+        assert await importer.insert([*jobs, plain], rules) == 0
+    finally:
+        await importer.close()
+    assert await live_rows(db) == 4
+    assert await db_holder(db, "a") == holder

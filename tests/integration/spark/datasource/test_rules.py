@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 
+from jobmaster import Handlers, Limit, Unique
 from jobmaster.client.published_schema import problems, whole_numbers
 from jobmaster.codec import decode_headers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
-from jobmaster.model.job import Headers
+from jobmaster.model.job import Headers, NewJob
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 from jobmaster.pipeline.datasource.row_parser import RowParser, RowRules, batch_id, read_headers
 from jobmaster.pipeline.datasource.selection import floor_id, selection_of
@@ -179,3 +180,28 @@ def test_rows_have_the_ordering_key_of_their_handler_or_of_their_headers() -> No
     assert "computed by a function" in str(job("coded", b"{}"))
     assert "a quote or a backslash" in str(job("plain", b"{}", b'{"ordering_key":"\\\\"}'))
     assert "one run at a time" in str(job("change", b"{}", b'{"complete_seconds":5}'))
+
+
+def test_rows_follow_the_limits_and_the_unique_key_that_their_handler_declares() -> None:
+    handlers = Handlers()
+
+    @handlers.job(name="sync", limit=Limit("crm", 2), unique=Unique(args=["customer"], debounce=60))
+    async def sync(customer: int, full: bool = False) -> None: ...
+
+    specs = {handler.name: handler.spec for handler in handlers}
+    rules = RowRules(
+        as_of_ms=1, now_us=1, handler=None, priority=None, lane=None, due_us=0, headers=Headers(), replay=False, lax=False,
+        allow_unregistered=False, specs=specs, lanes=frozenset({"default"}), default_lane="default", default_priority=3,
+        limits=Limits(),
+    )  # fmt: skip
+    parser = RowParser(rules)
+    made = parser._job("k", b'{"customer":7}', "sync", None, None, 50_000_000, None)
+    assert isinstance(made, NewJob)
+    headers = decode_headers(made.headers)
+    assert (headers.requires, headers.unique_key, headers.unique_term) == (("limits",), '{"customer":7}', "waiting")
+    assert parser.unique[made.id].key == '{"customer":7}'
+    late = parser._job("k", b'{"customer":7}', "sync", None, None, None, None)
+    assert late == "a debounced submit needs a due time in the future"
+    again = RowParser(rules._replace(replay=True))
+    assert isinstance(again._job("k", b'{"customer":7}', "sync", None, None, None, None), NewJob)
+    assert again.unique == {}
