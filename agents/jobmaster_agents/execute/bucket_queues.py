@@ -338,8 +338,8 @@ class BucketQueue:
 
     @property
     def is_giving_back(self) -> bool:
-        """True while the master does not have all of these jobs yet."""
-        while self._returning and self._returning[0].phase is JobPhase.GONE:
+        """True while the master does not have all of these jobs yet. (It never has those that it cannot store.)"""
+        while self._returning and (self._returning[0].phase is JobPhase.GONE or self._returning[0].unwritable):
             self._returning.popleft()
         return bool(self._returning)
 

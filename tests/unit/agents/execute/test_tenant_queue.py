@@ -17,8 +17,9 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers
 from jobmaster.model.tenant import NO_TENANT, checked_tenant, tenant_of
 from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.execute.tenant_queue import CONTESTED_SECONDS, TenantQueue
-from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import WorkerHarness
 from tests.support.waiting import until
@@ -216,6 +217,18 @@ async def test_a_flood_of_one_tenant_delays_another_by_one_start(harness: Worker
     held = [row for row in harness.master.rows.values() if row.state == "HELD"]
     assert len(held) + len(order) == 2005, "what memory has no room for waits in the master"
     assert len(order) >= 19
+
+
+async def test_jobs_are_on_their_way_until_the_master_has_them_or_cannot_have_them() -> None:
+    queue = BucketQueue(OWNED, 1, 10)
+    first, second = job("a"), job("a")
+    queue.gave_back([first, second])
+    assert queue.is_giving_back
+    first.phase = JobPhase.GONE
+    assert queue.is_giving_back
+    second.unwritable = True
+    assert not queue.is_giving_back
+    assert queue.returned_jobs == 2
 
 
 async def test_one_tenant_alone_is_not_spilled(harness: WorkerHarness) -> None:
