@@ -533,7 +533,7 @@ ABLATIONS = {
 KNOWN_SEEDS = {
     "a start that is sent again": 53,
     "bucket lock of binding writes": 25,
-    "count of permits after their lock": 153,
+    "count of permits after their lock": 294,
     "fires are compared and set": 1123,
     "identity of what was recalled": 707,
     "number of a lock's renewal": 210,
