@@ -28,6 +28,7 @@ _LIVE = (
     ("jobs", "backoff_max_seconds"),
     ("jobs", "backoff_jitter"),
     ("observability", "log_level"),
+    ("tenants", "weights"),
 )
 _UNITS = ("_seconds", "_bytes")
 

@@ -16,7 +16,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers
 from jobmaster.model.tenant import NO_TENANT, checked_tenant, tenant_of
-from jobmaster.settings.model import AgentSettings
+from jobmaster.settings.model import AgentSettings, ClusterSettings, Tenants
 from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.execute.tenant_queue import CONTESTED_SECONDS, TenantQueue
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
@@ -229,6 +229,17 @@ async def test_jobs_are_on_their_way_until_the_master_has_them_or_cannot_have_th
     second.unwritable = True
     assert not queue.is_giving_back
     assert queue.returned_jobs == 2
+
+
+async def test_weights_change_with_the_configuration(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.submit(bucket, [entry("a", "block"), *(entry(one) for one in "ab" for _ in range(8))])
+    await until(lambda: harness.bucket_worker.executor.running, "the slot to be taken")
+    settings = ClusterSettings(tenants=Tenants(weights={"b": 3}))
+    harness.bucket_worker.retune(settings, AgentSettings(max_running=1, slots=1, bucket_buffer=20))
+    go.set()
+    await harness.settled()
+    assert order[:8].count("b") >= 6
 
 
 async def test_one_tenant_alone_is_not_spilled(harness: WorkerHarness) -> None:

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
-from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases, SlotCounts
+from jobmaster.settings.model import (
+    AgentSettings,
+    BucketCounts,
+    ClusterSettings,
+    JobDefaults,
+    Leases,
+    SlotCounts,
+    Tenants,
+)
 from jobmaster_agents.supervisor.config_reload import apply_reload
 
 OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
@@ -61,3 +70,10 @@ def test_what_needs_a_restart_keeps_its_old_value_and_is_named_as_the_file_write
 def test_other_agents_are_their_own_supervisors_business() -> None:
     new = msgspec.structs.replace(OLD, agents={**OLD.agents, "other": AgentSettings(slots=1), "third": AgentSettings()})
     assert apply_reload(OLD, new, "default") == (OLD, [], [])
+
+
+@pytest.mark.parametrize("weights", [{"acme": 3}, {"acme": 3, "zoo": 2}, {}])
+def test_weights_of_tenants_take_effect(weights: dict[str, int]) -> None:
+    old = msgspec.structs.replace(OLD, tenants=Tenants(weights={"acme": 1}))
+    new = msgspec.structs.replace(OLD, tenants=Tenants(weights=weights))
+    assert apply_reload(old, new, "default") == (new, ["tenants.weights"], [])
