@@ -106,8 +106,8 @@ def server_root() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres_server(server_root: Path) -> Iterator[PostgresServer]:
-    """The PostgreSQL of the run. fsync is off: tests kill processes, not the machine. Autovacuum looks through 2,000 relations
-    of each database of a test, once a minute, and these databases live for seconds."""
+    """The PostgreSQL of the run. fsync is off: tests kill processes, not the machine. Autovacuum would look through the 2,000
+    relations of each database, and the databases of tests live for seconds."""
     settings = {"max_wal_size": "128MB", "autovacuum": "off"}
     with PostgresServer(server_root / "postgres", durable=False, settings=settings) as server:
         yield server

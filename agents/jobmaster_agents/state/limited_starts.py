@@ -36,9 +36,13 @@ before mostly end in the same agent; and a rescued job has a process made for ea
 _HINT_SECONDS = 0.02
 """At least so long after a question a hint leads to the next one."""
 _PROBE_MAX = 256
-_AWAY_SECONDS_MIN = 5.0
+_AWAY_SECONDS_MIN = 1.0
 _AWAY_SECONDS_MAX = 300.0
 """How long a job for which there is no place here waits in the master."""
+_KNOWN_STARTS = 20
+_KNOWN_SECONDS = 1.0
+"""With fewer starts in less time nothing is known of how long a start takes. (A guess from the first milliseconds sent jobs
+away for a minute that could have started within a second.)"""
 _AWAY_ORDERING_SECONDS_MAX = 30.0
 """One of an ordering key: all that come after it would wait for it when the jobs before it end sooner than expected."""
 
@@ -197,7 +201,8 @@ class LimitedStarts:
         """
         self.waited_for(limit)
         full, now = self._full[limit], self._now()
-        each = (now - full.since) / max(full.starts, 1)
+        is_known = full.starts >= _KNOWN_STARTS or now - full.since >= _KNOWN_SECONDS
+        each = (now - full.since) / max(full.starts, 1) if is_known else 0.0
         most = _AWAY_ORDERING_SECONDS_MAX if limit[0] == ORDERING else _AWAY_SECONDS_MAX
         full.away_until = min(max(full.away_until, now + ahead * each) + each, now + most)
         return max(full.away_until - now, _AWAY_SECONDS_MIN)

@@ -230,6 +230,25 @@ async def test_jobs_of_one_key_leave_places_for_those_of_others(harness: WorkerH
     assert dues[-1] > dues[0]
 
 
+async def test_the_first_moments_of_a_full_limit_are_no_measure_of_its_starts(
+    harness: WorkerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has started yet: a guess from this would send each job away for longer than the one before."""
+    monkeypatch.setattr(aside, "KEY_JOBS_MAX", 5)
+    bucket = harness.bucket()
+    harness.submit(bucket, [job("tenant", f"{n}", tenant="busy") for n in range(2)])
+    await until(lambda: len(ran) == 2)
+    more = [job("tenant", f"{n}", tenant="busy") for n in range(2, 20)]
+    harness.submit(bucket, more[:1])
+    await until(lambda: waiting(harness, bucket) == 1)
+    harness.clock.now += 0.9
+    harness.submit(bucket, more[1:])
+    await until(lambda: len(harness.master.of("hold")) > 0)
+    await until(lambda: waiting(harness, bucket) <= 6)
+    dues = {row.due_us for call in harness.master.of("hold") for row in call[1]}
+    assert max(dues) - min(dues) < 1_000_000
+
+
 async def test_the_earliest_job_of_an_ordering_key_asks_first_whatever_its_priority(harness: WorkerHarness) -> None:
     low, high = harness.bucket(1), harness.bucket(5)
     first, second, third = (job("ordered", name, ordering_key="k") for name in ("first", "second", "third"))
