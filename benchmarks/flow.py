@@ -24,8 +24,8 @@ from benchmarks.tenant_waits import tenant_wait_ratio
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import chain
 from jobmaster.handlers import call
-from jobmaster.model.batch import BatchState, range_end
-from jobmaster.model.workflow import WorkflowState
+from jobmaster.model.flow.batch import BatchState, range_end
+from jobmaster.model.flow.workflow import WorkflowState
 from jobmaster.wiring import open_cluster
 
 CHAIN_STEPS = 10

@@ -66,11 +66,9 @@ if TYPE_CHECKING:
         call,
         current_job,
     )
-    from jobmaster.handlers.breaker import Breaker
+    from jobmaster.handlers.flow.breaker import Breaker
     from jobmaster.handlers.received_signal import ReceivedSignal
     from jobmaster.handlers.schedules import ScheduleOptions
-    from jobmaster.model.batch import BatchState, BatchView
-    from jobmaster.model.breaker import BreakerState, BreakerView
     from jobmaster.model.errors import (
         AccessRefused,
         BucketsFull,
@@ -108,18 +106,20 @@ if TYPE_CHECKING:
         OperatorEvent,
         ScheduleEvent,
     )
+    from jobmaster.model.flow.batch import BatchState, BatchView
+    from jobmaster.model.flow.breaker import BreakerState, BreakerView
+    from jobmaster.model.flow.limit import LimitView
+    from jobmaster.model.flow.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
+    from jobmaster.model.flow.uniqueness import SubmitAnswer
+    from jobmaster.model.flow.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_log import LogLevel, LogLine
     from jobmaster.model.job_view import Attempt, JobView
-    from jobmaster.model.limit import LimitView
     from jobmaster.model.lock import LockView, OnceState, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
-    from jobmaster.model.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
-    from jobmaster.model.uniqueness import SubmitAnswer
-    from jobmaster.model.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -280,8 +280,8 @@ _MODULE_OF = {
     "BulkSummary": "jobmaster.client.bulk",
     "Batch": "jobmaster.client.batches.batch",
     "BatchOptions": "jobmaster.client.batches.options",
-    "BatchState": "jobmaster.model.batch",
-    "BatchView": "jobmaster.model.batch",
+    "BatchState": "jobmaster.model.flow.batch",
+    "BatchView": "jobmaster.model.flow.batch",
     "Batches": "jobmaster.client.batches.batches",
     "Call": "jobmaster.handlers",
     "Cancel": "jobmaster.handlers",
@@ -315,9 +315,9 @@ _MODULE_OF = {
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job_view",
-    "KeptSignal": "jobmaster.model.signal",
+    "KeptSignal": "jobmaster.model.flow.signal",
     "Limit": "jobmaster.handlers",
-    "LimitView": "jobmaster.model.limit",
+    "LimitView": "jobmaster.model.flow.limit",
     "Limits": "jobmaster.client.limits.limits",
     "Lock": "jobmaster.client.locks.lock",
     "LockHeld": "jobmaster.model.errors",
@@ -328,7 +328,7 @@ _MODULE_OF = {
     "NotFound": "jobmaster.model.errors",
     "NotUnique": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
-    "OnTimeout": "jobmaster.model.signal",
+    "OnTimeout": "jobmaster.model.flow.signal",
     "OnceState": "jobmaster.model.lock",
     "OnceView": "jobmaster.model.lock",
     "Opening": "jobmaster.wiring",
@@ -339,17 +339,17 @@ _MODULE_OF = {
     "PauseKind": "jobmaster.model.pause",
     "Priority": "jobmaster.model.job",
     "ReceivedSignal": "jobmaster.handlers.received_signal",
-    "Recipients": "jobmaster.model.signal",
+    "Recipients": "jobmaster.model.flow.signal",
     "Refused": "jobmaster.model.errors",
     "Retry": "jobmaster.handlers",
-    "RunsOn": "jobmaster.model.workflow",
+    "RunsOn": "jobmaster.model.flow.workflow",
     "ScheduleOptions": "jobmaster.handlers.schedules",
     "ScheduleState": "jobmaster.model.schedule_view",
     "ScheduleView": "jobmaster.model.schedule_view",
     "Schedules": "jobmaster.client.schedules.schedules",
     "SchemaMismatch": "jobmaster.model.errors",
-    "SignalSent": "jobmaster.model.signal",
-    "Breaker": "jobmaster.handlers.breaker",
+    "SignalSent": "jobmaster.model.flow.signal",
+    "Breaker": "jobmaster.handlers.flow.breaker",
     "EventFilters": "jobmaster.client.events.filters",
     "EventReaders": "jobmaster.client.events.event_readers",
     "SyncEventReaders": "jobmaster.client.events.sync",
@@ -369,16 +369,16 @@ _MODULE_OF = {
     "LogLevel": "jobmaster.model.job_log",
     "Breakers": "jobmaster.client.breakers.breakers",
     "SyncBreakers": "jobmaster.client.breakers.sync",
-    "BreakerState": "jobmaster.model.breaker",
-    "BreakerView": "jobmaster.model.breaker",
+    "BreakerState": "jobmaster.model.flow.breaker",
+    "BreakerView": "jobmaster.model.flow.breaker",
     "Signals": "jobmaster.client.signals.signals",
     "Snooze": "jobmaster.handlers",
     "Step": "jobmaster.client.workflows.definition",
     "StepOptions": "jobmaster.client.workflows.definition",
-    "StepState": "jobmaster.model.workflow",
-    "StepView": "jobmaster.model.workflow",
+    "StepState": "jobmaster.model.flow.workflow",
+    "StepView": "jobmaster.model.flow.workflow",
     "StoreRefused": "jobmaster.model.errors",
-    "SubmitAnswer": "jobmaster.model.uniqueness",
+    "SubmitAnswer": "jobmaster.model.flow.uniqueness",
     "SubmitOptions": "jobmaster.client.options",
     "SyncBatch": "jobmaster.client.batches.sync",
     "SyncBatches": "jobmaster.client.batches.sync",
@@ -397,9 +397,9 @@ _MODULE_OF = {
     "ValueRefused": "jobmaster.model.errors",
     "WaitFor": "jobmaster.client.signals.wait",
     "WaitTimeout": "jobmaster.model.errors",
-    "WaitingJobs": "jobmaster.model.signal",
-    "WorkflowState": "jobmaster.model.workflow",
-    "WorkflowView": "jobmaster.model.workflow",
+    "WaitingJobs": "jobmaster.model.flow.signal",
+    "WorkflowState": "jobmaster.model.flow.workflow",
+    "WorkflowView": "jobmaster.model.flow.workflow",
     "Workflows": "jobmaster.client.workflows.workflows",
     "branch": "jobmaster.client.workflows.definition",
     "call": "jobmaster.handlers",

@@ -17,7 +17,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
-from jobmaster.model.batch import RANGE_BYTES
+from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Entry
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings

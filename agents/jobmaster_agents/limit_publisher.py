@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmaster.model.limit import LimitValues
+from jobmaster.model.flow.limit import LimitValues
 from jobmaster.ports import DeclaredLimits
 from jobmaster_agents.event_log import Event, EventLog
 

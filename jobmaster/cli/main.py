@@ -18,8 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.bucket:bucket_group",
         "Show buckets and their contents; freeze them in an emergency.",
     ),
-    "breaker": ("jobmaster.cli.commands.breaker:breaker_group", "List circuit breakers; open and close one."),
-    "batch": ("jobmaster.cli.commands.batch:batch_group", "List, show, watch, cancel and retry batches of jobs."),
+    "breaker": ("jobmaster.cli.commands.flow.breaker:breaker_group", "List circuit breakers; open and close one."),
+    "batch": ("jobmaster.cli.commands.flow.batch:batch_group", "List, show, watch, cancel and retry batches of jobs."),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (
@@ -27,15 +27,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Run a whole cluster over real work, with crashes, and check every job.",
     ),
     "dev": ("jobmaster.cli.commands.dev:dev_group", "Run a development cluster with embedded servers."),
-    "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
+    "doctor": ("jobmaster.cli.commands.doctor.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
     "events": (
         "jobmaster.cli.commands.events:events",
         "Show what the master has recorded, event by event; follow it.",
     ),
-    "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, change, cancel and retry jobs."),
+    "job": ("jobmaster.cli.commands.jobs.job:job_group", "Submit, find, change, cancel and retry jobs."),
     "limit": (
-        "jobmaster.cli.commands.limit:limit_group",
+        "jobmaster.cli.commands.flow.limit:limit_group",
         "List limits and what is taken of them; set other values at run time.",
     ),
     "lock": ("jobmaster.cli.commands.lock:lock_group", "List named locks and their holders; release a lock."),
@@ -54,13 +54,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Show, pause, resume, run and remove recurring jobs.",
     ),
     "signal": (
-        "jobmaster.cli.commands.signal:signal_group",
+        "jobmaster.cli.commands.flow.signal:signal_group",
         "Send signals to jobs that wait for them; list what waits and what is kept.",
     ),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
-    "tenants": ("jobmaster.cli.commands.tenant:tenants", "List tenants with their waiting and running jobs."),
-    "workflow": ("jobmaster.cli.commands.workflow:workflow_group", "List, show, cancel and retry workflows."),
+    "tenants": ("jobmaster.cli.commands.flow.tenant:tenants", "List tenants with their waiting and running jobs."),
+    "workflow": ("jobmaster.cli.commands.flow.workflow:workflow_group", "List, show, cancel and retry workflows."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
 """Name -> (module:attribute, its line in the list of commands). The list is printed without an import of these modules."""

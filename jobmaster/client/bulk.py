@@ -21,10 +21,10 @@ from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_headers, encode_entry, encode_headers
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.flow.tenant import tenant_of
+from jobmaster.model.flow.uniqueness import SubmitAnswer, UniqueRule
 from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Durability, Entry, OnFull, Receipt
-from jobmaster.model.tenant import tenant_of
-from jobmaster.model.uniqueness import SubmitAnswer, UniqueRule
 from jobmaster.ports import Written
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings

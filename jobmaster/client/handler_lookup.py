@@ -17,7 +17,7 @@ from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json, headers_requiring
 from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
-from jobmaster.handlers.ordering import PublishedOrdering
+from jobmaster.handlers.flow.ordering import PublishedOrdering
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler

@@ -13,12 +13,12 @@ import msgspec
 from jobmaster.client.signals.wait import WaitFor, wait_header
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.handlers import Call, CheckedUnique, Unique, check_lane, check_name, check_tags, checked_unique
-from jobmaster.handlers.ordering import ordering_key_text
+from jobmaster.handlers.flow.ordering import ordering_key_text
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
 from jobmaster.model.job_view import EPOCH
-from jobmaster.model.tenant import checked_tenant
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 

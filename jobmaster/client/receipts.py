@@ -9,11 +9,11 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.model import ids
+from jobmaster.model.flow.uniqueness import SubmitAnswer
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import JobView
 from jobmaster.model.response import response_schema
-from jobmaster.model.uniqueness import SubmitAnswer
 
 R = TypeVar("R")
 

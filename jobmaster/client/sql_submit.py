@@ -16,7 +16,7 @@ from jobmaster.client.signals.wait import sql_wait
 from jobmaster.handlers import CheckedUnique
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
-from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueTerm
+from jobmaster.model.flow.uniqueness import OnConflict, UniqueRule, UniqueTerm
 
 ParamStyle = Literal["format", "numeric", "named"]
 """``%s`` (psycopg, Django), ``$1`` (asyncpg), ``:handler`` (``sqlalchemy.text``)."""

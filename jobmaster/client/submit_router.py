@@ -33,10 +33,10 @@ from jobmaster.model.errors import (
     UnknownLane,
     Unserved,
 )
+from jobmaster.model.flow.tenant import tenant_of
+from jobmaster.model.flow.uniqueness import UniqueRule
 from jobmaster.model.job import Durability, Entry, NewJob, OnFull, Priority, Receipt
 from jobmaster.model.job_view import JobView
-from jobmaster.model.tenant import tenant_of
-from jobmaster.model.uniqueness import UniqueRule
 from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Route, route

@@ -44,8 +44,8 @@ from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
+from jobmaster.model.flow.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
-from jobmaster.model.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.settings.model import ClusterSettings
 
 

@@ -53,6 +53,7 @@ from jobmaster.client.tenants.sync import SyncTenants
 from jobmaster.client.workflows.sync import SyncWorkflows
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.flow.uniqueness import SubmitAnswer
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_log import LogLine
@@ -60,7 +61,6 @@ from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
-from jobmaster.model.uniqueness import SubmitAnswer
 
 R = TypeVar("R")
 T = TypeVar("T")

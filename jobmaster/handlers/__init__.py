@@ -9,14 +9,14 @@ from jobmaster.handlers.call import Call, call
 from jobmaster.handlers.context import JobContext
 from jobmaster.handlers.current import current_job
 from jobmaster.handlers.decisions import Cancel, Decision, Fail, Retry, Snooze
+from jobmaster.handlers.flow.limits import Limit
+from jobmaster.handlers.flow.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.handlers.handler import Handler
-from jobmaster.handlers.limits import Limit
 from jobmaster.handlers.loading import load_handlers
 from jobmaster.handlers.names import check_lane, check_name, check_tags
 from jobmaster.handlers.options import HandlerOptions, JobOptions
 from jobmaster.handlers.registry import Handlers
 from jobmaster.handlers.retry_rules import RetryDecision, RetryPolicy
-from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 
 __all__ = [
     "Call",

@@ -15,8 +15,8 @@ from jobmaster.handlers.decisions import Cancel
 from jobmaster.handlers.outbox import Outbox
 from jobmaster.handlers.received_signal import ReceivedSignal
 from jobmaster.handlers.run_log import LogSink, RunLog
-from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.batch import range_of
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_log import LINES_DEFAULT, LogLevel, LogLevelName
 from jobmaster.model.job_view import moment

@@ -14,15 +14,15 @@ from msgspec.structs import astuple
 
 from jobmaster.codec import decode_json, encode_value
 from jobmaster.handlers.context import JobContext
+from jobmaster.handlers.flow.ordering import key_of_function, published
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.handlers.middleware import Around, Innermost, call_with_dependencies, run_around
 from jobmaster.handlers.options import HandlerOptions
-from jobmaster.handlers.ordering import key_of_function, published
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
-from jobmaster.model.limit import LimitUse
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.pydantic_models import ModelDecoder, ModelType, plain_arguments
 

@@ -10,13 +10,13 @@ from typing import Literal, TypedDict, TypeVar
 
 import msgspec
 
-from jobmaster.handlers.breaker import Breaker, checked_breaker
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX
-from jobmaster.handlers.limits import Limit, checked_limits
+from jobmaster.handlers.flow.breaker import Breaker, checked_breaker
+from jobmaster.handlers.flow.limits import Limit, checked_limits
+from jobmaster.handlers.flow.ordering import Ordering, checked_ordering
+from jobmaster.handlers.flow.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.handlers.names import LANE, check_lane
-from jobmaster.handlers.ordering import Ordering, checked_ordering
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
-from jobmaster.handlers.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
 from jobmaster.model.job_log import checked_keep_logs

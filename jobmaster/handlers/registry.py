@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
+from jobmaster.handlers.flow.limits import check_same_numbers
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
-from jobmaster.handlers.limits import check_same_numbers
 from jobmaster.handlers.middleware import Around, check_around
 from jobmaster.handlers.names import check_name
 from jobmaster.handlers.once import OnceAction, once_action

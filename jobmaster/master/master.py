@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from jobmaster.master.batches import Batches
-from jobmaster.master.breakers import Breakers
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.changes import Changes
 from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
 from jobmaster.master.driver.transaction_pool import TransactionPool
-from jobmaster.master.events import Events
+from jobmaster.master.flow.batches import Batches
+from jobmaster.master.flow.breakers import Breakers
+from jobmaster.master.flow.limits import Limits
+from jobmaster.master.flow.signals import Signals
+from jobmaster.master.flow.uniqueness import Uniqueness
+from jobmaster.master.flow.workflows import Workflows
+from jobmaster.master.history.events import Events
+from jobmaster.master.history.job_logs import JobLogs
 from jobmaster.master.intake import Intake
-from jobmaster.master.job_logs import JobLogs
 from jobmaster.master.leadership import Leadership
-from jobmaster.master.limits import Limits
 from jobmaster.master.locks import Locks
 from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
@@ -24,11 +27,8 @@ from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
 from jobmaster.master.schedules import Schedules
 from jobmaster.master.schema.migrate import check_schema
-from jobmaster.master.signals import Signals
 from jobmaster.master.stores import Stores
-from jobmaster.master.uniqueness import Uniqueness
 from jobmaster.master.unserved_jobs import UnservedJobs
-from jobmaster.master.workflows import Workflows
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings

@@ -11,10 +11,10 @@ from jobmaster.master.buckets import bucket_of
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.job import ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.run_progress import RunProgress
-from jobmaster.model.tenant import TenantView
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
 

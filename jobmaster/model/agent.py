@@ -65,7 +65,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     unique: dict[str, object] | None = None
     """Its uniqueness, as ``jobmaster.handlers.CheckedUnique``."""
     ordering: dict[str, object] | None = None
-    """Its ordering key, as ``jobmaster.handlers.ordering.PublishedOrdering``."""
+    """Its ordering key, as ``jobmaster.handlers.flow.ordering.PublishedOrdering``."""
     limited: bool = False
     """It has limits, so an agent must know of them."""
     digest: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from jobmaster.model.batch import (
+from jobmaster.model.flow.batch import (
     AS_BEFORE,
     BatchCounts,
     BatchState,

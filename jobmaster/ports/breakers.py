@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from jobmaster.model.breaker import BreakerChange, BreakerRule, BreakerState, BreakerView, TrialResult
+from jobmaster.model.flow.breaker import BreakerChange, BreakerRule, BreakerState, BreakerView, TrialResult
 
 
 class BreakerLook(NamedTuple):

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
-from jobmaster.model.tenant import TenantView
 from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
 from jobmaster.ports.events import ClientEvents

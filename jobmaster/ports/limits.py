@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
-from jobmaster.model.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.ports.master_answers import Written
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from jobmaster.model.flow.signal import KeptSignal, OutgoingSignal, SignalStep, WaitingJobs
 from jobmaster.model.job import NewJob
-from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep, WaitingJobs
 from jobmaster.ports.master_answers import Written
 
 

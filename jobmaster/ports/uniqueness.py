@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from jobmaster.model.uniqueness import UniqueAnswer, UniqueSubmit
+from jobmaster.model.flow.uniqueness import UniqueAnswer, UniqueSubmit
 
 
 class Uniqueness(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from jobmaster.model.flow.workflow import NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow
-from jobmaster.model.workflow import NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.ports.master_answers import FinishedSteps, StepScope
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jobmaster.handlers import Handlers
-from jobmaster.handlers.limits import check_same_numbers, checked_values
+from jobmaster.handlers.flow.limits import check_same_numbers, checked_values
 from jobmaster.model.errors import ConfigError, InputError
-from jobmaster.model.limit import LimitValues
+from jobmaster.model.flow.limit import LimitValues
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.settings.model import JobLimitSettings
 

@@ -12,9 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
+from jobmaster.model.flow.tenant import WEIGHT_MAX
 from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap
-from jobmaster.model.tenant import WEIGHT_MAX
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 PositiveSeconds = Annotated[float, Meta(gt=0.0)]

@@ -30,9 +30,9 @@ from jobmaster.client.workflows.definition import chain
 from jobmaster.clock import new_id
 from jobmaster.handlers import call
 from jobmaster.model.errors import JobMasterError, NotFound
+from jobmaster.model.flow.workflow import WorkflowState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import JobState
-from jobmaster.model.workflow import WorkflowState
 from jobmaster.ports import ReplyStatus
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments

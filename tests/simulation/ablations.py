@@ -15,14 +15,14 @@ from jobmaster.client.locks import held_lock
 from jobmaster.client.lookup import SCAN_JOBS_MAX
 from jobmaster.master import buckets
 from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
-from jobmaster.master.limits import Limits
+from jobmaster.master.flow.limits import Limits
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import ErrorInfo, InFlightRow
 from jobmaster.model.job_change import JobChange, NewValues
 from jobmaster.model.job_view import JobView
-from jobmaster.model.limit import LimitUse
 from jobmaster.ports import Admission, Written
 from jobmaster.rules.batching import BatchSize
 from jobmaster.rules.lease import Term

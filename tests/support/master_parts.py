@@ -8,13 +8,17 @@ PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
     *("schedules", "signals"),
-    *("limits", "workflows", "batches", "breakers", "uniqueness", "job_logs"),
+    *("limits", "workflows", "batches", "breakers", "uniqueness", "job_logs", "events"),
 )
 """Attributes of the master whose methods are calls of the master."""
 
 
 class MasterParts:
     """Answers each part of the master itself: ``fake.outcomes is fake``."""
+
+    @property
+    def events(self) -> Self:
+        return self
 
     @property
     def job_logs(self) -> Self:

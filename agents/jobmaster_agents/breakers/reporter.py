@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jobmaster.clock import Clock
-from jobmaster.model.breaker import BreakerChange, BreakerRule, TrialResult
+from jobmaster.model.flow.breaker import BreakerChange, BreakerRule, TrialResult
 from jobmaster.ports import ReportedBreakers
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.breakers.results import BreakerResults

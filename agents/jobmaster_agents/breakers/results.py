@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from jobmaster.handlers import Handler
-from jobmaster.handlers.breaker import Breaker
-from jobmaster.model.breaker import BreakerRule, TrialResult
+from jobmaster.handlers.flow.breaker import Breaker
 from jobmaster.model.errors import ConfigError
+from jobmaster.model.flow.breaker import BreakerRule, TrialResult
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster_agents.outcomes.outcome_builder import OutcomeSink
 from jobmaster_agents.state.job_table import ClaimedJob

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from jobmaster.model.limit import LimitKey
+from jobmaster.model.flow.limit import LimitKey
 from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.handlers import JobContext
 from jobmaster.handlers.current import set_here, set_running
-from jobmaster.model.limit import LimitKey
-from jobmaster.model.tenant import tenant_of
+from jobmaster.model.flow.limit import LimitKey
+from jobmaster.model.flow.tenant import tenant_of
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.execute.tenant_queue import TenantQueue
 from jobmaster_agents.outcomes.outcome_builder import StopCause

@@ -26,8 +26,8 @@ from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
-from jobmaster.model.batch import RANGE_BYTES
 from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.execute.aside import Aside

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.model.limit import LimitKey
+from jobmaster.model.flow.limit import LimitKey
 from jobmaster.ports import HintStore, WaitingForPermits
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.state.store_reachability import StoreReachability

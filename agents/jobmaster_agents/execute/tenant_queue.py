@@ -20,7 +20,7 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from jobmaster.model.tenant import NO_TENANT, tenant_of
+from jobmaster.model.flow.tenant import NO_TENANT, tenant_of
 from jobmaster_agents.state.job_table import ClaimedJob
 
 CONTESTED_SECONDS = 60.0

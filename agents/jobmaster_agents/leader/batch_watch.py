@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from jobmaster.clock import Clock
-from jobmaster.model.batch import DueBatch, EndReason
+from jobmaster.model.flow.batch import DueBatch, EndReason
 from jobmaster.ports import LeaderBatches
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog

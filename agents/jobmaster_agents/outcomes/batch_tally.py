@@ -12,7 +12,7 @@ from itertools import compress
 from operator import attrgetter
 
 from jobmaster.clock import Clock
-from jobmaster.model.batch import range_of
+from jobmaster.model.flow.batch import range_of
 from jobmaster.model.job import FinalRow
 from jobmaster.ports import AgentBatches
 from jobmaster.telemetry import Telemetry

@@ -31,8 +31,8 @@ import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_headers
+from jobmaster.model.flow.limit import FullLimit
 from jobmaster.model.job import InFlightRow, JobState
-from jobmaster.model.limit import FullLimit
 from jobmaster.ports import InFlightOutcomes, Written
 from jobmaster.ports import LimitedStarts as MasterLimits
 from jobmaster_agents.outcomes.outcome_builder import StopCause, is_at_most_once, needs_write

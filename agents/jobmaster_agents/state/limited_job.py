@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmaster.model.limit import LimitKey, LimitUse
+from jobmaster.model.flow.limit import LimitKey, LimitUse
 
 
 class LimitedJob:

@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
-from jobmaster.model.limit import FullLimit, LimitKey, LimitUse
+from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.time_limits import headers_of

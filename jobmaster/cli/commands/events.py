@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 )
 @pass_invocation
 def events(invocation: Invocation, follow: bool, limit: int | None, after: str | None, **options: Any) -> None:
-    """Show ends of jobs and attempts, changes of buckets, fires of schedules and acts of operators, each once, oldest first.
+    """Show what the master has recorded, event by event; follow it.
 
+    Ends of jobs and attempts, changes of buckets, fires of schedules, acts of operators; each once, oldest first.
     With -o json: one object a line, each with the cursor after it. Without: the last cursor on standard error. A look
     reads what the master has; --follow rests nine times as long as that has taken.
 

@@ -21,8 +21,8 @@ from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.handlers import Call
 from jobmaster.model import ids
-from jobmaster.model.batch import AS_BEFORE, BatchView, Callback, FoundBatch, NewBatch, Position
 from jobmaster.model.errors import Conflict, InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.flow.batch import AS_BEFORE, BatchView, Callback, FoundBatch, NewBatch, Position
 from jobmaster.model.job import Durability, Receipt
 
 if TYPE_CHECKING:

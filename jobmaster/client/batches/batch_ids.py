@@ -14,7 +14,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from jobmaster.clock import Clock, new_id
-from jobmaster.model.batch import INDEX_MAX, RANGE_BYTES
+from jobmaster.model.flow.batch import INDEX_MAX, RANGE_BYTES
 from jobmaster.model.ids import ID_BYTES, created_ms
 
 _INDEX_BYTES = ID_BYTES - RANGE_BYTES

@@ -16,8 +16,8 @@ from jobmaster.client.jobs.retry_as_new_job import RETRYABLE, stored_options
 from jobmaster.client.submitter import StoredArguments
 from jobmaster.handlers import check_name
 from jobmaster.model import ids
-from jobmaster.model.batch import BatchState, BatchView, FoundBatch, NewBatch, Position, range_end
 from jobmaster.model.errors import Conflict, InputError, NotFound, OutcomeUnknown, WaitTimeout
+from jobmaster.model.flow.batch import BatchState, BatchView, FoundBatch, NewBatch, Position, range_end
 from jobmaster.model.job_view import JobFilter, JobView
 
 if TYPE_CHECKING:

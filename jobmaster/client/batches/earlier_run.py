@@ -14,8 +14,8 @@ from typing import Any
 
 from jobmaster.client.batches.batch_ids import numbered_id
 from jobmaster.client.bulk import Items
-from jobmaster.model.batch import FoundBatch
 from jobmaster.model.errors import Conflict
+from jobmaster.model.flow.batch import FoundBatch
 
 
 class EarlierRun:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids
-from jobmaster.model.batch import BatchView, Occasion
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.batch import BatchView, Occasion
 
 NAME_CHARS_MAX = 200
 DESCRIPTION_CHARS_MAX = 1000

@@ -14,8 +14,8 @@ from jobmaster.client.batches.options import BatchOptions, check_batch_options
 from jobmaster.client.bulk import BulkSummary, Items
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.handlers import Call
-from jobmaster.model.batch import BatchState, BatchView
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.batch import BatchState, BatchView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from jobmaster.handlers import check_name
-from jobmaster.handlers.breaker import OPEN_SECONDS_MAX
-from jobmaster.model.breaker import BreakerState, BreakerView
+from jobmaster.handlers.flow.breaker import OPEN_SECONDS_MAX
 from jobmaster.model.errors import InputError, NotFound
+from jobmaster.model.flow.breaker import BreakerState, BreakerView
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import ClientBreakers
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobmaster.client.breakers.breakers import ACTOR
-from jobmaster.model.breaker import BreakerView
+from jobmaster.model.flow.breaker import BreakerView
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster

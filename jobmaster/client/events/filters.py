@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypedDict
 from uuid import UUID
 
 from jobmaster.handlers import Handlers, check_name
-from jobmaster.model.batch import range_of
 from jobmaster.model.errors import InputError, UnknownHandler
 from jobmaster.model.event import ClusterEvent, EventKind, JobEvent, MissedEvents
+from jobmaster.model.flow.batch import range_of
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.ids import parse
 from jobmaster.model.suggestion import did_you_mean
-from jobmaster.model.tenant import checked_tenant
 from jobmaster.ports.batches import ListedBatches
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 
-from jobmaster.handlers.limits import checked_limit_name, checked_values
+from jobmaster.handlers.flow.limits import checked_limit_name, checked_values
 from jobmaster.model.errors import InputError, NotFound
-from jobmaster.model.limit import LimitView
+from jobmaster.model.flow.limit import LimitView
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import ClientLimits
 

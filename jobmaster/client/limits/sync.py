@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from jobmaster.client.limits.limits import ACTOR
-from jobmaster.model.limit import LimitView
+from jobmaster.model.flow.limit import LimitView
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster

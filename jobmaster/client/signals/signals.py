@@ -14,7 +14,7 @@ from jobmaster.codec import encode_value
 from jobmaster.handlers import check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, OutcomeUnknown, Refused, Unavailable
-from jobmaster.model.signal import (
+from jobmaster.model.flow.signal import (
     KeptSignal,
     OutgoingSignal,
     Recipients,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from jobmaster.client.signals.signals import ACTOR, SignalId
-from jobmaster.model.signal import KeptSignal, Recipients, SignalSent, WaitingJobs
+from jobmaster.model.flow.signal import KeptSignal, Recipients, SignalSent, WaitingJobs
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster

@@ -9,8 +9,8 @@ import msgspec
 
 from jobmaster.handlers import check_name
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.signal import OnTimeout
 from jobmaster.model.job import Headers, SignalReceived, SignalWait
-from jobmaster.model.signal import OnTimeout
 
 KEY_CHARS_MAX = 200
 TIMEOUT_SECONDS_MAX = 316_224_000.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING
 
-from jobmaster.model.tenant import TenantView
+from jobmaster.model.flow.tenant import TenantView
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from jobmaster.handlers import check_lane
 from jobmaster.model.errors import InputError
-from jobmaster.model.tenant import TenantView
+from jobmaster.model.flow.tenant import TenantView
 from jobmaster.ports import TenantQueries
 
 LISTED_MAX = 10_000

@@ -25,9 +25,7 @@ from jobmaster.model.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from jobmaster.model.job import Durability, NewJob, Receipt
-from jobmaster.model.job_change import ChangeEffect
-from jobmaster.model.uniqueness import (
+from jobmaster.model.flow.uniqueness import (
     OnConflict,
     SubmitAnswer,
     UniqueAnswer,
@@ -36,6 +34,8 @@ from jobmaster.model.uniqueness import (
     UniqueSubmit,
     UniqueTerm,
 )
+from jobmaster.model.job import Durability, NewJob, Receipt
+from jobmaster.model.job_change import ChangeEffect
 from jobmaster.ports import Uniqueness
 from jobmaster.telemetry import Telemetry
 

@@ -15,8 +15,8 @@ from jobmaster.client.workflows.definition import Choice, Flow, Result, Step, St
 from jobmaster.codec import decode_headers, encode_headers, encode_value
 from jobmaster.handlers import Call, check_name
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.workflow import NewStep, NewWorkflow, RunsOn
 from jobmaster.model.ids import text
-from jobmaster.model.workflow import NewStep, NewWorkflow, RunsOn
 
 STEPS_MAX = 1000
 """Steps of a workflow, compensations included."""

@@ -20,8 +20,8 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.workflow import RunsOn
 from jobmaster.model.job import Delivery, Priority, PriorityLabel
-from jobmaster.model.workflow import RunsOn
 
 R = TypeVar("R")
 

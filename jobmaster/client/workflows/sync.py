@@ -10,7 +10,7 @@ from uuid import UUID
 from jobmaster.client.workflows.definition import Flow
 from jobmaster.client.workflows.workflows import WorkflowRef, Workflows
 from jobmaster.handlers import Call
-from jobmaster.model.workflow import WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import WorkflowState, WorkflowView
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster

@@ -18,7 +18,7 @@ from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, NotFound, Unavailable, WaitTimeout
-from jobmaster.model.workflow import WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import WorkflowState, WorkflowView
 from jobmaster.ports.workflows import WorkflowsPort
 
 if TYPE_CHECKING:

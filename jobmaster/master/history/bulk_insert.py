@@ -15,10 +15,10 @@ import asyncpg
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import Connection, ConnectionFactory, rows_of
-from jobmaster.master.uniqueness import values_of
+from jobmaster.master.flow.uniqueness import values_of
 from jobmaster.model.errors import Unavailable
+from jobmaster.model.flow.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.model.job import NewJob
-from jobmaster.model.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.rules.backoff import backoff_delay
 
 _TRIES = 6

@@ -15,11 +15,11 @@ import msgspec
 from jobmaster.client.uniqueness.unique_submits import check_debounce, headers_with_key
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import CheckedUnique
-from jobmaster.handlers.ordering import PublishedOrdering, ordering_key_text
+from jobmaster.handlers.flow.ordering import PublishedOrdering, ordering_key_text
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.uniqueness import UniqueRule
 from jobmaster.model.job import Headers, NewJob, Priority
-from jobmaster.model.uniqueness import UniqueRule
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 from jobmaster.rules.capabilities import Capability
 from jobmaster.rules.time_limit import time_limit

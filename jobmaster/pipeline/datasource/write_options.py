@@ -11,15 +11,15 @@ import msgspec
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import check_lane, check_name
-from jobmaster.handlers.ordering import ordering_key_text
+from jobmaster.handlers.flow.ordering import ordering_key_text
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.master.driver.connection import EPOCH_2000_US, ConnectionPool, StatementRunner
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
-from jobmaster.model.tenant import checked_tenant
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
 from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of

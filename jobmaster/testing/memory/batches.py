@@ -11,7 +11,7 @@ import msgspec
 
 from jobmaster.clock import new_id
 from jobmaster.model import ids
-from jobmaster.model.batch import (
+from jobmaster.model.flow.batch import (
     AS_BEFORE,
     BatchCounts,
     BatchState,
@@ -24,7 +24,7 @@ from jobmaster.model.batch import (
     Position,
     range_of,
 )
-from jobmaster.model.batch import Occasion as On
+from jobmaster.model.flow.batch import Occasion as On
 from jobmaster.model.job import JobState, NewJob
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
-from jobmaster.model.limit import LimitValues, LimitView
+from jobmaster.model.flow.limit import LimitValues, LimitView
 
 
 class MemoryLimits:

@@ -9,15 +9,15 @@ import msgspec
 
 from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
-from jobmaster.model.breaker import BreakerState, BreakerView
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.breaker import BreakerState, BreakerView
+from jobmaster.model.flow.tenant import TenantView, tenant_of
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
-from jobmaster.model.tenant import TenantView, tenant_of
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
 from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.unserved_cause import UnservedCause

@@ -14,14 +14,14 @@ from jobmaster.codec import decode_error, decode_headers, encode_error
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.signal import KeptSignal, OutgoingSignal, SignalStep
+from jobmaster.model.flow.uniqueness import UniqueTerm
 from jobmaster.model.job import AttemptOutcome, Entry, ErrorInfo, FinalRow, HoldRow, JobState, NewJob, Priority
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobView, moment
 from jobmaster.model.pause import Pause, PauseKind
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.schedule import Fire, ScheduleRow
-from jobmaster.model.signal import KeptSignal, OutgoingSignal, SignalStep
-from jobmaster.model.uniqueness import UniqueTerm
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.job_logs import MemoryJobLogs

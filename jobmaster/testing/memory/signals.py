@@ -10,8 +10,8 @@ import msgspec
 
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model import ids
+from jobmaster.model.flow.signal import KeptSignal, OutgoingSignal, Recipients, SignalStatus, SignalStep, WaitingJobs
 from jobmaster.model.job import JobState, NewJob, SignalReceived
-from jobmaster.model.signal import KeptSignal, OutgoingSignal, Recipients, SignalStatus, SignalStep, WaitingJobs
 from jobmaster.ports import Written
 
 if TYPE_CHECKING:

@@ -9,9 +9,16 @@ import msgspec
 
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model import ids
+from jobmaster.model.flow.uniqueness import (
+    OnConflict,
+    UniqueAnswer,
+    UniqueOutcome,
+    UniqueRule,
+    UniqueSubmit,
+    UniqueTerm,
+)
 from jobmaster.model.job import JobState, NewJob
 from jobmaster.model.job_change import NewValues
-from jobmaster.model.uniqueness import OnConflict, UniqueAnswer, UniqueOutcome, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.testing.memory.rows import HeldKey, MemoryJob, MemoryRows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from jobmaster.model.errors import InputError
-from jobmaster.model.workflow import NewWorkflow, StepView, WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import NewWorkflow, StepView, WorkflowState, WorkflowView
 
 
 class MemoryWorkflows:

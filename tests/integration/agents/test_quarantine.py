@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.cli.commands.doctor_checks import quarantine_finding
-from jobmaster.cli.commands.doctor_findings import CheckStatus
+from jobmaster.cli.commands.doctor.checks import quarantine_finding
+from jobmaster.cli.commands.doctor.findings import CheckStatus
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.master.outcomes import Outcomes

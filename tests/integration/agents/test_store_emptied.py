@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 import redis.asyncio as redis
 
-from jobmaster.cli.commands.doctor_checks import loss_finding
-from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
+from jobmaster.cli.commands.doctor.checks import loss_finding
+from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext

@@ -8,8 +8,8 @@ import time
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry, encode_headers
 from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.flow.tenant import NO_TENANT
 from jobmaster.model.job import Entry, Headers, NewJob
-from jobmaster.model.tenant import NO_TENANT
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry

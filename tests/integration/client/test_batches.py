@@ -13,8 +13,8 @@ from jobmaster.client.batches import batch as batch_module
 from jobmaster.client.batches import batches as batches_module
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.bulk import BulkFailed
-from jobmaster.model.batch import BatchState
 from jobmaster.model.errors import Conflict
+from jobmaster.model.flow.batch import BatchState
 from tests.integration.client.fixture import ClientFixture, resize
 
 KEY = "import of monday"

@@ -23,9 +23,9 @@ from jobmaster import (
 )
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
-from jobmaster.master.uniqueness import Uniqueness
+from jobmaster.master.flow.uniqueness import Uniqueness
+from jobmaster.model.flow.uniqueness import UniqueAnswer
 from jobmaster.model.job import Durability, Entry, JobState
-from jobmaster.model.uniqueness import UniqueAnswer
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jobmaster.model.batch import range_of
+from jobmaster.model.flow.batch import range_of
+from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
-from jobmaster.model.limit import LimitUse
 from tests.simulation.checks.breakers import BreakerChecks
 from tests.simulation.checks.limits import LimitChecks
 from tests.simulation.checks.trace import Trace

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jobmaster.model.flow.limit import LimitKey, LimitUse
 from jobmaster.model.ids import text
-from jobmaster.model.limit import LimitKey, LimitUse
 from tests.simulation.master.tables import FINAL, JobRow, PermitRow
 from tests.simulation.runtime.event_loop import Process
 

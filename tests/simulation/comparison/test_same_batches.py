@@ -13,10 +13,10 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
-from jobmaster.master import batches as batches_module
+from jobmaster.master.flow import batches as batches_module
 from jobmaster.master.master import Master
-from jobmaster.model.batch import BatchView, Callback, EndReason, NewBatch, Occasion, Position, range_of
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.batch import BatchView, Callback, EndReason, NewBatch, Occasion, Position, range_of
 from jobmaster.model.job import Headers
 from jobmaster.ports import RecordKind, UnstorableEntry
 from jobmaster.settings.model import MasterSettings

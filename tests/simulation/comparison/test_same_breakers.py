@@ -16,8 +16,8 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.breaker import BreakerRule, BreakerState, TrialResult
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.breaker import BreakerRule, BreakerState, TrialResult
 from jobmaster.model.job import NewJob
 from jobmaster.model.pause import PauseKind
 from jobmaster.settings.model import MasterSettings

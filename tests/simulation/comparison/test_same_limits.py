@@ -14,8 +14,8 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.limit import LimitUse, LimitValues
 from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, InFlightRow, NewJob
-from jobmaster.model.limit import LimitUse, LimitValues
 from jobmaster.ports import FetchScope
 from jobmaster.rules import capabilities
 from jobmaster.settings.model import MasterSettings

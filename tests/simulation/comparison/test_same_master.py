@@ -19,11 +19,11 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
-from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.ports import CancelledRow, FetchScope, TenantTurns, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT

@@ -14,10 +14,10 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, encode_headers
-from jobmaster.master import signals as signals_module
+from jobmaster.master.flow import signals as signals_module
 from jobmaster.master.master import Master
+from jobmaster.model.flow.signal import OutgoingSignal
 from jobmaster.model.job import Headers, NewJob, SignalWait
-from jobmaster.model.signal import OutgoingSignal
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA
 from tests.simulation.comparison.two_masters import TwoMasters

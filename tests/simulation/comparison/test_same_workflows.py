@@ -16,9 +16,9 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.workflow import NewStep, NewWorkflow
 from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import FinalRow, Headers
-from jobmaster.model.workflow import NewStep, NewWorkflow
 from jobmaster.ports import StepScope
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA

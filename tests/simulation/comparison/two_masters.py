@@ -16,9 +16,9 @@ from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import ValueRefused
+from jobmaster.model.flow.uniqueness import UniqueAnswer
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job_change import ChangedRow
-from jobmaster.model.uniqueness import UniqueAnswer
 from tests.simulation.comparison.direct_calls import DirectMaster, master_server
 from tests.simulation.master.sim_master import MasterServer
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jobmaster.model.batch import range_of
+from jobmaster.model.flow.batch import range_of
 from tests.simulation.master.job_statements import JobStatements
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobmaster.codec import decode_headers
 from jobmaster.master.driver.connection import EPOCH_2000_US
-from jobmaster.model.tenant import tenant_of
+from jobmaster.model.flow.tenant import tenant_of
 from jobmaster.rules.batching import fitting_count
 from jobmaster.rules.capabilities import lacking
 from tests.simulation.master.statements_base import StatementsBase, demand_values

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmaster.codec import decode_headers
-from jobmaster.model.limit import LimitKey
+from jobmaster.model.flow.limit import LimitKey
 from tests.simulation.checks.limits import is_valid
 from tests.simulation.master.job_statements import Ids, JobStatements, is_at_most_once
 from tests.simulation.master.tables import FINAL, JobRow, LimitRow, LimitState, PermitRow, Record, Snapshot

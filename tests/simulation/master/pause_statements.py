@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobmaster.model.batch import RANGE_BYTES
+from jobmaster.model.flow.batch import RANGE_BYTES
 from tests.simulation.master.statements_base import StatementsBase
 from tests.simulation.master.tables import ALIVE, PauseRow, Record, Snapshot
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from jobmaster.model.limit import LimitKey
+from jobmaster.model.flow.limit import LimitKey
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 IN_FLIGHT = frozenset({"ASSIGNED", "PROCESSING"})

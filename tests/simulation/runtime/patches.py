@@ -20,9 +20,10 @@ from jobmaster.client.locks import held_lock, once
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
 from jobmaster.handlers.decisions import asked_seconds
-from jobmaster.master import batches, schedules
+from jobmaster.master import schedules
 from jobmaster.master.driver import resent_writes
-from jobmaster.model.batch import range_of
+from jobmaster.master.flow import batches
+from jobmaster.model.flow.batch import range_of
 from jobmaster.rules import fire_decision
 from jobmaster_agents import (
     agent,

@@ -10,8 +10,8 @@ from jobmaster.client.batches.batch import Batch
 from jobmaster.client.bulk import BulkFailed
 from jobmaster.client.cluster import Cluster
 from jobmaster.handlers import call
-from jobmaster.model.batch import range_of
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.flow.batch import range_of
 from tests.simulation.checks.audit import Job
 from tests.simulation.runtime.hosts import SimClock
 from tests.simulation.workload.clients import HANDLERS, plain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.handlers import Handlers, JobContext
-from jobmaster.handlers.breaker import Breaker
+from jobmaster.handlers.flow.breaker import Breaker
 from jobmaster.model.errors import JobMasterError
 from tests.simulation.checks.audit import GUARDED, RESOURCE, Job
 from tests.simulation.workload.clients import Down, run_attempt

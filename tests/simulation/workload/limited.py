@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobmaster.client.cluster import Cluster
 from jobmaster.handlers import Handlers, JobContext, Limit
 from jobmaster.model.errors import JobMasterError
-from jobmaster.model.limit import LimitUse
+from jobmaster.model.flow.limit import LimitUse
 from jobmaster_agents.state.limited_starts import ORDERING
 from tests.simulation.checks.audit import Job
 from tests.simulation.checks.limits import MOST

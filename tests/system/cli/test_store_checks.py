@@ -7,8 +7,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor_checks import _elsewhere, store_finding
-from jobmaster.cli.commands.doctor_findings import CheckStatus
+from jobmaster.cli.commands.doctor.checks import _elsewhere, store_finding
+from jobmaster.cli.commands.doctor.findings import CheckStatus
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketDepth

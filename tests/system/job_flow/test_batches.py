@@ -12,7 +12,7 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.handlers import call
-from jobmaster.model.batch import BatchState
+from jobmaster.model.flow.batch import BatchState
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually

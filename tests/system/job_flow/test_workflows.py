@@ -12,7 +12,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import branch, chain, group, previous, result_of, step
 from jobmaster.handlers import call
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
-from jobmaster.model.workflow import StepState, WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import StepState, WorkflowState, WorkflowView
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.breaker import BreakerState
+from jobmaster.model.flow.breaker import BreakerState
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment

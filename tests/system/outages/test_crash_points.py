@@ -22,12 +22,12 @@ from jobmaster import handlers
 from jobmaster.client.signals.wait import signal
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
-from jobmaster.master import signals as signals_module
+from jobmaster.master.flow import signals as signals_module
 from jobmaster.master.master import Master
-from jobmaster.model.batch import BatchState, BatchView, range_end
+from jobmaster.model.flow.batch import BatchState, BatchView, range_end
+from jobmaster.model.flow.signal import OnTimeout, OutgoingSignal
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
-from jobmaster.model.signal import OnTimeout, OutgoingSignal
 from jobmaster.rules.recurrence import next_fire_us
 from tests.crash_points import jobs
 from tests.crash_points.crash_points import POINTS, CrashPoint, Situation

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.model.limit import LimitValues
+from jobmaster.model.flow.limit import LimitValues
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.limit_publisher import AGAIN_SECONDS, LimitPublisher
 

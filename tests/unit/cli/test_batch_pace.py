@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmaster.cli.commands.batch import Pace, left_seconds
-from jobmaster.model.batch import BatchState, BatchView
+from jobmaster.cli.commands.flow.batch import Pace, left_seconds
+from jobmaster.model.flow.batch import BatchState, BatchView
 
 
 def _view(tallied: int, state: BatchState = BatchState.CLOSED) -> BatchView:

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.client.signals.signals import Signals
 from jobmaster.clock import new_id
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
-from jobmaster.model.signal import OutgoingSignal, SignalStatus, SignalStep
+from jobmaster.model.flow.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.settings.model import Limits
 
 PART = SignalStep(SignalStatus.SENT, 5_000, False, None)

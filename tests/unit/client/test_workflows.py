@@ -19,8 +19,8 @@ from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_headers
 from jobmaster.handlers import Handlers, call
 from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unavailable, UnknownHandler, WaitTimeout
+from jobmaster.model.flow.workflow import NewStep, NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.model.ids import text
-from jobmaster.model.workflow import NewStep, NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.settings.model import ClusterSettings
 
 handlers = Handlers()

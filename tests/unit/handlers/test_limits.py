@@ -8,7 +8,7 @@ import pytest
 
 from jobmaster import ConfigError, Handlers, InputError, Limit
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.limit import LimitUse, LimitValues
+from jobmaster.model.flow.limit import LimitUse, LimitValues
 
 
 @pytest.mark.parametrize(

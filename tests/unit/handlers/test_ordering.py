@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from jobmaster import ConfigError, Handlers, InputError
-from jobmaster.handlers.ordering import PublishedOrdering
+from jobmaster.handlers.flow.ordering import PublishedOrdering
 from jobmaster.model.errors import InvalidArguments
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster import ConfigError, Handlers, InputError, Unique
 from jobmaster.handlers import checked_unique
-from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueTerm
+from jobmaster.model.flow.uniqueness import OnConflict, UniqueRule, UniqueTerm
 
 
 @pytest.mark.parametrize(

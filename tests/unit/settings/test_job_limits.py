@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.handlers import Handlers, Limit
 from jobmaster.model.errors import ConfigError
-from jobmaster.model.limit import LimitValues
+from jobmaster.model.flow.limit import LimitValues
 from jobmaster.settings.job_limits import declared_limits, unknown_limits
 from jobmaster.settings.loader import LoadedSettings
 

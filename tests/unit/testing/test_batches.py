@@ -14,7 +14,7 @@ from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.batch_ids import BatchIds, new_range
 from jobmaster.client.batches.batches import Batches
 from jobmaster.clock import SystemClock
-from jobmaster.model.batch import AS_BEFORE, BatchState, Position
+from jobmaster.model.flow.batch import AS_BEFORE, BatchState, Position
 from jobmaster.model.job_view import JobView
 from jobmaster.testing import Jobs
 

@@ -10,7 +10,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
-from jobmaster.model.breaker import BreakerRule, BreakerState, TrialResult
+from jobmaster.model.flow.breaker import BreakerRule, BreakerState, TrialResult
 from jobmaster.model.job import NewJob
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import FetchScope

@@ -15,11 +15,11 @@ from jobmaster.codec import encode_headers
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
-from jobmaster.model.batch import NewBatch, range_of
 from jobmaster.model.errors import Conflict, Refused
+from jobmaster.model.flow.batch import NewBatch, range_of
+from jobmaster.model.flow.workflow import NewStep, NewWorkflow
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers
-from jobmaster.model.workflow import NewStep, NewWorkflow
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from benchmarks.support.synthetic_history import lower_floor
-from jobmaster.cli.commands.doctor_checks import master_findings
+from jobmaster.cli.commands.doctor.checks import master_findings
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql as statement_text
 from jobmaster.master.history import archive as archive_module

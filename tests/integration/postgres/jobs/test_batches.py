@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.model.batch import BatchState, BatchView, Callback, EndReason, NewBatch, Occasion, range_of
+from jobmaster.model.flow.batch import BatchState, BatchView, Callback, EndReason, NewBatch, Occasion, range_of
 from jobmaster.ports import RecordKind
 from tests.integration.postgres.fixture import MasterFixture, final_row, in_flight_row, new_job, uuids
 

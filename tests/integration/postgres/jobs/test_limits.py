@@ -12,9 +12,9 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.driver.statements import sql
+from jobmaster.model.flow.limit import LimitUse, LimitValues
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Headers, InFlightRow
-from jobmaster.model.limit import LimitUse, LimitValues
 from jobmaster.ports import Admission, FetchScope, RecordKind
 from jobmaster.rules import capabilities
 from tests.integration.postgres.fixture import (

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from jobmaster.codec import encode_headers
+from jobmaster.model.flow.workflow import WorkflowState
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers
-from jobmaster.model.workflow import WorkflowState
 from jobmaster.ports import StepScope
 from tests.integration.postgres.fixture import LANE, PRIORITY, SCHEMA, MasterFixture
 from tests.integration.postgres.jobs.workflow_steps import fetched, final, job_of, read, start, step, workflow_id

@@ -10,10 +10,10 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, encode_headers
-from jobmaster.master import signals as signals_module
+from jobmaster.master.flow import signals as signals_module
 from jobmaster.model.errors import InputError, Refused
+from jobmaster.model.flow.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.model.job import Headers, JobState, SignalWait
-from jobmaster.model.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.ports import RecordKind
 from tests.integration.postgres.fixture import DUE, LANE, PRIORITY, SCHEMA, MasterFixture, new_job, uuids
 from tests.integration.postgres.jobs.test_confirmation import waiting as awaits_confirmation

@@ -13,9 +13,9 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master import onboarding
 from jobmaster.master.driver.statements import statement
+from jobmaster.model.flow.tenant import NO_TENANT, TenantView, tenant_of
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Headers, JobState, NewJob
-from jobmaster.model.tenant import NO_TENANT, TenantView, tenant_of
 from jobmaster.ports import FetchScope, Onboarded, TenantTurns
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture, uuids
 

@@ -12,7 +12,14 @@ from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import ConnectionFactory
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import InputError
-from jobmaster.model.uniqueness import OnConflict, UniqueAnswer, UniqueOutcome, UniqueRule, UniqueSubmit, UniqueTerm
+from jobmaster.model.flow.uniqueness import (
+    OnConflict,
+    UniqueAnswer,
+    UniqueOutcome,
+    UniqueRule,
+    UniqueSubmit,
+    UniqueTerm,
+)
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import (

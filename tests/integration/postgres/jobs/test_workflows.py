@@ -11,8 +11,8 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
+from jobmaster.model.flow.workflow import NewWorkflow, StepState, WorkflowState
 from jobmaster.model.job import Headers
-from jobmaster.model.workflow import NewWorkflow, StepState, WorkflowState
 from jobmaster.ports import RecordKind
 from tests.integration.postgres.fixture import MasterFixture
 from tests.integration.postgres.jobs.workflow_steps import (

@@ -6,9 +6,9 @@ from typing import Any
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
+from jobmaster.model.flow.workflow import NewStep, NewWorkflow, StepState, WorkflowView
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, Headers
-from jobmaster.model.workflow import NewStep, NewWorkflow, StepState, WorkflowView
 from tests.integration.postgres.fixture import ERROR, LANE, PRIORITY, MasterFixture
 
 

@@ -10,8 +10,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from jobmaster.cli.commands.doctor_checks import master_findings
-from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
+from jobmaster.cli.commands.doctor.checks import master_findings
+from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master

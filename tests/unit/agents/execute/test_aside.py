@@ -14,9 +14,9 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers, Limit
 from jobmaster.model.bucket import BucketState
+from jobmaster.model.flow.limit import FullLimit, LimitUse
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers, InFlightRow
-from jobmaster.model.limit import FullLimit, LimitUse
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
 from jobmaster.ports import Admission
 from jobmaster_agents.execute import aside
@@ -160,7 +160,7 @@ async def test_a_heavy_job_that_was_denied_beside_a_light_one_that_was_admitted_
 async def test_nothing_is_left_of_jobs_that_end_without_an_outcome(harness: WorkerHarness) -> None:
     """Not of such that waited, that ran, or that are refused by their rows, when their bucket is another's."""
     gc.collect()
-    before = sum(isinstance(each, LimitedJob) for each in gc.get_objects())
+    before = sum(type(each) is LimitedJob for each in gc.get_objects())
     for _ in range(3):
         bucket = harness.bucket()
         harness.submit(bucket, [job("shared", name, weight=3) for name in "abcd"])
@@ -173,7 +173,7 @@ async def test_nothing_is_left_of_jobs_that_end_without_an_outcome(harness: Work
     gates.clear()
     harness.master.calls.clear()
     gc.collect()
-    assert sum(isinstance(each, LimitedJob) for each in gc.get_objects()) <= before
+    assert sum(type(each) is LimitedJob for each in gc.get_objects()) <= before
     assert not limits(harness)._full
 
 

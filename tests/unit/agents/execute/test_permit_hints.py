@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobmaster.model.errors import Unavailable
-from jobmaster.model.limit import LimitKey
+from jobmaster.model.flow.limit import LimitKey
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.execute import permit_hints
 from jobmaster_agents.execute.permit_hints import IDLE_SECONDS, PermitHints

@@ -13,9 +13,9 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.tenant import NO_TENANT, checked_tenant, tenant_of
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers
-from jobmaster.model.tenant import NO_TENANT, checked_tenant, tenant_of
 from jobmaster.settings.model import AgentSettings, ClusterSettings, Tenants
 from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.execute.tenant_queue import CONTESTED_SECONDS, TenantQueue

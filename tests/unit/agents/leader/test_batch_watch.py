@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.model.batch import BatchState, ConcludedBatch, DueBatch, EndReason, range_of
+from jobmaster.model.flow.batch import BatchState, ConcludedBatch, DueBatch, EndReason, range_of
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.batch_watch import AGAIN_SECONDS_MAX, LOOK_SECONDS, QUIET_SECONDS, BatchWatch

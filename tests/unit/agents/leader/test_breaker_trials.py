@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmaster.model.breaker import BreakerChange, BreakerState
+from jobmaster.model.flow.breaker import BreakerChange, BreakerState
 from jobmaster.ports import BreakerLook
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog

@@ -12,7 +12,7 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
-from jobmaster.model.breaker import BreakerView
+from jobmaster.model.flow.breaker import BreakerView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

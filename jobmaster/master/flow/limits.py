@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from jobmaster.master.driver import resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, ids_of, run_batch
 from jobmaster.master.driver.connection import StatementRunner, to_us
+from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
-from jobmaster.model.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
 from jobmaster.ports import Admission
 
 WAITING_SECONDS = 3.0

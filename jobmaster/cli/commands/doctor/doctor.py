@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
+from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width
@@ -77,7 +77,7 @@ def _print_audit(report: AuditReport) -> None:
 
 async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Finding], AuditReport | None]:
     """Run all checks, except those that need a server that does not answer."""
-    from jobmaster.cli.commands.doctor_checks import agent_findings, master_findings, schema_finding, store_findings
+    from jobmaster.cli.commands.doctor.checks import agent_findings, master_findings, schema_finding, store_findings
     from jobmaster.model.errors import JobMasterError
 
     findings: list[Finding] = []

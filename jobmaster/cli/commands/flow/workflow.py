@@ -11,7 +11,7 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, clean, emit_json, emit_record, emit_rows, iso
-from jobmaster.model.workflow import RunsOn, StepView, WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import RunsOn, StepView, WorkflowState, WorkflowView
 
 if TYPE_CHECKING:
     from jobmaster.client.workflows.workflows import Workflows

@@ -13,7 +13,7 @@ from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.statements import sql, statement
 from jobmaster.master.intake import require_transaction
-from jobmaster.model.uniqueness import UniqueAnswer, UniqueOutcome, UniqueSubmit
+from jobmaster.model.flow.uniqueness import UniqueAnswer, UniqueOutcome, UniqueSubmit
 
 _SUBMIT = "uniqueness/submit"
 _AHEAD_DAYS = 7

@@ -17,7 +17,7 @@ from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, clean, emit_json, emit_record, emit_rows, iso, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model import ids
-from jobmaster.model.batch import BatchState, BatchView
+from jobmaster.model.flow.batch import BatchState, BatchView
 from jobmaster.units import format_duration
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands import job_changes, job_logs
 from jobmaster.cli.commands.job_inputs import (
     DURATION,
     PRIORITIES,
@@ -32,6 +31,7 @@ from jobmaster.cli.commands.job_rows import (
     listed,
     timeline,
 )
+from jobmaster.cli.commands.jobs import job_changes, job_logs
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width

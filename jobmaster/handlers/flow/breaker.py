@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 from jobmaster.handlers.names import check_name
-from jobmaster.model.breaker import BreakerRule
 from jobmaster.model.errors import ConfigError, InputError
+from jobmaster.model.flow.breaker import BreakerRule
 
 WINDOW_SECONDS_MAX = 3600.0
 OPEN_SECONDS_MAX = 7 * 86400.0

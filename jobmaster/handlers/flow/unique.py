@@ -11,7 +11,7 @@ import msgspec
 
 from jobmaster.handlers.names import check_name
 from jobmaster.model.errors import InputError
-from jobmaster.model.uniqueness import OnConflict, UniqueRule, UniqueTerm
+from jobmaster.model.flow.uniqueness import OnConflict, UniqueRule, UniqueTerm
 from jobmaster.units import UnitError, parse_duration
 
 KEY_CHARS_MAX = 200

@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_rows, iso, thousands
-from jobmaster.model.tenant import TenantView
+from jobmaster.model.flow.tenant import TenantView
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
@@ -29,9 +29,9 @@ COLUMNS = (
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many lines.")
 @pass_invocation
 def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
-    """List the tenants with jobs that wait or run, the one with the most waiting jobs first.
+    """List tenants with their waiting and running jobs.
 
-    WAITING: jobs that are due and wait in the master. IN FLIGHT: jobs in an agent that have a row; a short job has none
+    The one with the most waiting jobs comes first. WAITING: jobs that are due and wait in the master. IN FLIGHT: jobs in an agent that have a row; a short job has none
     before it ends. Jobs in buckets are not counted; see `jobmaster bucket list`. The command reads all these rows.
 
     \b

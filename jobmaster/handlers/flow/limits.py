@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from jobmaster.handlers.signature import readable
 from jobmaster.model.errors import ConfigError, InputError, InvalidArguments
-from jobmaster.model.limit import LimitUse, LimitValues
+from jobmaster.model.flow.limit import LimitUse, LimitValues
 
 RUNNING_MAX = 1_000_000
 RATE_MAX = 1_000_000.0

@@ -10,8 +10,8 @@ from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute
 from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.master.driver.job_errors import NO_SIGNAL
 from jobmaster.master.intake import insert_in
+from jobmaster.model.flow.signal import KeptSignal, OutgoingSignal, Recipients, SignalStatus, SignalStep, WaitingJobs
 from jobmaster.model.job import NewJob
-from jobmaster.model.signal import KeptSignal, OutgoingSignal, Recipients, SignalStatus, SignalStep, WaitingJobs
 from jobmaster.ports import EndedWaits, Written
 
 KEPT_MAX: Final = 100_000

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from jobmaster.codec import decode_error
 from jobmaster.master.driver.connection import Row, StatementRunner
-from jobmaster.model.workflow import NewWorkflow, RunsOn, StepState, StepView, WorkflowState, WorkflowView
+from jobmaster.model.flow.workflow import NewWorkflow, RunsOn, StepState, StepView, WorkflowState, WorkflowView
 
 
 class Workflows:

@@ -15,7 +15,7 @@ from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
-from jobmaster.model.signal import KeptSignal, Recipients, WaitingJobs
+from jobmaster.model.flow.signal import KeptSignal, Recipients, WaitingJobs
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

@@ -11,7 +11,7 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
-from jobmaster.model.limit import LimitView
+from jobmaster.model.flow.limit import LimitView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor_findings import CheckStatus, Finding
+from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
-from jobmaster.master.breakers import LIST as BREAKERS
 from jobmaster.master.driver.statements import sql
+from jobmaster.master.flow.breakers import LIST as BREAKERS
 from jobmaster.master.pauses import FOLLOWERS
-from jobmaster.model.breaker import BreakerState
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.flow.breaker import BreakerState
 from jobmaster.model.job import Priority
 from jobmaster.model.pause import PauseKind
 from jobmaster.rules.unserved_cause import UnservedCause

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import Row, StatementRunner
 from jobmaster.model import ids
-from jobmaster.model.batch import (
+from jobmaster.model.flow.batch import (
     AS_BEFORE,
     BatchCounts,
     BatchState,

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobmaster.master.driver.connection import StatementRunner
-from jobmaster.model.breaker import BreakerChange, BreakerRule, BreakerState, BreakerView, TrialResult
+from jobmaster.model.flow.breaker import BreakerChange, BreakerRule, BreakerState, BreakerView, TrialResult
 from jobmaster.ports import BreakerLook
 
 LIST = "breakers/list"

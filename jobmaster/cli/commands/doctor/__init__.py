@@ -1,0 +1,1 @@
+"""The command ``jobmaster doctor`` and its checks."""

@@ -1,0 +1,1 @@
+"""Commands of batches, breakers, limits, signals, tenants and workflows."""

@@ -1,0 +1,1 @@
+"""What a handler declares of limits, breakers, ordering and unique keys."""

@@ -1,0 +1,1 @@
+"""The master's parts for limits, breakers, unique keys, batches, workflows and signals."""

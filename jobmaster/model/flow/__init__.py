@@ -1,0 +1,1 @@
+"""Limits, breakers, unique keys, batches, workflows, signals and tenants as values."""
