@@ -33,7 +33,6 @@ FRAGMENTS = {
     "jobmaster/master/changes.py": "one part of the master, as its neighbours",
     "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
     "jobmaster/client/events/cursor.py": "the form of a text that programs keep, apart from its reader",
-    "jobmaster/master/history/job_logs.py": "one part of the master, as its neighbours",
     "jobmaster/testing/memory/events.py": "one part of the master in memory, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",
     "jobmaster/master/stores.py": "one part of the master, as its neighbours",

@@ -31,8 +31,9 @@ COLUMNS = (
 def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
     """List tenants with their waiting and running jobs.
 
-    The one with the most waiting jobs comes first. WAITING: jobs that are due and wait in the master. IN FLIGHT: jobs in an agent that have a row; a short job has none
-    before it ends. Jobs in buckets are not counted; see `jobmaster bucket list`. The command reads all these rows.
+    The one with the most waiting jobs comes first. WAITING: jobs that are due and wait in the master. IN FLIGHT: jobs
+    in an agent that have a row; a short job has none before it ends. Jobs in buckets are not counted; see
+    `jobmaster bucket list`. The command reads all these rows.
 
     \b
     Example:
