@@ -105,11 +105,14 @@ class JobStatements(StatementsBase):
     # ------------------------------------------------------------ outcomes
 
     def copy(self, records: Sequence[tuple[Any, ...]]) -> int:
-        """COPY of final rows: -1 when an id has a row or comes twice, else how many were written."""
-        demand_values("copy_final", [record[4] for record in records], [record[8] for record in records])
-        ids = {record[0] for record in records}
-        if len(ids) < len(records) or not ids.isdisjoint(self.tables.jobs):
-            return -1
+        """COPY of final rows: -1 when an id has a row or comes twice, else how many were written. The first row that does not
+        fit decides which error it is: rows are inserted one by one, because a default of the table is volatile."""
+        ids: set[bytes] = set()
+        for record in records:
+            demand_values("copy_final", [record[4]], [record[8]])
+            if record[0] in ids or record[0] in self.tables.jobs:
+                return -1
+            ids.add(record[0])
         written = 0
         for record in records:
             (job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, due, _, _, args, headers,
