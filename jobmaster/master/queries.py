@@ -13,7 +13,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.job import ErrorInfo, JobState, Priority
-from jobmaster.model.job_view import Attempt, JobFilter, JobView
+from jobmaster.model.job_view import Attempt, JobFilter, JobView, moment
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -163,7 +163,8 @@ def _error(data: bytes | None) -> ErrorInfo | None:
 def _progress(row: Row) -> RunProgress | None:
     if row["done"] is None:
         return None
-    return RunProgress(done=row["done"], total=row["total"], text=row["progress_text"], at=row["progress_at"])
+    at = moment(to_us(row["progress_at"]))
+    return RunProgress(done=row["done"], total=row["total"], text=row["progress_text"], at=at)
 
 
 def _view(row: Row, payload: bool = True) -> JobView:

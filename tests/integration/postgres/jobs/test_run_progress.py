@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from jobmaster.clock import new_id
 from jobmaster.ports import ProgressLine, RecordKind
 from tests.integration.postgres.fixture import MasterFixture, final_row, hold_row
@@ -31,6 +33,7 @@ async def test_a_job_shows_the_report_of_the_run_that_its_row_shows(db: MasterFi
     assert progress is not None
     assert (progress.done, progress.total, progress.text, progress.share) == (3, 4, "three", 0.75)
     assert progress.at is not None
+    assert abs(datetime.now(UTC) - progress.at) < timedelta(hours=1)
     await db.master.outcomes.retry_here(db.fence, [hold_row(job_id, token=1)])
     assert (await db.view(job_id)).progress is None, "the next run has reported nothing"
     await db.master.outcomes.report_progress([ProgressLine(job_id, 2, 4, 4, "")])
