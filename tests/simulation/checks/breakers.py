@@ -32,12 +32,17 @@ class BreakerChecks:
     def __init__(self, broken: Callable[[str, str], None]) -> None:
         self._broken = broken
         self.reports: list[Report] = []
+        self._latest: dict[tuple[str, bytes], int] = {}
         self._barred: dict[str, list[Barred]] = {}
         self.forgotten = False
         """A failover has forgotten commits, and with them perhaps results and changes."""
 
-    def reported(self, name: str, at_us: int, calls: int, failures: int) -> None:
-        """A report is taken for the first time."""
+    def reported(self, name: str, agent_id: bytes, at_us: int, calls: int, failures: int) -> None:
+        """A report is taken for the first time.
+
+        After the server's clock was put back, a report counts as of the later time of the one before it of its agent.
+        """
+        at_us = self._latest[name, agent_id] = max(at_us, self._latest.get((name, agent_id), 0))
         self.reports.append(Report(name, at_us, calls, failures))
 
     def _opens(self, row: BreakerRow, first: int, now_us: int, shorter: float) -> bool:

@@ -72,7 +72,7 @@ class BreakerStatements(PauseStatements):
             last = max((key[2] for key in mine), default=0)
             if last >= number:
                 continue
-            self.audit.breakers.reported(name, now, some, bad)
+            self.audit.breakers.reported(name, agent_id, now, some, bad)
             at_us = now
             if row is not None:
                 for key, line in mine.items():
