@@ -24,6 +24,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from operator import attrgetter
 
+from msgspec.structs import replace
+
 from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
@@ -356,9 +358,9 @@ class OutcomeWriter:
                     return finished.written
 
                 await self._record(mine, "finish_steps", finish)
-            taken = (
-                bool(entries) and fence == owned.fence and self.take_next(owned, entries, mine[0].claimed_list.clock_us)
-            )
+            clock_us = mine[0].claimed_list.clock_us
+            entries = _due_by(entries, clock_us + int(self._now() * 1e6))
+            taken = bool(entries) and fence == owned.fence and self.take_next(owned, entries, clock_us)
             if entries and not taken:
                 await self._put_assigned(
                     owned, fence, entries, [HoldRow.of(entry, owned.priority, owned.lane) for entry in entries]
@@ -478,6 +480,12 @@ class OutcomeWriter:
 def _is_step(entry: Entry) -> bool:
     """True for the job of a step of a workflow."""
     return bool(entry.headers) and _STEP in entry.headers
+
+
+def _due_by(entries: Sequence[Entry], store_us: int) -> list[Entry]:
+    """What the master has found due is due by the store's clock, too: each step of a chain would otherwise wait for as
+    long as the master's clock is ahead."""
+    return [each if each.due_us <= store_us else replace(each, due_us=store_us) for each in entries]
 
 
 def _finals(jobs: Jobs) -> list[FinalRow]:

@@ -317,11 +317,15 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(
 STEP = b'{"workflow":["x",1]}'
 
 
+@pytest.mark.parametrize("ahead_us", [0, 5_600_000])
 @pytest.mark.parametrize("room", [True, False])
-async def test_the_end_of_a_step_brings_the_next_one_into_the_same_bucket(harness: WorkerHarness, room: bool) -> None:
-    """Straight into memory; without room there it is put into the store, and claimed later."""
+async def test_the_end_of_a_step_brings_the_next_one_into_the_same_bucket(
+    harness: WorkerHarness, room: bool, ahead_us: int
+) -> None:
+    """Straight into memory; without room there it is put into the store, and claimed later. What the master finds due does
+    not wait when its clock is ahead of the store's."""
     bucket = harness.bucket()
-    following = msgspec.structs.replace(job("wait", token=2), due_us=harness.clock.wall_us())
+    following = msgspec.structs.replace(job("wait", token=2), due_us=harness.clock.wall_us() + ahead_us)
     harness.master.next_steps = [following]
     if not room:
         harness.bucket_worker.claimers[bucket.fence.bucket_id].take = lambda *_: False  # type: ignore[method-assign]
