@@ -21,7 +21,15 @@ from jobmaster.client.submit_router import SubmitRouter
 from jobmaster.clock import Clock
 from jobmaster.handlers import check_lane
 from jobmaster.model import ids
-from jobmaster.model.errors import ConfigError, Conflict, InputError, InvalidDueTime, JobMasterError, OutcomeUnknown
+from jobmaster.model.errors import (
+    ConfigError,
+    Conflict,
+    InputError,
+    InvalidDueTime,
+    JobMasterError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, Headers, JobState, NewJob, Priority, PriorityLabel
 from jobmaster.model.job_change import ChangedRow, ChangeEffect, JobChange, NewValues
@@ -108,17 +116,24 @@ class JobChanger:
         """
         if new.lane is not None:
             await self._router.check_served(new.lane)
+        unknown: OutcomeUnknown | None = None
         ends = self._clock.boottime() + TRY_SECONDS
         for pause in backoff_delays(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX):
             late = self._clock.boottime() + pause > ends
             try:
                 answer = await self._try(job_id, bucket_id, new, actor)
-            except OutcomeUnknown:
+            except OutcomeUnknown as error:
                 if late:
                     raise
-                answer = None
+                unknown, answer = error, None
+            except Unavailable:
+                if unknown is not None:  # an earlier look may have changed it, or may still do so
+                    raise unknown from None
+                raise
             if answer is not None:
                 return answer
+            if late and unknown is not None:
+                raise unknown
             if late:
                 raise Conflict(
                     f"job {ids.text(job_id)} is between the master and a bucket, and was not changed",

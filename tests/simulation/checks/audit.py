@@ -63,6 +63,8 @@ class Job:
     """How long its handler takes."""
     not_before_us: int = 0
     """When it is due by an acknowledged change; microseconds since 1970 by the master's clock."""
+    due_unknown_us: list[int] = field(default_factory=list)
+    """... and by changes of which it is unknown whether they have happened, which may still take effect."""
     fails: int = 0
     """So many attempts fail."""
     snoozes: int = 0
@@ -521,7 +523,7 @@ class Audit:
         self.trace.note(self.loop.now, "client", "change", job.id.hex()[-6:], answer.effect.value)
         self.hits[f"change: {answer.effect.value}"] += 1
         if answer.changed and job.kind == "put later":
-            job.not_before_us = answer.due_us or 0
+            job.not_before_us = min([answer.due_us or 0, *job.due_unknown_us])
 
     # ------------------------------------------------------------ the end
 

@@ -11,7 +11,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Fail, Handlers, JobContext, Snooze
-from jobmaster.model.errors import JobMasterError, NotFound
+from jobmaster.model.errors import JobMasterError, NotFound, OutcomeUnknown
 from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import ReplyStatus
 from tests.simulation.checks.audit import GUARDED, Audit, Job
@@ -291,18 +291,24 @@ class Clients:
                 return
 
     async def _change(self, job: Job) -> None:
-        """New values for a job that waits; asked again while there is no answer."""
+        """New values for a job that waits; asked again, with another time, while there is no answer. A call without an answer
+        may still take effect, also after a later one."""
         await asyncio.sleep(0.8 * self._chance.random() ** 2)
         for _ in range(4):
             options = ChangeOptions()
+            due_us = 0
             if job.kind == "moved":
                 options["priority"] = "high"
             else:
-                options["after"] = 0.0 if job.kind == "run now" else 0.3 + 0.9 * self._chance.random()
+                after = 0.0 if job.kind == "run now" else 0.3 + 0.9 * self._chance.random()
+                options["after"] = after
+                due_us = self._audit.now_us() + int(after * 1e6)
             try:
                 answer = await self._cluster.change(job.id, **options)
             except JobMasterError as error:
                 self._audit.hits[f"change: {type(error).__name__}"] += 1
+                if isinstance(error, OutcomeUnknown):
+                    job.due_unknown_us.append(due_us)
                 await asyncio.sleep(0.1 + 0.2 * self._chance.random())
             else:
                 self._audit.changed(job, answer)

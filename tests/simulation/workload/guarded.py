@@ -64,12 +64,12 @@ class Guarded:
         history.resource_is_down = False
 
     async def _operate(self, seconds: float) -> None:
-        """A breaker that has no end is closed."""
+        """A breaker that has no end is closed, however long the master is away."""
         for opens in (True, False):
             await asyncio.sleep(0.4 * seconds * self._chance.random())
             if opens and self._chance.random() < 0.7:
                 return
-            for _ in range(_SUBMITS_MAX):
+            while True:
                 try:
                     if opens:
                         await self._cluster.breakers.open(RESOURCE)
