@@ -544,7 +544,7 @@ KNOWN_SEEDS = {
 }
 """A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not."""
 SELDOM = {
-    "identity of what was recalled": "no history of seeds 1 to 2000 notices it since batches and workflows are in the histories",
+    "identity of what was recalled": "no history has noticed it since batches and workflows are in the histories",
     "most reassigns": "too few jobs are too slow four times since batches and workflows are in the histories",
 }
 """Guards that want a scenario of their own; until then the command looks for them, and the tests do not."""
