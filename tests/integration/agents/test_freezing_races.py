@@ -65,6 +65,7 @@ async def test_a_freeze_that_was_over_before_the_owner_saw_it(driven: DrivenClus
     await life.beat()
     assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
     assert await life.submit(entry) is ReplyStatus.OK
+    await until(lambda: began[job_id] == 1)  # it is idle before the job is claimed, too
     await until(lambda: is_idle(life.bucket_worker))
     assert await states(driven, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
