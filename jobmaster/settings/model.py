@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
+from jobmaster.rules.access import Role, Scope
 from jobmaster.model.flow.tenant import WEIGHT_MAX
 from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap
@@ -59,6 +60,25 @@ HandlerPath = Annotated[
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(:[A-Za-z_][A-Za-z0-9_]*)?$",
         description="package.module or package.module:attribute",
     ),
+]
+WebTokenText = Annotated[
+    str,
+    Meta(
+        pattern=r"^[!-~]{20,200}$",
+        description="a token of 20 to 200 printable characters without spaces",
+        extra_json_schema={"secret": True},
+    ),
+]
+HashText = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits, as of SHA-256")]
+HostName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$",
+        description="the name of a host in lower case, without scheme and port",
+    ),
+]
+ProxyAddress = Annotated[
+    str, Meta(pattern=r"^[0-9a-fA-F.:]+(/[0-9]{1,3})?$", description="an address or a network such as 10.0.0.0/8")
 ]
 DurabilityChoice = Annotated[Durability, Meta(extra_json_schema={"enum": [level.value for level in REQUESTABLE]})]
 PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical)$")]
@@ -440,6 +460,40 @@ class Observability(Section, frozen=True, kw_only=True):
     """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
 
 
+class WebToken(Section, frozen=True, kw_only=True):
+    """What one caller of the web server identifies itself with: a program by ``Authorization: Bearer``, a person by the name
+    and the token in the browser's own dialog. ``jobmaster web token`` makes one."""
+
+    token: WebTokenText | None = None
+    """The token itself, by a reference such as ``${file:/run/secrets/web}``; at least 20 characters."""
+    sha256: HashText | None = None
+    """The SHA-256 of the token, in its place. A token is random, so its hash needs no salt."""
+    role: Role = Role.VIEWER
+    """``viewer`` reads states and counts; ``operator`` also payloads, submits and changes jobs, schedules, pauses, limits and
+    breakers; ``admin`` does all."""
+    scopes: list[Scope] = field(default_factory=list)
+    """In place of the role: what the caller may do, such as ``[view, submit]`` for a producer."""
+
+
+class Web(Section, frozen=True, kw_only=True):
+    """The web server (``jobmaster web``): pages and HTTP API. Without a token it serves this machine alone, and reads only."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_.:%-]+$")] = "127.0.0.1"
+    """Address that it listens on. Another one than the loopback address needs ``tokens``."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8020
+    """Port that it listens on; 0 = any free one."""
+    read_only: bool = False
+    """Refuse every change, whatever the caller may do."""
+    tokens: dict[Name, WebToken] = field(default_factory=dict)
+    """Callers by name; the name stands in the operator log."""
+    anonymous: list[Scope] = field(default_factory=lambda: [Scope.VIEW])
+    """What a caller on this machine may read while there are no ``tokens``: ``view``, ``payload``, ``traceback``."""
+    hosts: list[HostName] = field(default_factory=list)
+    """Host names by which browsers reach it, beside ``localhost`` and addresses. Requests for other names are refused."""
+    proxies: list[ProxyAddress] = field(default_factory=list)
+    """Addresses of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed."""
+
+
 class ScheduleSettings(Section, frozen=True, kw_only=True):
     """One schedule; agents declare it as they declare those of the code."""
 
@@ -526,6 +580,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """How long records that are no jobs are kept; the leader deletes older ones in small batches."""
     observability: Observability = Observability()
     """Logs, metrics and probes."""
+    web: Web = Web()
+    """The web server: pages and HTTP API."""
 
     def schema_name(self) -> str:
         """PostgreSQL schema of this cluster."""

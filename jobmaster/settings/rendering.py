@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from jobmaster.model.errors import CodeError
-from jobmaster.settings.masking import mask_secrets
+from jobmaster.settings.masking import MASK, mask_secrets
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.schema import Block, Leaf, LeafKind, Series, Shape, Table, format_leaf, settings_shape
 from jobmaster.settings.yaml_tree import PlainKind, classify_plain, find_surprise, join_path
@@ -40,7 +40,7 @@ def tree_of(shape: Shape, value: object) -> Tree:
 def _plain(leaf: Leaf, value: object) -> Plain:
     if value is None or (isinstance(value, bool | int | float) and leaf.kind in _AS_NUMBERS):
         return value
-    return mask_secrets(format_leaf(leaf, value))
+    return MASK if leaf.secret else mask_secrets(format_leaf(leaf, value))
 
 
 _AS_NUMBERS = {LeafKind.INTEGER, LeafKind.NUMBER, LeafKind.BOOLEAN}

@@ -25,7 +25,7 @@ import msgspec.inspect as mi
 
 from jobmaster.model.errors import CodeError
 from jobmaster.model.suggestion import did_you_mean
-from jobmaster.settings.masking import show_value
+from jobmaster.settings.masking import MASK, show_value
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.yaml_tree import PlainKind, ScalarNode, Style, classify_plain
 from jobmaster.units import (
@@ -67,6 +67,8 @@ class Leaf:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    secret: bool = False
+    """No output and no message shows the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,9 @@ def _shape(info: mi.Type, expected: str | None = None) -> Shape:
         case mi.Metadata():
             extra = info.extra_json_schema or {}
             shape = _shape(info.type, extra.get("description", expected))
+            if extra.get("secret"):
+                assert isinstance(shape, Leaf)
+                return replace(shape, secret=True)
             return _narrowed(shape, extra["enum"]) if "enum" in extra else shape
         case mi.StructType():
             return _block(info)
@@ -318,7 +323,8 @@ def _missing(leaf: Leaf) -> LeafError:
 
 
 def _unfit(leaf: Leaf, scalar: ScalarNode, hint: str | None = None) -> LeafError:
-    return LeafError(f"expected {expected_of(leaf)}, got {show_value(scalar.shown)}", hint)
+    shown = MASK if leaf.secret else show_value(scalar.shown)
+    return LeafError(f"expected {expected_of(leaf)}, got {shown}", hint)
 
 
 def _read_text(leaf: Leaf, scalar: ScalarNode, kind: PlainKind) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
+from jobmaster.rules.access import READING
 from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings, JobLimitSettings
 from jobmaster.settings.problems import Origin, Problem
 from jobmaster.settings.schema import suggest
@@ -43,6 +44,7 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
         _check_job_limits(settings, findings)
     _check_urls(settings, findings)
     _check_store_urls(settings, findings)
+    _check_web(settings, findings)
 
 
 def _check_urls(settings: ClusterSettings, findings: Findings) -> None:
@@ -165,3 +167,22 @@ def _check_store_urls(settings: ClusterSettings, findings: Findings) -> None:
             findings.warnings.append(Problem(findings.place_of(path), path, message))
         elif store.url is not None:
             seen[store.url] = name
+
+
+def _check_web(settings: ClusterSettings, findings: Findings) -> None:
+    for name, token in settings.web.tokens.items():
+        path = join_path("web.tokens", name)
+        if (token.token is None) == (token.sha256 is None):
+            wrong = "both token and sha256 are given" if token.token is not None else "neither token nor sha256 is given"
+            hint = f"`jobmaster web token {name}` makes a token and its sha256"
+            findings.problems.append(Problem(findings.place_of(path), path, wrong, hint))
+    changing = [scope.value for scope in settings.web.anonymous if scope not in READING]
+    if changing:
+        findings.problems.append(
+            Problem(
+                findings.place_of("web.anonymous"),
+                "web.anonymous",
+                f"an anonymous caller can only read, not {', '.join(changing)}",
+                f"there are {', '.join(sorted(READING))}; give web.tokens for the others",
+            )
+        )

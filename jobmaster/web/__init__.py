@@ -1,0 +1,1 @@
+"""The web server: pages for people, and the HTTP API for programs. Needs the extra ``web``."""

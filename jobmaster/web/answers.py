@@ -1,0 +1,165 @@
+"""Answers to requests that were refused: one JSON shape, and the statuses of errors."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from jobmaster.model.errors import (
+    BucketsFull,
+    ConfigError,
+    Conflict,
+    InputError,
+    JobFailed,
+    JobMasterError,
+    LockLost,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+    WaitTimeout,
+)
+
+RETRY_AFTER_SECONDS = 5
+_JSON = "application/json"
+_STATUS: dict[type[JobMasterError], int] = {
+    InputError: 422,
+    NotFound: 404,
+    Conflict: 409,
+    LockLost: 409,
+    JobFailed: 409,
+    WaitTimeout: 408,
+    Refused: 409,
+    BucketsFull: 503,
+    SchemaMismatch: 503,
+    Unavailable: 503,
+    ConfigError: 503,
+}
+"""Error -> HTTP status; the nearest class counts. Errors that are not listed are defects of this program (500)."""
+_LATER = "a server of the cluster does not answer"
+_LATER_HINT = "send the request again later; the log of the web server has the details"
+_WORDS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+_log = logging.getLogger(__name__)
+
+
+class RequestRefused(Exception):  # noqa: N818  # as ``Refused``
+    """A request that is refused before it reaches the cluster.
+
+    Args:
+        status: HTTP status, 400 to 499.
+        code: the error as a word.
+        message, hint: as of ``JobMasterError``.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.headers = dict(headers or {})
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is wrong, and how it is mended."""
+
+    code: str
+    """The kind of the error as a word: ``not_found``, ``conflict``, ``unavailable``."""
+    message: str
+    hint: str | None
+    job_ids: list[str] = []
+    """Jobs that may or may not have been stored: send the same request again with this ``job_id``."""
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer that is no success."""
+
+    error: ErrorDetail
+
+
+def answer_refusal(refusal: RequestRefused) -> Response:
+    """The answer to a refused request."""
+    return _answer(
+        refusal.status, ErrorDetail(code=refusal.code, message=refusal.message, hint=refusal.hint), refusal.headers
+    )
+
+
+def answer_error(error: JobMasterError) -> Response:
+    """The answer for an error of the library. Sentences of statuses from 500 on name servers, so the log alone has them."""
+    status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
+    code = _word(type(error).__name__)
+    if status < 500:
+        return _answer(status, ErrorDetail(code=code, message=error.message, hint=error.hint))
+    if status == 500:
+        _log.error("unexpected error", exc_info=error)
+        return internal_error()
+    _log.warning("%s", error)
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    if isinstance(error, OutcomeUnknown):
+        detail = ErrorDetail(
+            code=code,
+            message="whether it was done is not known",
+            hint="send the same request again; a submit with job_id: one of job_ids",
+            job_ids=[str(each) for each in error.job_ids],
+        )
+        return _answer(status, detail, headers)
+    return _answer(status, ErrorDetail(code=code, message=_LATER, hint=_LATER_HINT), headers)
+
+
+def internal_error() -> Response:
+    """The answer for a defect of this program."""
+    return _answer(500, ErrorDetail(code="internal", message="unexpected error", hint="the log of the web server has it"))
+
+
+def slow_cluster() -> Response:
+    """The answer when the cluster has not done what was asked for within the time limit of a request."""
+    return _answer(
+        503,
+        ErrorDetail(code="timeout", message="the cluster did not answer in time", hint=_LATER_HINT),
+        {"Retry-After": str(RETRY_AFTER_SECONDS)},
+    )
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    """Errors of the router: no such path, no such method."""
+    assert isinstance(error, HTTPException)
+    words = {404: f"there is nothing at {request.url.path:.200}", 405: f"{request.method:.20} is not possible here"}
+    code = _WORDS.get(error.status_code, "refused")
+    message = words.get(error.status_code, str(error.detail))
+    return _answer(error.status_code, ErrorDetail(code=code, message=message, hint=None), error.headers)
+
+
+async def on_refusal(_: Request, error: Exception) -> Response:
+    """See ``RequestRefused``."""
+    assert isinstance(error, RequestRefused)
+    return answer_refusal(error)
+
+
+async def on_library_error(_: Request, error: Exception) -> Response:
+    """See ``answer_error``."""
+    assert isinstance(error, JobMasterError)
+    return answer_error(error)
+
+
+def _answer(status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> Response:
+    body = msgspec.json.encode({"error": _with_hint(detail)})
+    return Response(body, status, dict(headers or {}), _JSON)
+
+
+def _with_hint(detail: ErrorDetail) -> dict[str, object]:
+    fields: dict[str, object] = {"code": detail.code, "message": detail.message, "hint": detail.hint}
+    return {**fields, "job_ids": detail.job_ids} if detail.job_ids else fields
+
+
+def _word(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
