@@ -12,10 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
-from jobmaster.rules.access import Role, Scope
 from jobmaster.model.flow.tenant import WEIGHT_MAX
 from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap
+from jobmaster.rules.access import Role, Scope
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 PositiveSeconds = Annotated[float, Meta(gt=0.0)]
@@ -476,7 +476,7 @@ class WebToken(Section, frozen=True, kw_only=True):
 
 
 class Web(Section, frozen=True, kw_only=True):
-    """The web server (``jobmaster web``): pages and HTTP API. Without a token it serves this machine alone, and reads only."""
+    """The web server (``jobmaster web``): pages and HTTP API. Without a token it serves this machine alone, read-only."""
 
     host: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_.:%-]+$")] = "127.0.0.1"
     """Address that it listens on. Another one than the loopback address needs ``tokens``."""

@@ -173,7 +173,9 @@ def _check_web(settings: ClusterSettings, findings: Findings) -> None:
     for name, token in settings.web.tokens.items():
         path = join_path("web.tokens", name)
         if (token.token is None) == (token.sha256 is None):
-            wrong = "both token and sha256 are given" if token.token is not None else "neither token nor sha256 is given"
+            wrong = (
+                "both token and sha256 are given" if token.token is not None else "neither token nor sha256 is given"
+            )
             hint = f"`jobmaster web token {name}` makes a token and its sha256"
             findings.problems.append(Problem(findings.place_of(path), path, wrong, hint))
     changing = [scope.value for scope in settings.web.anonymous if scope not in READING]

@@ -1,8 +1,9 @@
 """Who sends a request, and what that caller may do.
 
-A caller is known by a token: programs send it as ``Authorization: Bearer``, browsers as the password of HTTP Basic, whose user
-is the caller's name. Tokens are random, so they are compared by their SHA-256; a slow hash would cost processor time in each
-request and protect nothing more. Without a token in the configuration the caller is *anonymous*: on this machine, reading only.
+A caller is known by a token: programs send it as ``Authorization: Bearer``, browsers as the password of HTTP Basic, whose
+user is the caller's name. Tokens are random, so they are compared by their SHA-256; a slow hash would cost processor time in
+each request and protect nothing more. Without a token in the configuration the caller is *anonymous*: on this machine, and
+reading only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from jobmaster.settings.model import Web, WebToken
 from jobmaster.web.answers import RequestRefused
 
 TOKEN_BYTES = 32
-TOKEN_PREFIX = "jmt_"
+TOKEN_PREFIX = "jmt_"  # noqa: S105  # the same for every token
 """Begins every token that is made here, so that scanners of repositories find one."""
 FAILURES_MAX, FAILURE_SECONDS = 10, 60.0
 """Wrong tokens of one address, and the time in which they count."""
@@ -176,7 +177,10 @@ def require(principal: Principal, scope: Scope | None) -> None:
             401, "unauthorized", "this needs a token", "send Authorization: Bearer TOKEN", headers=_CHALLENGE
         )
     raise RequestRefused(
-        403, "forbidden", f"{principal.name!r} has no scope {scope.value!r}", "web.tokens has the roles and scopes of callers"
+        403,
+        "forbidden",
+        f"{principal.name!r} has no scope {scope.value!r}",
+        "web.tokens has the roles and scopes of callers",
     )
 
 

@@ -50,7 +50,7 @@ _WORDS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _log = logging.getLogger(__name__)
 
 
-class RequestRefused(Exception):  # noqa: N818  # as ``Refused``
+class RequestRefused(Exception):  # as ``Refused``
     """A request that is refused before it reaches the cluster.
 
     Args:
@@ -118,7 +118,9 @@ def answer_error(error: JobMasterError) -> Response:
 
 def internal_error() -> Response:
     """The answer for a defect of this program."""
-    return _answer(500, ErrorDetail(code="internal", message="unexpected error", hint="the log of the web server has it"))
+    return _answer(
+        500, ErrorDetail(code="internal", message="unexpected error", hint="the log of the web server has it")
+    )
 
 
 def slow_cluster() -> Response:

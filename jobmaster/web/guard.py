@@ -44,7 +44,13 @@ class GuardedRoute(Route):
     """
 
     def __init__(
-        self, path: str, endpoint: Callable[..., Any], *, scope: Scope | None, methods: Sequence[str] = ("GET",), **given: Any
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        *,
+        scope: Scope | None,
+        methods: Sequence[str] = ("GET",),
+        **given: Any,
     ) -> None:
         super().__init__(path, endpoint, methods=list(methods), **given)
         self.scope = scope
@@ -117,7 +123,9 @@ class Guard:
         else:
             own = origin is None or urlsplit(origin).netloc.lower() == connection.headers.get("host", "").lower()
         if not own:
-            raise RequestRefused(403, "cross_site", "the request comes from another site", "send it from a page of this server")
+            raise RequestRefused(
+                403, "cross_site", "the request comes from another site", "send it from a page of this server"
+            )
 
 
 def principal_of(connection: HTTPConnection) -> Principal:

@@ -13,9 +13,9 @@ import httpx
 import pytest
 import yaml
 
+from jobmaster.model.errors import ConfigError
 from jobmaster.settings.model import ClusterSettings, Web, WebToken
 from jobmaster.web.server import check_exposure
-from jobmaster.model.errors import ConfigError
 from tests.integration.client.fixture import ClientFixture
 from tests.support.patience import patient
 

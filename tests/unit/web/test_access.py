@@ -13,12 +13,11 @@ from starlette.routing import Mount, Route
 from jobmaster.model.errors import CodeError
 from jobmaster.rules.access import Role, Scope
 from jobmaster.settings.model import Web
-from jobmaster.web import app as web_app
 from jobmaster.web.access import FAILURES_MAX, Principal
 from jobmaster.web.app import create_app
 from jobmaster.web.guard import HEADERS, GuardedRoute
-from tests.integration.client.fixture import ClientFixture
-from tests.integration.web.conftest import BASE, TOKENS, Caller
+from tests.support.web_callers import BASE, TOKENS, WEB, Caller
+from tests.unit.web.conftest import unused_cluster
 
 
 def basic(name: str, token: str) -> dict[str, str]:
@@ -60,10 +59,8 @@ async def test_an_address_with_too_many_wrong_tokens_waits_and_others_do_not(cal
     assert (await caller(address="10.9.9.8").get("/", headers=right)).status_code == 200
 
 
-async def test_without_tokens_this_machine_reads_and_nothing_else_is_answered(
-    client: ClientFixture, caller: Caller
-) -> None:
-    bare = create_app(client.cluster, Web())
+async def test_without_tokens_this_machine_reads_and_nothing_else_is_answered(caller: Caller) -> None:
+    bare = create_app(unused_cluster(), Web())
     assert (await caller(application=bare).get("/")).status_code == 200
     assert (await caller(application=bare, address="::1").get("/")).status_code == 200
     for refused in (
@@ -76,10 +73,8 @@ async def test_without_tokens_this_machine_reads_and_nothing_else_is_answered(
     assert (changed.status_code, changed.json()["error"]["code"]) == (403, "read_only")
 
 
-async def test_a_read_only_server_refuses_changes_of_an_admin(client: ClientFixture, caller: Caller) -> None:
-    from tests.integration.web.conftest import WEB
-
-    frozen = create_app(client.cluster, WEB, read_only=True)
+async def test_a_read_only_server_refuses_changes_of_an_admin(caller: Caller) -> None:
+    frozen = create_app(unused_cluster(), WEB, read_only=True)
     for method in ("POST", "PUT", "PATCH", "DELETE", "FROB"):
         refused = await caller(Role.ADMIN, application=frozen).request(method, "/")
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "read_only"), method
@@ -98,7 +93,7 @@ async def test_a_read_only_server_refuses_changes_of_an_admin(client: ClientFixt
         ("jobs.example.org.evil.example.org", 421),
         ("127.0.0.1.evil.example.org", 421),
         ("", 400),
-        ("a b", 400),
+        ("a b", 421),
         ("evil@jobs.example.org", 400),
         ("jobs.example.org:99999999", 400),
         ("jobs.example.org/", 400),
@@ -126,11 +121,11 @@ async def test_a_change_from_another_site_is_refused(caller: Caller, method: str
         assert (await admin.request(method, "/", headers=own)).status_code == 405
 
 
-async def test_every_answer_has_the_headers_that_browsers_need(caller: Caller, client: ClientFixture) -> None:
+async def test_every_answer_has_the_headers_that_browsers_need(caller: Caller) -> None:
     async def defect(_: Request) -> Response:
         raise ValueError("secret")
 
-    broken = create_app(client.cluster, Web())
+    broken = create_app(unused_cluster(), Web())
     broken.router.routes.append(GuardedRoute("/defect", defect, scope=None))
     answers = [
         await caller().get("/live"),
@@ -148,24 +143,22 @@ async def test_every_answer_has_the_headers_that_browsers_need(caller: Caller, c
     assert "secret" not in answers[-1].text
 
 
-async def test_an_application_knows_its_callers_itself(client: ClientFixture, caller: Caller) -> None:
+async def test_an_application_knows_its_callers_itself(caller: Caller) -> None:
     async def who(connection: HTTPConnection) -> Principal | None:
         name = connection.headers.get("X-User")
         return None if name is None else Principal(name, frozenset({Scope.VIEW}))
 
-    inner = create_app(client.cluster, Web(), authenticate=who)
+    inner = create_app(unused_cluster(), Web(), authenticate=who)
     outer = Starlette(routes=[Mount("/jobs", inner), Route("/", lambda _: PlainTextResponse("mine"))])
     assert (await caller(application=outer).get("/jobs/", headers={"X-User": "ann"})).status_code == 200
     assert (await caller(application=outer).get("/jobs/")).status_code == 401
     assert (await caller(application=outer).get("/")).text == "mine"
 
 
-def test_a_route_that_states_no_scope_is_refused_at_the_start(
-    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_route_that_states_no_scope_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     async def open_to_all(_: Request) -> Response:
         return PlainTextResponse("")
 
-    monkeypatch.setattr(web_app.pages, "routes", lambda: [Route("/leak", open_to_all)])
+    monkeypatch.setattr("jobmaster.web.pages.routes", lambda: [Route("/leak", open_to_all)])
     with pytest.raises(CodeError, match="states no scope"):
-        create_app(client.cluster, Web())
+        create_app(unused_cluster(), Web())
