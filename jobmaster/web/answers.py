@@ -123,15 +123,6 @@ def internal_error() -> Response:
     )
 
 
-def slow_cluster() -> Response:
-    """The answer when the cluster has not done what was asked for within the time limit of a request."""
-    return _answer(
-        503,
-        ErrorDetail(code="timeout", message="the cluster did not answer in time", hint=_LATER_HINT),
-        {"Retry-After": str(RETRY_AFTER_SECONDS)},
-    )
-
-
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Errors of the router: no such path, no such method."""
     assert isinstance(error, HTTPException)
@@ -154,13 +145,8 @@ async def on_library_error(_: Request, error: Exception) -> Response:
 
 
 def _answer(status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> Response:
-    body = msgspec.json.encode({"error": _with_hint(detail)})
+    body = msgspec.json.encode(ErrorAnswer(error=detail))
     return Response(body, status, dict(headers or {}), _JSON)
-
-
-def _with_hint(detail: ErrorDetail) -> dict[str, object]:
-    fields: dict[str, object] = {"code": detail.code, "message": detail.message, "hint": detail.hint}
-    return {**fields, "job_ids": detail.job_ids} if detail.job_ids else fields
 
 
 def _word(class_name: str) -> str:

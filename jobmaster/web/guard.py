@@ -44,15 +44,9 @@ class GuardedRoute(Route):
     """
 
     def __init__(
-        self,
-        path: str,
-        endpoint: Callable[..., Any],
-        *,
-        scope: Scope | None,
-        methods: Sequence[str] = ("GET",),
-        **given: Any,
+        self, path: str, endpoint: Callable[..., Any], *, scope: Scope | None, methods: Sequence[str] = ("GET",)
     ) -> None:
-        super().__init__(path, endpoint, methods=list(methods), **given)
+        super().__init__(path, endpoint, methods=list(methods))
         self.scope = scope
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

@@ -159,6 +159,6 @@ def test_a_route_that_states_no_scope_is_refused_at_the_start(monkeypatch: pytes
     async def open_to_all(_: Request) -> Response:
         return PlainTextResponse("")
 
-    monkeypatch.setattr("jobmaster.web.pages.routes", lambda: [Route("/leak", open_to_all)])
+    monkeypatch.setattr("jobmaster.web.app.page_routes", lambda: [Route("/leak", open_to_all)])
     with pytest.raises(CodeError, match="states no scope"):
         create_app(unused_cluster(), Web())
