@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from jobmaster.client.events.stream import EventStream
     from jobmaster.client.events.sync import SyncEventReaders, SyncEventStream, SyncListener
     from jobmaster.client.jobs.changes import ChangeOptions
+    from jobmaster.client.jobs.job_filters import JobFilters
     from jobmaster.client.jobs.job_logs import JobLogReader
-    from jobmaster.client.jobs.listing import JobFilters
+    from jobmaster.client.jobs.listing import JobCount
     from jobmaster.client.limits.limits import Limits
     from jobmaster.client.limits.sync import SyncLimits
     from jobmaster.client.locks.lock import Lock
@@ -173,6 +174,7 @@ __all__ = [
     "InvalidSettings",
     "JobChange",
     "JobContext",
+    "JobCount",
     "JobEvent",
     "JobFailed",
     "JobFilters",
@@ -308,8 +310,9 @@ _MODULE_OF = {
     "InvalidSettings": "jobmaster.settings.problems",
     "JobChange": "jobmaster.model.job_change",
     "JobContext": "jobmaster.handlers",
+    "JobCount": "jobmaster.client.jobs.listing",
     "JobFailed": "jobmaster.model.errors",
-    "JobFilters": "jobmaster.client.jobs.listing",
+    "JobFilters": "jobmaster.client.jobs.job_filters",
     "JobMasterError": "jobmaster.model.errors",
     "JobOptions": "jobmaster.handlers",
     "JobReceipt": "jobmaster.client.receipts",

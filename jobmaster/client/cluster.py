@@ -20,9 +20,10 @@ from jobmaster.client.events.event_readers import EventReaders
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
 from jobmaster.client.jobs.existence import ExistenceCheck
+from jobmaster.client.jobs.job_filters import JobFilters, checked_filter
 from jobmaster.client.jobs.job_logs import JobLogReader
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
-from jobmaster.client.jobs.listing import LIMIT, JobFilters, list_jobs
+from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount, count_jobs, list_jobs
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.client.jobs.results import Results, is_final
 from jobmaster.client.jobs.retry_as_new_job import retry_job
@@ -464,22 +465,35 @@ class Cluster:
             limit: 1 to 1000.
             after: the last job of the previous page.
             payload: with arguments and results (at most ``limits.args`` and ``limits.result`` for each job).
-            filters: see ``JobFilters``: ``state``, ``handler``, ``lane``, ``priority``, ``tag``, ``since``, ``until``.
-
-        A rare filter reads far back, a bounded number of rows in each statement; ``since`` bounds it.
+            filters: see ``JobFilters``: ``state``, ``handler``, ``lane``, ``priority``, ``tag``, ``metadata``, ``batch``,
+                ``workflow``, ``schedule``, ``tenant``, ``error``, ``due_after``, ``due_before``, ``since``, ``until``. The
+                states HELD, ASSIGNED and PROCESSING and the due times have indexes; ``batch``, ``workflow``, ``since`` and
+                ``until`` bound what is read; with the others alone a list of rare jobs reads far back, a bounded number of
+                rows in each statement.
 
         Raises:
             InputError: a filter that no job can fit.
             Unavailable: the master does not answer.
         """
-        return await list_jobs(
-            self.master.queries,
-            self.handlers,
-            filters,
-            limit=limit,
-            after=None if after is None else job_id_of(after),
-            payload=payload,
-        )
+        queries = self.master.queries
+        chosen = await checked_filter(queries, self.handlers, filters, "jobs()")
+        last = None if after is None else job_id_of(after)
+        return await list_jobs(queries, chosen, limit=limit, after=last, payload=payload)
+
+    async def count(self, *, at_most: int = COUNTED, **filters: Unpack[JobFilters]) -> JobCount:
+        """How many jobs that have a row in the master fit; ``exact`` of the answer is False when there are more.
+
+        Args:
+            at_most: where the count ends: 1 to 1,000,000.
+            filters: as of ``jobs``, at the same cost.
+
+        Raises:
+            InputError: a filter that no job can fit.
+            Unavailable: the master does not answer.
+        """
+        queries = self.master.queries
+        chosen = await checked_filter(queries, self.handlers, filters, "count()")
+        return await count_jobs(queries, chosen, at_most=at_most)
 
     async def attempts(self, job: JobRef) -> list[Attempt]:
         """What the master has recorded about the runs of a job, oldest first, the line that ended it last. Empty for a job

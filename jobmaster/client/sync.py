@@ -37,9 +37,10 @@ from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.events.sync import SyncEventReaders
 from jobmaster.client.jobs.changes import ChangeOptions
+from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.jobs.job_logs import LIMIT as LOG_LIMIT
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
-from jobmaster.client.jobs.listing import LIMIT, JobFilters
+from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount
 from jobmaster.client.limits.sync import SyncLimits
 from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
 from jobmaster.client.locks.sync_lock import SyncLock
@@ -371,6 +372,10 @@ class SyncCluster:
                 limit=limit, after=None if after is None else _plain(after), payload=payload, **filters
             )
         )
+
+    def count(self, *, at_most: int = COUNTED, **filters: Unpack[JobFilters]) -> JobCount:
+        """See ``Cluster.count``."""
+        return self._call(lambda cluster: cluster.count(at_most=at_most, **filters))
 
     def attempts(self, job: SyncJobRef) -> list[Attempt]:
         """See ``Cluster.attempts``."""

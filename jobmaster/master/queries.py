@@ -12,11 +12,14 @@ from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.flow.tenant import TenantView
-from jobmaster.model.job import ErrorInfo, JobState, Priority
+from jobmaster.model.job import IN_FLIGHT_STATES, ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView, moment
 from jobmaster.model.run_progress import RunProgress
-from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
+from jobmaster.ports import EVERY_OWNER, CountStep, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.unserved_cause import UnservedCause
+
+INDEXED_STATES = IN_FLIGHT_STATES | {JobState.HELD}
+"""States whose jobs have an index of their own, however long the history is."""
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
 
@@ -48,13 +51,45 @@ class Queries:
             limit: jobs that are returned at most.
             payload: with arguments and results.
         """
+        rows = await self._data.read("queries/list", chosen.as_json, lowest, highest, reads, limit, payload)
+        return JobsStep(rows[0]["read_to"], [_view(row, payload) for row in rows if row["id"] is not None])
+
+    async def jobs_of(self, chosen: JobFilter, job_ids: Sequence[bytes], *, payload: bool) -> list[JobView]:
+        """Those of some jobs that fit, newest first."""
+        if not job_ids:
+            return []
+        rows = await self._data.read(
+            "queries/list_of", chosen.as_json, list(job_ids), min(job_ids), max(job_ids), payload
+        )
+        return [_view(row, payload) for row in rows]
+
+    async def count(self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int) -> CountStep:
+        """How many jobs of a range of ids fit: one step, which reads at most ``reads`` rows and counts at most ``limit``."""
+        rows = await self._data.read("queries/count", chosen.as_json, lowest, highest, reads, limit)
+        return CountStep(rows[0]["read_to"], rows[0]["jobs"])
+
+    async def waiting_ids(self, chosen: JobFilter, limit: int) -> list[bytes] | None:
+        """Jobs in the states of a filter, of its lane and priority and due in its time, by the indexes of these: at most
+        ``limit``. ``None``: a state of the filter has no index."""
+        due = (chosen.due_after_us, chosen.due_before_us)
+        states = frozenset(chosen.states)
+        if due != (None, None):
+            if states and JobState.HELD not in states:
+                return []
+            states = frozenset({JobState.HELD})
+        if not states or states - INDEXED_STATES:
+            return None
         priority = None if chosen.priority is None else int(chosen.priority)
         rows = await self._data.read(
-            "queries/list",
-            *([state.value for state in chosen.states], chosen.handler, chosen.lane, priority, chosen.tag),
-            *(lowest, highest, reads, limit, payload),
+            "queries/waiting_ids",
+            *(JobState.HELD in states, bool(states & IN_FLIGHT_STATES), chosen.lane, priority, *due, limit),
         )
-        return JobsStep(rows[0]["read_to"], [_view(row, payload) for row in rows if row["id"] is not None])
+        return list(dict.fromkeys(row["id"] for row in rows))
+
+    async def id_ranges(self, batch: bytes | None, workflow: bytes | None) -> list[tuple[bytes, bytes]]:
+        """Lowest and highest id of each range in which the jobs of a batch, or of a workflow, lie; the newest first."""
+        rows = await self._data.read("queries/id_ranges", batch, workflow)
+        return [(row["lowest"], row["highest"]) for row in rows]
 
     async def attempts(self, job_id: bytes) -> list[Attempt]:
         """Every recorded line of a job, oldest first, the concluding one last."""

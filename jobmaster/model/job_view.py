@@ -17,6 +17,7 @@ from jobmaster.model.run_progress import RunProgress
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Decoder()
 _HEADERS = msgspec.json.Decoder(Headers)
+_FILTER = msgspec.json.Encoder()
 
 
 def moment(us: int | None) -> datetime | None:
@@ -226,11 +227,59 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return moment(self.at_us - self.ran_us) if self.ran_us is not None else None
 
 
-class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a list shows; checked. What is ``None`` or empty admits every job."""
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which jobs a list, a count or a bulk operation means; checked. What is ``None`` or empty admits every job.
+
+    Its JSON (``as_json``) is what the master compares jobs with (``job_matches``), and what may be stored.
+    """
 
     states: tuple[JobState, ...] = ()
     handler: str | None = None
     lane: str | None = None
     priority: Priority | None = None
     tag: str | None = None
+    metadata: dict[str, str] = {}
+    """All of them, as name and text."""
+    batch: UUID | None = None
+    """Its id, or any id of one of its ranges."""
+    workflow: UUID | None = None
+    schedule: str | None = None
+    tenant: str | None = None
+    error_type: str | None = None
+    """Name of the class, with or without its module."""
+    error_group: str | None = None
+    """Fingerprint of a group of failures (``rules.failure_group``)."""
+    due_after_us: int | None = None
+    """HELD, and due at this time or later: microseconds since 1970."""
+    due_before_us: int | None = None
+    """HELD, and due before this time."""
+    since_us: int | None = None
+    """Created at this time or later."""
+    until_us: int | None = None
+    """Created before this time."""
+
+    @property
+    def as_json(self) -> str:
+        """The fields that are set, as a JSON object."""
+        return _FILTER.encode(self).decode()
+
+    @property
+    def lowest(self) -> bytes:
+        """The lowest id that a job may have."""
+        return bytes(16) if self.since_us is None else _first_id(self.since_us)
+
+    @property
+    def highest(self) -> bytes:
+        """The highest id that a job may have; the empty bytes when there is none."""
+        return b"\xff" * 16 if self.until_us is None else id_before(_first_id(self.until_us))
+
+
+def id_before(id_: bytes) -> bytes:
+    """The next lower id; of the lowest one, one that no range begins with."""
+    number = int.from_bytes(id_, "big")
+    return (number - 1).to_bytes(16, "big") if number else b""
+
+
+def _first_id(us: int) -> bytes:
+    """The lowest id of a job that was created at a time or later."""
+    return (min(max(us // 1000, 0), (1 << 48) - 1)).to_bytes(6, "big") + bytes(10)

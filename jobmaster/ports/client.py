@@ -22,7 +22,7 @@ from jobmaster.ports.events import ClientEvents
 from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
-from jobmaster.ports.master_answers import EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
+from jobmaster.ports.master_answers import CountStep, EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
@@ -121,6 +121,23 @@ class Queries(BucketQueries, StateQueries, TenantQueries, Protocol):
         self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int, payload: bool
     ) -> JobsStep:
         """The newest jobs of a range of ids that fit: one step, which reads at most ``reads`` rows."""
+        ...
+
+    async def jobs_of(self, chosen: JobFilter, job_ids: Sequence[bytes], *, payload: bool) -> list[JobView]:
+        """Those of some jobs that fit, newest first."""
+        ...
+
+    async def count(self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int) -> CountStep:
+        """How many jobs of a range of ids fit: one step, which reads at most ``reads`` rows and counts at most ``limit``."""
+        ...
+
+    async def waiting_ids(self, chosen: JobFilter, limit: int) -> list[bytes] | None:
+        """Jobs in the states of a filter, of its lane and priority and due in its time, by the indexes of these: at most
+        ``limit``. ``None``: a state of the filter has no index."""
+        ...
+
+    async def id_ranges(self, batch: bytes | None, workflow: bytes | None) -> list[tuple[bytes, bytes]]:
+        """Lowest and highest id of each range in which the jobs of a batch, or of a workflow, lie; the newest first."""
         ...
 
     async def attempts(self, job_id: bytes) -> list[Attempt]:

@@ -367,6 +367,14 @@ class JobsStep(NamedTuple):
     """Those that fit, newest first."""
 
 
+class CountStep(NamedTuple):
+    """One step through a range of ids that counts."""
+
+    read_to: bytes
+    """The lowest id that was read; the next step goes on below it."""
+    jobs: int
+
+
 class EndedRow(NamedTuple):
     """What is needed of a job's row to give its result, or the reason why there is none."""
 

@@ -11,6 +11,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.batch import range_of
 from jobmaster.model.flow.breaker import BreakerState, BreakerView
 from jobmaster.model.flow.tenant import TenantView, tenant_of
 from jobmaster.model.ids import Fence, Identity
@@ -18,8 +19,19 @@ from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
-from jobmaster.ports import EVERY_OWNER, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow, Written, WrittenPause
+from jobmaster.ports import (
+    EVERY_OWNER,
+    CountStep,
+    EndedRow,
+    JobsStep,
+    OwnerTraits,
+    SentBefore,
+    SentRow,
+    Written,
+    WrittenPause,
+)
 from jobmaster.rules.capabilities import CAPABILITIES
+from jobmaster.rules.failure_group import error_fingerprint
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.events import MemoryEvents
@@ -180,15 +192,29 @@ class MemoryMaster:
         self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int, payload: bool
     ) -> JobsStep:
         """Rows that fit, newest first; all of them in one step."""
-        in_range = (one for one in self._rows.jobs if lowest <= one <= highest)
-        views = [job.view() for job_id in sorted(in_range, reverse=True) if (job := self._row(job_id)) is not None]
-        found = [view for view in views if _fits(view, chosen)][:limit]
-        if not payload:
-            found = [
-                msgspec.structs.replace(view, with_payload=False, arguments_json=b"{}", result_json=None)
-                for view in found
-            ]
-        return JobsStep(lowest, found)
+        views = self._fitting(chosen, [one for one in self._rows.jobs if lowest <= one <= highest])
+        return JobsStep(lowest, [_shown(view, payload) for view in views[:limit]])
+
+    async def jobs_of(self, chosen: JobFilter, job_ids: Sequence[bytes], *, payload: bool) -> list[JobView]:
+        """Those that fit, newest first."""
+        return [_shown(view, payload) for view in self._fitting(chosen, job_ids)]
+
+    async def count(self, chosen: JobFilter, lowest: bytes, highest: bytes, *, reads: int, limit: int) -> CountStep:
+        """Rows that fit; all of them in one step."""
+        in_range = [one for one in self._rows.jobs if lowest <= one <= highest]
+        return CountStep(lowest, min(len(self._fitting(chosen, in_range)), limit))
+
+    async def waiting_ids(self, chosen: JobFilter, limit: int) -> list[bytes] | None:
+        """There are no indexes."""
+        return None
+
+    async def id_ranges(self, batch: bytes | None, workflow: bytes | None) -> list[tuple[bytes, bytes]]:
+        """All ids, of which the filter chooses."""
+        return [(bytes(16), b"\xff" * 16)]
+
+    def _fitting(self, chosen: JobFilter, job_ids: Sequence[bytes]) -> list[JobView]:
+        views = [job.view() for job_id in sorted(job_ids, reverse=True) if (job := self._row(job_id)) is not None]
+        return [view for view in views if _fits(view, chosen)]
 
     async def attempts(self, job_id: bytes) -> list[Attempt]:
         """What has been recorded of one job."""
@@ -254,13 +280,45 @@ class MemoryMaster:
         return None if job is None or job.state is JobState.SAVE_PENDING else job
 
 
+def _shown(view: JobView, payload: bool) -> JobView:
+    if payload:
+        return view
+    return msgspec.structs.replace(view, with_payload=False, arguments_json=b"{}", result_json=None)
+
+
 def _fits(view: JobView, chosen: JobFilter) -> bool:
+    headers = view.headers
+    due = (chosen.due_after_us, chosen.due_before_us)
     return (
         (not chosen.states or view.state in chosen.states)
         and chosen.handler in (None, view.handler)
         and chosen.lane in (None, view.lane)
         and chosen.priority in (None, view.priority)
         and (chosen.tag is None or chosen.tag in view.tags)
+        and chosen.metadata.items() <= headers.metadata.items()
+        and (chosen.batch is None or (headers.batch and range_of(view.id_bytes) == range_of(chosen.batch.bytes)))
+        and (chosen.workflow is None or (headers.workflow or ("",))[0] == str(chosen.workflow))
+        and chosen.schedule in (None, headers.schedule)
+        and (chosen.tenant is None or headers.tenant == (chosen.tenant,))
+        and (due == (None, None) or (view.state is JobState.HELD and _within(view.due_us or 0, *due)))
+        and _has_failed(view, chosen)
+    )
+
+
+def _within(us: int, first: int | None, end: int | None) -> bool:
+    return (first is None or us >= first) and (end is None or us < end)
+
+
+def _has_failed(view: JobView, chosen: JobFilter) -> bool:
+    """Whether its error is the one that the filter names."""
+    if chosen.error_type is None and chosen.error_group is None:
+        return True
+    if view.error is None:
+        return False
+    kind = view.error.type
+    return chosen.error_type in (None, kind, kind.rpartition(".")[2]) and chosen.error_group in (
+        None,
+        error_fingerprint(view.handler, kind, view.error.message),
     )
 
 

@@ -10,12 +10,19 @@ import asyncpg
 import pytest
 
 from jobmaster.client.jobs import listing
+from jobmaster.client.workflows.definition import chain
 from jobmaster.clock import new_id
+from jobmaster.codec import encode_error
+from jobmaster.handlers import call
 from jobmaster.model.errors import InputError, NotFound, UnknownHandler
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import AttemptOutcome, ErrorInfo, HoldRow, JobState, Priority
 from jobmaster.model.job_view import JobView
+from jobmaster.rules.failure_group import error_fingerprint, error_line
 from tests.integration.client.fixture import ClientFixture, Size, pay, resize
+
+NOTE = 'a "b" \\u0000 ü \\'
+"""What JSON writes in another way."""
 
 
 @pytest.fixture
@@ -72,6 +79,104 @@ async def test_every_filter(client: ClientFixture) -> None:
     assert of(await jobs(handler="images.resize", tag="blue", priority=5, state="HELD", lane="default")) == tagged[::-1]
 
 
+async def test_filters_by_what_the_submit_has_said(client: ClientFixture) -> None:
+    await held(client, 2)
+    invoice = await held(client, 1, metadata={"invoice": "17", "note": NOTE}, tenant="acme")
+    other = await held(client, 1, metadata={"invoice": "171"}, tenant="acme/eu")
+    async with client.cluster.batch("night") as batch:
+        grouped = [
+            receipt.id for receipt in [await client.cluster.submit(resize, {"path": "b"}, after=3600) for _ in range(3)]
+        ]
+        await batch.submit(resize, {"path": "b"}, after=3600)
+    jobs, count = client.cluster.jobs, client.cluster.count
+    assert of(await jobs(metadata={"invoice": "17"})) == invoice
+    assert of(await jobs(metadata={"note": NOTE, "invoice": "17"}, tenant="acme")) == invoice
+    assert of(await jobs(tenant="acme/eu")) == other
+    assert await jobs(metadata={"invoice": "1"}) == await jobs(metadata={"note": "17"}) == []
+    (member,) = await jobs(batch=batch.id)
+    assert member.headers.batch
+    assert member.id not in grouped
+    assert of(await jobs(batch=str(batch.id), state="HELD")) == [member.id]
+    assert await jobs(batch=other[0]) == [], "no batch has this id"
+    assert await count() == (8, True)
+    assert await count(metadata={"invoice": "171"}) == await count(batch=batch.id) == (1, True)
+    assert str(await count(at_most=3)) == "3+"
+
+
+async def test_due_times_count_for_jobs_that_wait_in_the_master(client: ClientFixture) -> None:
+    submit, jobs, count = client.cluster.submit, client.cluster.jobs, client.cluster.count
+    soon, later = [(await submit(resize, {"path": "a"}, after=after)).id for after in (600, 7200)]
+    paid = (await submit(pay, {"employee": 1}, after=600)).id
+    put_off = (await submit(resize, {"path": "a"}, after=1800)).id
+    sql = await client.connect()
+    await sql.execute(
+        "WITH j AS (UPDATE job SET due_at = due_at + interval '1 hour' WHERE id = $1 RETURNING *)"
+        " INSERT INTO put_off (job_id, lane, priority, handler, due_at, until)"
+        " SELECT id, lane, priority, handler, due_at - interval '1 hour', due_at FROM j",
+        put_off,
+    )
+    await sql.close()
+    assert of(await jobs(due_before=3600)) == [put_off, paid, soon], "one that is put off has its own due time"
+    assert of(await jobs(due_after=timedelta(hours=1))) == [later]
+    assert of(await jobs(due_after=datetime.now(UTC), due_before=1000, lane="payroll")) == [paid]
+    assert of(await jobs(due_before=3600, handler=resize, limit=1)) == [put_off]
+    assert of(await jobs(due_before=3600, after=put_off, state=["HELD", "FAILED"])) == [paid, soon]
+    assert await jobs(due_before=-1) == await jobs(due_before=3600, state="FAILED") == []
+    assert await count(due_before=3600) == await count(due_before=3600, state=["HELD"]) == (3, True)
+    assert await count(due_before=3600, handler="pay") == (1, True)
+    assert await count(due_before=9000, at_most=2) == (2, False)
+
+
+async def test_jobs_of_many_are_found_with_and_without_an_index(
+    client: ClientFixture, steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await held(client, 6)
+    assert of(await client.cluster.jobs(state="HELD")) == of(await client.cluster.jobs(due_before=9000)) == made[::-1]
+    assert steps == [], "the history is not read"
+    monkeypatch.setattr(listing, "INDEXED_MAX", 5)
+    assert of(await client.cluster.jobs(state="HELD")) == of(await client.cluster.jobs(due_before=9000)) == made[::-1]
+    assert len(steps) == 2, "of too many the history is read"
+    assert await client.cluster.count(state="HELD", handler=resize) == (6, True)
+
+
+async def test_filters_by_error(client: ClientFixture) -> None:
+    kinds = [
+        ("builtins.ValueError", "order 17 of 2f6c1d3e-0000-7000-8000-00000000abcd\nmore"),
+        ("ValueError", "order 4 of 11111111-2222-3333-4444-555555555555"),
+        ("shop.Refused", "card deadbeef99 \u0000 at 0x7f01"),
+    ]
+    failed = [await held(client, 1, handler) for handler in (resize, resize, pay)]
+    sql = await client.connect()
+    for (job,), (kind, message) in zip(failed, kinds, strict=True):
+        error = encode_error(ErrorInfo(type=kind, message=message, traceback="ValueError"))
+        await sql.execute("UPDATE job SET state = 'FAILED', error = $2 WHERE id = $1", job, error)
+    await sql.close()
+    jobs = client.cluster.jobs
+    assert of(await jobs(error="ValueError")) == [failed[1][0], failed[0][0]]
+    assert of(await jobs(error="builtins.ValueError")) == failed[0]
+    assert of(await jobs(error="shop.Refused")) == of(await jobs(error="Refused")) == failed[2]
+    assert await jobs(error="Value") == await jobs(error="shop.Ref") == []
+    for view in await jobs(state="FAILED"):
+        assert view.error is not None
+        group = error_fingerprint(view.handler, view.error.type, view.error.message.replace("\0", ""))
+        assert of(await jobs(error=group)) == [view.id]
+    assert error_line(kinds[0][1]) == error_line(kinds[1][1]) == "order # of #"
+
+
+async def test_jobs_of_a_workflow_and_of_a_schedule(client: ClientFixture) -> None:
+    flow = await client.cluster.workflows.start("order", chain(call(resize, "a"), call(resize, "b")))
+    await client.cluster.schedules.put("nightly", "0 3 * * *", call(resize, "c"))
+    fired = (await client.cluster.schedules.run("nightly")).id
+    (step,) = await client.cluster.jobs(workflow=flow)
+    assert step.headers.workflow == (str(flow), 1)
+    assert of(await client.cluster.jobs(schedule="nightly")) == [fired]
+    assert await client.cluster.jobs(schedule="night") == []
+    sql = await client.connect()
+    await sql.execute("DELETE FROM workflow")
+    await sql.close()
+    assert of(await client.cluster.jobs(workflow=str(flow))) == [step.id], "also of a workflow that is forgotten"
+
+
 async def test_bounds_of_time(client: ClientFixture) -> None:
     made = await held(client, 4)
     at = [datetime.fromtimestamp(created_ms(job.bytes) / 1000, tz=UTC) for job in made]
@@ -120,6 +225,18 @@ async def test_a_rare_job_is_found_in_bounded_steps(
         ({"since": datetime.fromisoformat("2030-01-01")}, "'since' is a naive datetime"),
         ({"until": -1}, "'until' must be"),
         ({"since": "yesterday"}, "'since' must be"),
+        ({"due_before": "tomorrow"}, "'due_before' must be"),
+        ({"due_after": float("nan")}, "'due_after' must be"),
+        ({"metadata": {}}, "'metadata' must be a mapping of 1 to 20"),
+        ({"metadata": {"a": 1}}, "metadata 'a' must be a text"),
+        ({"metadata": {"a": "\0"}}, "metadata 'a' must be a text"),
+        ({"metadata": {"a": "\ud800"}}, "metadata 'a' must be a text"),
+        ({"metadata": {"\n": "a"}}, "contains the character U.000A"),
+        ({"batch": "night"}, "'batch' must be an id"),
+        ({"workflow": 7}, "'workflow' must be an id"),
+        ({"schedule": 7}, "'schedule' must be text"),
+        ({"tenant": "a b"}, "is not the name of a tenant"),
+        ({"error": "a\0"}, "contains the character U.0000"),
         ({"after": "nonsense"}, "'nonsense' is not the id of a job"),
     ],
 )

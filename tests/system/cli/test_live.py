@@ -449,6 +449,13 @@ def test_lists_filter_and_tables_have_titles(dev: Terminal) -> None:
     for wrong in (("--since", "2030-01-01T00:00:00"), ("--until", "soon"), ("--after", "xyz")):
         refused = dev.call("job", "list", *wrong)
         assert (refused.code, wrong[1] in refused.err) == (2, True), refused.err
+    labelled = ("--meta", f"row={job}", "--tenant", "acme")
+    other = submitted(dev, "add", "one=1", "other=1", "--within", "20s", *labelled)["id"]
+    assert [row["id"] for row in dev.call("job", "list", *labelled, "-o", "json").json] == [other]
+    assert dev.call("job", "count", *labelled).out == "1\n"
+    assert dev.call("job", "count", *labelled, "--due-before", "1h", "-o", "json").json == {"jobs": 0, "exact": True}
+    assert dev.call("job", "count", "--at-most", "1").out == "1+\n"
+    assert dev.call("job", "count", "--meta", "row").code == 2
     empty = dev.call("job", "list", "--handler", "nobody")
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
 

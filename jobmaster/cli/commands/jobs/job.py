@@ -13,7 +13,6 @@ import click
 from jobmaster.cli.commands.job_inputs import (
     DURATION,
     PRIORITIES,
-    TIME_BOUND,
     ActedOn,
     act_on_each,
     covering,
@@ -32,17 +31,19 @@ from jobmaster.cli.commands.job_rows import (
     timeline,
 )
 from jobmaster.cli.commands.jobs import job_changes, job_logs
+from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.client.signals.wait import signal
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
-from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState
+from jobmaster.model.job import FINAL_STATES, REQUESTABLE, JobState
 from jobmaster.model.job_view import JobView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.jobs.listing import JobCount
     from jobmaster.handlers import Unique
     from jobmaster.model.pause import Pause
     from jobmaster.rules.unserved_cause import UnservedCause
@@ -230,17 +231,11 @@ def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 @job_group.command("list")
-@click.option("--state", "states", type=click.Choice(sorted(MASTER_STATES), case_sensitive=False), multiple=True)
-@click.option("--handler")
-@click.option("--lane")
-@click.option("--priority", type=click.Choice(PRIORITIES))
-@click.option("--tag")
-@click.option("--since", type=TIME_BOUND, help="Created within the last 30m, 2h, 7d ..., or since a time with zone.")
-@click.option("--until", type=TIME_BOUND, help="Created longer ago than 30m, 2h, 7d ..., or before a time with zone.")
+@filter_options
 @click.option("--after", metavar="ID", help="Continue below this id, the last one of the list before.")
 @click.option("--limit", type=click.IntRange(1, LISTED_MAX), default=50, show_default=True)
 @pass_invocation
-def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: str | None, **filters: Any) -> None:
+def list_(invocation: Invocation, limit: int, after: str | None, **given: Any) -> None:
     """List jobs with a row in the master, the newest first.
 
     A job of level ``store`` gets its row when it ends, or thresholds.persist_within after its claim; jobmaster job show ID
@@ -250,16 +245,19 @@ def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: st
     Examples:
       jobmaster job list --state failed --since 1h
       jobmaster job list --since 2030-01-31T12:00:00Z --until 2030-01-31T13:00:00Z
+      jobmaster job list --due-before 10m --lane payroll
       jobmaster job list --handler images.resize --limit 10 -o json
     """
     from jobmaster.client.jobs.listing import LIMIT_MAX
+
+    filters = filters_of(given)
 
     async def work(cluster: Cluster) -> list[JobView]:
         found: list[JobView] = []
         last: Any = after
         while len(found) < limit:
             part = min(limit - len(found), LIMIT_MAX)
-            page = await cluster.jobs(state=states, limit=part, after=last, payload=False, **filters)
+            page = await cluster.jobs(limit=part, after=last, payload=False, **filters)
             found += page
             if len(page) < part:
                 break
@@ -268,6 +266,29 @@ def list_(invocation: Invocation, states: tuple[str, ...], limit: int, after: st
 
     records = [listed(view) for view in run_async(with_cluster(invocation.settings, work))]
     emit_rows(records, LIST_COLUMNS, as_json=invocation.json, empty="no jobs")
+
+
+@job_group.command("count")
+@filter_options
+@click.option("--at-most", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="End there.")
+@pass_invocation
+def count(invocation: Invocation, at_most: int, **given: Any) -> None:
+    """Count jobs with a row in the master. A plus sign: there are at least so many.
+
+    \b
+    Example:
+      jobmaster job count --state failed --error ValueError --since 1d
+    """
+    filters = filters_of(given)
+
+    async def work(cluster: Cluster) -> JobCount:
+        return await cluster.count(at_most=at_most, **filters)
+
+    found = run_async(with_cluster(invocation.settings, work))
+    if invocation.json:
+        emit_json({"jobs": found.jobs, "exact": found.exact})
+    else:
+        click.echo(str(found))
 
 
 @job_group.command("show")
