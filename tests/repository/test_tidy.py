@@ -98,6 +98,7 @@ OPEN_KEYWORDS = {
     "jobmaster/cli/commands/jobs/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/commands/events.py:events": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:list_": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/job.py:count": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:submit": "click hands over one word per option",
