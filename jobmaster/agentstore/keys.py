@@ -60,6 +60,8 @@ class Keys:
         self.finished = f"jm:{{{cluster}}}:finished".encode()
         self.every_bucket = f"jm:{{{cluster}:*}}:*".encode()
         """SCAN pattern of all keys of all buckets (the cluster name holds no character that a pattern reads)."""
+        self.every_key = (f"jm:{{{cluster}}}:*".encode(), self.every_bucket)
+        """The patterns of all keys of the cluster."""
         self._bucket_of_key = re.compile(rb"jm:\{" + re.escape(cluster.encode()) + rb":([0-9a-f]{32})\}:.+", re.DOTALL)
         self.bucket = lru_cache(maxsize=4096)(self._bucket)
 

@@ -92,6 +92,25 @@ def sql(invocation: Invocation, from_: int) -> None:
     click.echo(script(settings.schema_name(), settings.cluster, from_), nl=False)
 
 
+@db_group.command("roles")
+@click.option("--part", type=click.Choice(["all", "create", "grant"]), default="all", help="Only this part of the SQL.")
+@pass_invocation
+def roles(invocation: Invocation, part: str) -> None:
+    """Print the SQL of least-privilege roles: owner, agent, producer, viewer, operator. Needs no server.
+
+    Their rights are read from the statements that each of them runs. `create` is for an administrator of the server, before the
+    first migration; `grant` is for the owner of the schema. `jobmaster db migrate` repeats the grants where the roles exist.
+
+    \b
+    Examples:
+      jobmaster db roles --part create | psql -v ON_ERROR_STOP=1 -1
+      jobmaster db roles | psql -v ON_ERROR_STOP=1 -1
+    """
+    from jobmaster.master.schema.roles import script
+
+    click.echo(script(invocation.settings.schema_name(), create=part != "grant", grant=part != "create"), nl=False)
+
+
 @db_group.command("retire")
 @click.option("--older-than", type=DURATION, required=True, help="Ranges wholly older than 30d, 12h ...")
 @click.option("--discard", is_flag=True, help="Drop them too, without a copy of their jobs anywhere.")

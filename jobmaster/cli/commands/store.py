@@ -68,6 +68,23 @@ def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
         ctx.exit(5)
 
 
+@store_group.command("acl")
+@pass_invocation
+def acl(invocation: Invocation) -> None:
+    """Print ACL SETUSER lines of least-privilege users: loader, agent, producer, operator. Needs no server.
+
+    Their rights are read from the functions that each of them calls. After `jobmaster store init` by the loader, agents load no
+    functions. Put a password in place of each <password>.
+
+    \b
+    Example:
+      jobmaster store acl
+    """
+    from jobmaster.agentstore.acl import acl as lines
+
+    click.echo(lines(invocation.settings.cluster), nl=False)
+
+
 async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -> list[dict[str, Any]]:
     from jobmaster.cli.running import reader_of
     from jobmaster.clock import new_id

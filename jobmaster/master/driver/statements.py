@@ -61,6 +61,21 @@ def statement(name: str) -> Statement:
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """Every statement, as ``group/file``."""
+    folder = resources.files("jobmaster.master").joinpath("sql")
+    return tuple(
+        sorted(
+            f"{group.name}/{file.name.removesuffix('.sql')}"
+            for group in folder.iterdir()
+            if group.is_dir()
+            for file in group.iterdir()
+            if file.name.endswith(".sql")
+        )
+    )
+
+
+@cache
 def sql(name: str) -> str:
     """Text of a statement for our own connections."""
     return statement(name).text

@@ -34,6 +34,7 @@ from jobmaster.master.schema.migrations import (
     refuse_pending,
     refuse_strangers,
 )
+from jobmaster.master.schema.roles import grants, role_names
 from jobmaster.model.errors import Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
 
@@ -82,6 +83,7 @@ async def migrate(
             progress(f"applying {migration.label}")
             await _patiently(lambda migration=migration: _apply(connection, migration), progress)  # type: ignore[misc]
         await connection.fetch(sql("schema/create_cluster"), cluster)
+        await _grant(connection, schema, progress)
         progress(f"schema {schema} is current ({len(lines)} migrations, {len(todo)} of them new)")
         return todo
 
@@ -180,6 +182,15 @@ async def _apply(connection: Connection, migration: Migration) -> None:
         await connection.execute("SET LOCAL statement_timeout = 0")
         await connection.execute(migration.sql, timeout=_MIGRATION_SECONDS)
         await connection.fetch(sql("schema/record"), *recorded(migration))
+
+
+async def _grant(connection: Connection, schema: str, progress: Callable[[str], None]) -> None:
+    """The rights of the cluster's roles, where there are any: a migration brings tables and functions."""
+    roles = role_names(schema)
+    if (await rows_of(connection, "schema/roles_there", roles))[0]["roles"] == len(roles):
+        async with connection.transaction():
+            await connection.execute(grants(schema))
+        progress("the rights of the roles are granted")
 
 
 async def _patiently(
