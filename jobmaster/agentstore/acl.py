@@ -1,7 +1,7 @@
 """Users of a store with no more rights than their calls ask for, as ``ACL SETUSER`` lines of Redis and Valkey.
 
-A server checks each command that a function runs against the user who calls it, so a user needs the functions that it calls by
-name (``+fcall|name``) and the commands inside them, on the keys of its cluster alone. Both are read from the texts of the
+A server checks each command that a function runs against the user who calls it, so a user needs the functions that it calls
+by name (``+fcall|name``) and the commands inside them, on the keys of its cluster alone. Both are read from the texts of the
 functions. Source of the idea: the servers' own pages on access control lists.
 """
 
@@ -32,8 +32,7 @@ class StoreUser(StrEnum):
 
 _CONNECTION = ("auth", "hello", "select", "ping", "client|setname", "client|setinfo")
 _READS = ("info", "hmget", "config|get")
-"""Of each user: what ``StoreHealth`` is read from. The settings of a server are no secrets; without ``config|get`` the eviction
-policy is unknown."""
+"""Of each user: what ``StoreHealth`` is read from. Without ``config|get`` the eviction policy is unknown."""
 _SCANS = ("scan", "hget", "lrange", "smembers", "llen")
 """Every bucket in a store, and the jobs that are only there."""
 COMMANDS: dict[StoreUser, tuple[str, ...]] = {
@@ -59,9 +58,7 @@ _WORD = re.compile(r"\b\w+(?=\()")
 
 def acl(cluster: str) -> str:
     """The lines for one cluster, with a place for each password; the same input gives the same text."""
-    lines = [
-        f"# JobMaster: users of cluster {cluster}. Put in passwords (>text, or #sha256), run the lines in each store, then ACL SAVE"
-    ]
+    lines = [f"# JobMaster: users of cluster {cluster}. Put in passwords, run the lines in each store, then ACL SAVE."]
     lines += [line_of(cluster, user, f">{PASSWORD}") for user in StoreUser]
     return "\n".join(lines) + "\n"
 

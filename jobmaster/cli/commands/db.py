@@ -98,8 +98,9 @@ def sql(invocation: Invocation, from_: int) -> None:
 def roles(invocation: Invocation, part: str) -> None:
     """Print the SQL of least-privilege roles: owner, agent, producer, viewer, operator. Needs no server.
 
-    Their rights are read from the statements that each of them runs. `create` is for an administrator of the server, before the
-    first migration; `grant` is for the owner of the schema. `jobmaster db migrate` repeats the grants where the roles exist.
+    Their rights are read from the statements that each of them runs. `create` is for an administrator of the server,
+    before the first migration; `grant` is for the owner of the schema. `jobmaster db migrate` repeats the grants where the
+    roles exist.
 
     \b
     Examples:

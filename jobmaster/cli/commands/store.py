@@ -73,8 +73,8 @@ def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
 def acl(invocation: Invocation) -> None:
     """Print ACL SETUSER lines of least-privilege users: loader, agent, producer, operator. Needs no server.
 
-    Their rights are read from the functions that each of them calls. After `jobmaster store init` by the loader, agents load no
-    functions. Put a password in place of each <password>.
+    Their rights are read from the functions that each of them calls. After `jobmaster store init` by the loader, agents
+    load no functions. Put a password in place of each <password>.
 
     \b
     Example:

@@ -1,9 +1,9 @@
-"""What a statement of the master needs of the database, read from its text: rights on tables, and functions of their maker.
+"""What a statement of the master needs of the database, read from its text.
 
-A function that runs with its caller's rights (``SECURITY INVOKER``) adds what its own text needs. One that runs with the rights
-of its maker (``SECURITY DEFINER``) adds only the right to call it. The reader knows the forms in which the statements of this
-program are written, not all of SQL; ``tests/integration/postgres/schema/test_roles.py`` has the server check every statement
-under the roles that are made from it.
+A function that runs with its caller's rights (``SECURITY INVOKER``) adds what its own text needs. One that runs with its
+maker's rights (``SECURITY DEFINER``) adds only the right to call it. The reader knows the forms in which the statements of
+this program are written, not all of SQL; in ``tests/system/operation/test_least_privilege.py`` the server checks every
+statement under the roles that are made from it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Roles of the master's database with no more rights than the statements of each part of a cluster ask for.
 
 The statements of a role are listed here, its rights are read from them (``privileges``). What changes a job for a producer (a
-unique key that replaces a job, a signal) is a function that runs with its maker's rights, so a producer has no right to change
-a row of ``job``. Source of the idea: the checklist of least privilege of PostgreSQL's own documentation (``GRANT``, ``CREATE
+unique key that replaces a job, a signal) is a function that runs with its maker's rights, so a producer cannot change a row of
+``job`` itself. Source of the idea: the checklist of least privilege of PostgreSQL's own documentation (``GRANT``, ``CREATE
 FUNCTION``: "Writing SECURITY DEFINER Functions Safely").
 """
 
@@ -129,7 +129,10 @@ def grants(schema: str) -> str:
         f"SET LOCAL search_path = {place};",
         f"REVOKE ALL ON SCHEMA {place} FROM PUBLIC;",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
-        *(f"REVOKE ALL ON ALL {kind} IN SCHEMA {place} FROM {everyone};" for kind in ("TABLES", "SEQUENCES", "FUNCTIONS")),
+        *(
+            f"REVOKE ALL ON ALL {kind} IN SCHEMA {place} FROM {everyone};"
+            for kind in ("TABLES", "SEQUENCES", "FUNCTIONS")
+        ),
         *(f"ALTER FUNCTION {place}.{quoted(name)} SECURITY DEFINER;" for name in sorted(DEFINERS)),
         statement("schema/restrict_definers").text + ";",
         *(f"GRANT SELECT ON ALL TABLES IN SCHEMA {place} TO {roles[role]};" for role in _READS_ALL),
@@ -143,7 +146,10 @@ def script(schema: str, *, create: bool, grant: bool) -> str:
     """What ``jobmaster db roles`` prints."""
     lines = [f"-- JobMaster: roles of schema {schema}. Run with: psql -v ON_ERROR_STOP=1 -1"]
     if create:
-        lines += ["-- The roles have no passwords: give them with ALTER ROLE ... PASSWORD, or \\password.", creation(schema)]
+        lines += [
+            "-- The roles have no passwords: give them with ALTER ROLE ... PASSWORD, or \\password.",
+            creation(schema),
+        ]
     if grant:
         lines += ["-- By the owner of the schema, after each `jobmaster db migrate`.", grants(schema)]
     return "\n".join(lines) + "\n"

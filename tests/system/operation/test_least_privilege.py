@@ -98,7 +98,7 @@ async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_wha
         waits = await producer.submit(call(add, 5, 6), wait_for=signal("ready"))
         await producer.signals.send("ready")
         assert [await receipt.result(timeout=30) for receipt in (now, kept, waits)] == [3, 5, 11]
-        assert (await producer.get(unique.id)).state == "CANCELLED"  # type: ignore[union-attr]
+        assert (await producer.get(unique.id)).state == "CANCELLED"
         with pytest.raises(AccessRefused):
             await producer.cancel(again.id)
         with pytest.raises(AccessRefused):
@@ -161,8 +161,8 @@ async def test_the_server_plans_every_statement_of_a_role_under_that_role_and_ea
     assert [name for name in sorted(unowned) if not name.startswith(_OWNERS)] == []
     # Every function that runs with its maker's rights has a search path of its own, and is not for everyone.
     open_ = await admin.fetch(
-        "SELECT proname FROM pg_proc WHERE pronamespace = $1::regnamespace AND prosecdef AND prorettype <> 'trigger'::regtype "
-        "AND (NOT EXISTS (SELECT FROM unnest(proconfig) AS one WHERE one LIKE 'search_path=%pg_temp') "
+        "SELECT proname FROM pg_proc WHERE pronamespace = $1::regnamespace AND prosecdef "
+        "AND prorettype <> 'trigger'::regtype AND (NOT EXISTS (SELECT FROM unnest(proconfig) AS one WHERE one LIKE 'search_path=%pg_temp') "
         "     OR has_function_privilege('public', oid, 'EXECUTE'))",
         SCHEMA,
     )
