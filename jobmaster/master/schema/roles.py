@@ -2,8 +2,8 @@
 
 The statements of a role are listed here, its rights are read from them (``privileges``). What changes a job for a producer (a
 unique key that replaces a job, a signal) is a function that runs with its maker's rights, so a producer cannot change
-a row of ``job`` itself. Source of the idea: the checklist of least privilege of PostgreSQL's own documentation (``GRANT``, ``CREATE
-FUNCTION``: "Writing SECURITY DEFINER Functions Safely").
+a row of ``job`` itself. Source of the idea: the checklist of least privilege of PostgreSQL's own documentation (``GRANT``,
+``CREATE FUNCTION``: "Writing SECURITY DEFINER Functions Safely").
 """
 
 from __future__ import annotations

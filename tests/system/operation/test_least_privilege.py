@@ -161,7 +161,8 @@ async def test_the_server_plans_every_statement_of_a_role_under_that_role_and_ea
     assert [name for name in sorted(unowned) if not name.startswith(_OWNERS)] == []
     # Every function that runs with its maker's rights has a search path of its own, and is not for everyone.
     definers = await admin.fetch(
-        "SELECT proname, array_to_string(proconfig, ' ') AS settings, has_function_privilege('public', oid, 'EXECUTE') AS public "
+        "SELECT proname, array_to_string(proconfig, ' ') AS settings, "
+        "has_function_privilege('public', oid, 'EXECUTE') AS public "
         "FROM pg_proc WHERE pronamespace = $1::regnamespace AND prosecdef AND prorettype <> 'trigger'::regtype",
         SCHEMA,
     )
