@@ -109,6 +109,7 @@ FOREIGN_TEXT = {
     "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
     "jobmaster/master/history/export.py": "the columns that are wanted, around a statement",
     "jobmaster/master/schema/migrate.py": "SET LOCAL inside the transaction of a migration",
+    "jobmaster/master/schema/roles.py": "GRANT and REVOKE, made from what the statements need",
     "jobmaster/master/schema/migrations.py": "SET LOCAL at the head of the script for people",
 }
 """Modules that hold SQL or Lua in a string, and why."""
