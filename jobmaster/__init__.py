@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
+    from jobmaster.passwords import PasswordFunctions
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
     from jobmaster.wiring import Opening, connect, connect_sync
@@ -208,6 +209,7 @@ __all__ = [
     "OperatorEvent",
     "OutcomeUnknown",
     "Overlap",
+    "PasswordFunctions",
     "Pause",
     "PauseChange",
     "PauseKind",
@@ -337,6 +339,7 @@ _MODULE_OF = {
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
     "Overlap": "jobmaster.model.schedule",
+    "PasswordFunctions": "jobmaster.passwords",
     "Pause": "jobmaster.model.pause",
     "PauseChange": "jobmaster.model.pause",
     "PauseKind": "jobmaster.model.pause",

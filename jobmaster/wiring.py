@@ -26,6 +26,7 @@ from jobmaster.master.reports import Reader
 from jobmaster.master.schema.migrate import drop, migrate
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, InputError, Unavailable
+from jobmaster.passwords import NO_FUNCTIONS, PasswordFunction, PasswordFunctions, checked
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings, Pooler
 from jobmaster.settings.submit_rules import submit_rules
@@ -109,13 +110,20 @@ def _embedded(status: ClusterStatus | None, name: str, settings: ClusterSettings
     )
 
 
-async def open_master(settings: ClusterSettings, *, application_name: str, producer: bool = False) -> Master:
+async def open_master(
+    settings: ClusterSettings,
+    *,
+    application_name: str,
+    producer: bool = False,
+    password: PasswordFunction | None = None,
+) -> Master:
     """The master, connected; close it when done.
 
     Args:
         application_name: what the database's administrator sees; of an agent its id, by which a rescuer finds and ends
             the connections of a dead one.
         producer: the program only submits and follows jobs, so its connections may go through a pooler.
+        password: in place of ``master.password_command``.
 
     Raises:
         ConfigError: ``master.pooler`` names a pooler, and the program is no producer.
@@ -127,6 +135,7 @@ async def open_master(settings: ClusterSettings, *, application_name: str, produ
         settings=settings.master,
         application_name=application_name,
         pooler=pooler,
+        password=password,
     )
 
 
@@ -208,7 +217,7 @@ async def open_reader(settings: ClusterSettings) -> Reader:
     return await Reader.connect(
         dsn=direct_dsn(settings),
         schema=settings.schema_name(),
-        connect_timeout_seconds=settings.master.connect_timeout_seconds,
+        settings=settings.master,
     )
 
 
@@ -217,15 +226,24 @@ async def open_archive(settings: ClusterSettings) -> Archive:
     return await Archive.connect(dsn=direct_dsn(settings), schema=settings.schema_name(), settings=settings.master)
 
 
-async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | None = None) -> dict[str, AgentStore]:
+async def open_stores(
+    settings: ClusterSettings,
+    *,
+    needed: Collection[str] | None = None,
+    passwords: Mapping[str, PasswordFunction] | None = None,
+) -> dict[str, AgentStore]:
     """Every store of the configuration by name, connected; after a failure none stays open.
 
     Args:
         needed: stores that must answer now (``None``: all of them). The others have ``OTHERS_SECONDS``, all at the same time,
             and are connected when they are first used if they do not answer by then.
+        passwords: by store, in place of its ``password_command``.
     """
+    given = passwords or {}
     stores = {
-        name: AgentStore(cluster=settings.cluster, name=name, url=url, settings=settings.stores[name])
+        name: AgentStore(
+            cluster=settings.cluster, name=name, url=url, settings=settings.stores[name], password=given.get(name)
+        )
         for name, url in addresses(settings).urls.items()
     }
     opening = {name: asyncio.ensure_future(store.open()) for name, store in stores.items()}
@@ -257,13 +275,14 @@ class Opening:
     the caller. Returned by ``connect``; usable once. Source of the idea: ``asyncpg.create_pool``.
     """
 
-    def __init__(self, settings: ClusterSettings, handlers: Handlers | None) -> None:
+    def __init__(self, settings: ClusterSettings, handlers: Handlers | None, passwords: PasswordFunctions) -> None:
         self._settings = settings
         self._handlers = handlers
+        self._passwords = passwords
         self._cluster: Cluster | None = None
 
     def __await__(self) -> Generator[Any, None, Cluster]:
-        return open_cluster(self._settings, self._handlers).__await__()
+        return open_cluster(self._settings, self._handlers, self._passwords).__await__()
 
     async def __aenter__(self) -> Cluster:
         if self._cluster is not None:
@@ -294,6 +313,7 @@ def connect(
     handlers: Handlers | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Sequence[str] = (),
+    passwords: PasswordFunctions = NO_FUNCTIONS,
 ) -> Opening:
     """A producer's connection to a cluster: submit, wait, look up, cancel.
 
@@ -309,6 +329,7 @@ def connect(
         handlers: the registry of the handlers that this program submits; jobs of others are submitted by name.
         env: variables in place of those of the process; ``{}``: none.
         overrides: ``key.path=value`` texts; they come before the environment, which comes before the file.
+        passwords: functions that return the present passwords of the servers, called when a connection is opened.
 
     Raises:
         InvalidSettings: (a ``ConfigError``) with every problem of the configuration.
@@ -316,7 +337,7 @@ def connect(
         Unavailable: (when it is opened) the master cannot be reached.
     """
     _check_handlers(handlers)
-    return Opening(_settings(config, env, overrides), handlers)
+    return Opening(_settings(config, env, overrides), handlers, checked(passwords))
 
 
 def connect_sync(
@@ -326,6 +347,7 @@ def connect_sync(
     handlers: Handlers | None = None,
     env: Mapping[str, str] | None = None,
     overrides: Sequence[str] = (),
+    passwords: PasswordFunctions = NO_FUNCTIONS,
 ) -> SyncCluster:
     """``connect`` for programs without an event loop. The configuration is read now; the connection is made by the first
     call, so a cluster may be made before a process forks and used after it.
@@ -340,7 +362,7 @@ def connect_sync(
         InputError: an argument of another type.
     """
     _check_handlers(handlers)
-    return open_sync_cluster(_settings(config, env, overrides), handlers)
+    return open_sync_cluster(_settings(config, env, overrides), handlers, checked(passwords))
 
 
 def _check_handlers(handlers: object) -> None:
@@ -389,22 +411,28 @@ def _settings(
     return loaded.settings
 
 
-async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> Cluster:
+async def open_cluster(
+    settings: ClusterSettings, handlers: Handlers | None = None, passwords: PasswordFunctions = NO_FUNCTIONS
+) -> Cluster:
     """A producer's cluster: submit, wait, look up, cancel.
 
     Programs of users open it with ``connect``.
     """
     async with AsyncExitStack() as stack:
-        master = await open_master(settings, application_name="jobmaster-client", producer=True)
+        master = await open_master(
+            settings, application_name="jobmaster-client", producer=True, password=passwords.master
+        )
         stack.push_async_callback(master.close)
-        stores = await open_stores(settings, needed=())
+        stores = await open_stores(settings, needed=(), passwords=passwords.stores)
         for store in stores.values():
             stack.push_async_callback(store.close)
         return Cluster(settings, master, stores, handlers=handlers, on_close=stack.pop_all().aclose)
     raise AssertionError("an exit stack of closers swallows nothing")
 
 
-def open_sync_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> SyncCluster:
+def open_sync_cluster(
+    settings: ClusterSettings, handlers: Handlers | None = None, passwords: PasswordFunctions = NO_FUNCTIONS
+) -> SyncCluster:
     """The same for programs without an event loop; it runs one in a thread of its own."""
     registry = handlers if handlers is not None else Handlers()
-    return SyncCluster(lambda: open_cluster(settings, registry), handlers=registry)
+    return SyncCluster(lambda: open_cluster(settings, registry, passwords), handlers=registry)

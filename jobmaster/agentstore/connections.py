@@ -15,8 +15,9 @@ from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from jobmaster.agentstore.errors import NotSent, is_reply, translate
+from jobmaster.agentstore.errors import NotSent, PasswordRefused, is_reply, translate
 from jobmaster.model.errors import JobMasterError, StoreRefused
+from jobmaster.passwords import RotatingPassword
 from jobmaster.settings.masking import mask_secrets
 
 READ_BYTES = 256 * 1024
@@ -26,9 +27,18 @@ READ_BYTES = 256 * 1024
 class Connector:
     """Makes connections to one store."""
 
-    def __init__(self, *, cluster: str, name: str, url: str, connect_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        name: str,
+        url: str,
+        connect_timeout_seconds: float,
+        password: RotatingPassword | None = None,
+    ) -> None:
         self.where = f"agent store {name!r} at {mask_secrets(url)}"
         self._timeout_seconds = connect_timeout_seconds
+        self._password = password
         self._client_name = f"jobmaster:{cluster}"
         try:
             options: dict[str, Any] = dict(parse_url(url))
@@ -48,7 +58,11 @@ class Connector:
             NotSent: it cannot be reached, or did not answer in time.
             StoreRefused: it can, but refuses this user.
         """
-        connection = self._new(purpose)
+        if self._password is None:
+            return await self._opened(self._new(purpose))
+        return await self._password.use(lambda password: self._opened(self._new(purpose, password)), PasswordRefused)
+
+    async def _opened(self, connection: AbstractConnection) -> AbstractConnection:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await connection.connect()  # type: ignore[no-untyped-call]  # the driver forgot its annotation
@@ -66,7 +80,7 @@ class Connector:
     def _refused(self, error: driver.RedisError) -> JobMasterError:
         return translate(error, where=self.where, mutating=False)
 
-    def _new(self, purpose: str) -> AbstractConnection:
+    def _new(self, purpose: str, password: str | None = None) -> AbstractConnection:
         fixed: dict[str, Any] = {
             "client_name": f"{self._client_name}:{purpose}",
             "decode_responses": False,
@@ -79,6 +93,8 @@ class Connector:
             "socket_read_size": READ_BYTES,
             "socket_timeout": None,
         }
+        if password is not None:
+            fixed["password"] = password
         if "path" not in self._options:
             fixed["socket_keepalive"] = True
         return self._make(**{**self._options, **fixed})

@@ -37,6 +37,10 @@ class FunctionsMissing(StoreRefused):
     """The store does not know our functions."""
 
 
+class PasswordRefused(StoreRefused):
+    """The store does not accept the user or the password."""
+
+
 class ArgumentsRefused(CodeError):
     """A function does not take what it was given: a defect, or the function is one of another build."""
 
@@ -77,7 +81,7 @@ def _translate_reply(error: Exception, where: str) -> JobMasterError:
             hint="raise maxmemory, or add agents so that its buckets are emptied",
         )
     if isinstance(error, driver.AuthenticationError) or word in {"NOAUTH", "WRONGPASS"}:
-        return StoreRefused(
+        return PasswordRefused(
             f"{where} refused the user name or password",
             hint="put the right ones into the URL: redis://user:password@host",
         )

@@ -22,6 +22,7 @@ from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry
+from jobmaster.passwords import PasswordFunction, rotating
 from jobmaster.ports import Recall, ReplyStatus, StoreHealth, Submitted
 from jobmaster.settings.model import StoreSettings
 
@@ -46,13 +47,19 @@ def found_in(answer: Answer) -> dict[bytes, Entry]:
 class ProducerStore:
     """One store as a producer sees it (``jobmaster.ports.ClientStore``). Belongs to the event loop it was made in."""
 
-    def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
+    def __init__(
+        self, *, cluster: str, name: str, url: str, settings: StoreSettings, password: PasswordFunction | None = None
+    ) -> None:
         seconds = settings.call_timeout_seconds
         self.cluster = cluster
         self.name = name
         self.keys = Keys(cluster)
         self._connector = Connector(
-            cluster=cluster, name=name, url=url, connect_timeout_seconds=settings.connect_timeout_seconds
+            cluster=cluster,
+            name=name,
+            url=url,
+            connect_timeout_seconds=settings.connect_timeout_seconds,
+            password=rotating(password, settings.password_command, settings.password_lifetime_seconds),
         )
         self._connection = PipelinedConnection(self._connector, purpose="calls", timeout_seconds=seconds)
         self._calls = FunctionCaller(self._connection, self._connector.where)

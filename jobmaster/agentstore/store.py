@@ -21,6 +21,7 @@ from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.model.bucket import StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
+from jobmaster.passwords import PasswordFunction
 from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import StoreSettings
@@ -54,8 +55,10 @@ SCAN_PAGE = 1000
 class AgentStore(ProducerStore):
     """One store as an agent sees it (``jobmaster.ports.ClientStore`` and the ports of ``jobmaster.ports.store``)."""
 
-    def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
-        super().__init__(cluster=cluster, name=name, url=url, settings=settings)
+    def __init__(
+        self, *, cluster: str, name: str, url: str, settings: StoreSettings, password: PasswordFunction | None = None
+    ) -> None:
+        super().__init__(cluster=cluster, name=name, url=url, settings=settings, password=password)
         self._fences = Fences()
 
     # ------------------------------------------------------------ the store

@@ -31,6 +31,7 @@ from jobmaster.master.stores import Stores
 from jobmaster.master.unserved_jobs import UnservedJobs
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import SchemaMismatch
+from jobmaster.passwords import PasswordFunction
 from jobmaster.settings.model import MasterSettings
 
 
@@ -84,7 +85,14 @@ class Master:
 
     @classmethod
     async def connect(
-        cls, *, dsn: str, schema: str, settings: MasterSettings, application_name: str, pooler: bool = False
+        cls,
+        *,
+        dsn: str,
+        schema: str,
+        settings: MasterSettings,
+        application_name: str,
+        pooler: bool = False,
+        password: PasswordFunction | None = None,
     ) -> Master:
         """Connect, and refuse a schema of another version.
 
@@ -96,13 +104,16 @@ class Master:
             schema: PostgreSQL schema of the cluster.
             application_name: an agent gives its id as text: its rescuer ends the backends of that name.
             pooler: the DSN leads to a pooler in transaction mode. For producers only.
+            password: in place of the command of the settings.
 
         Raises:
             Unavailable: the server cannot be reached.
             Refused: it does not accept the user, or the database does not exist.
             SchemaMismatch: the schema is missing, too old or too new.
         """
-        connection_factory = ConnectionFactory(dsn, schema, settings, application_name, pooler=pooler)
+        connection_factory = ConnectionFactory(
+            dsn, schema, settings, application_name, pooler=pooler, password=password
+        )
 
         def pool(size: int, *, plan_once: bool = False) -> ConnectionPool:
             if pooler:

@@ -11,13 +11,15 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import DatabaseConnector
+from jobmaster.master.driver.connection import DatabaseConnector, password_of
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.master.pauses import IN_FORCE, in_force_of
 from jobmaster.model.pause import PausesInForce
+from jobmaster.settings.model import MasterSettings
 
 STATEMENT_SECONDS = 120.0
 """No report may run longer."""
+_DEFAULTS = MasterSettings()
 
 
 class Reader:
@@ -28,17 +30,22 @@ class Reader:
 
     @classmethod
     async def connect(
-        cls, *, dsn: str, schema: str, connect_timeout_seconds: float = 5.0, application_name: str = "jobmaster-reader"
+        cls,
+        *,
+        dsn: str,
+        schema: str,
+        settings: MasterSettings = _DEFAULTS,
+        application_name: str = "jobmaster-reader",
     ) -> Reader:
         """Connect.
 
         Raises:
             Unavailable: the server cannot be reached. Refused: it does not accept the user or the database.
         """
-        connector = DatabaseConnector(dsn)
+        connector = DatabaseConnector(dsn, password=password_of(settings))
         try:
             connection = await connector.connect(
-                connect_timeout_seconds,
+                settings.connect_timeout_seconds,
                 command_timeout=STATEMENT_SECONDS + 5,
                 server_settings={
                     "search_path": quoted(schema),

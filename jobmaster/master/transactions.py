@@ -22,7 +22,7 @@ from asyncpg.pgproto.pgproto import UUID
 from asyncpg.prepared_stmt import PreparedStatement
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import DatabaseConnector, close_politely
+from jobmaster.master.driver.connection import DatabaseConnector, close_politely, password_of
 from jobmaster.master.driver.statements import sql, statement
 from jobmaster.model.errors import Conflict, InputError, Unavailable, UnknownHandler
 from jobmaster.model.job import Conclusion, FinalRow
@@ -140,7 +140,7 @@ class Transactions:
 
     def __init__(self, access: MasterAccess) -> None:
         self.access: Final = access
-        self._connector = DatabaseConnector(access.dsn, AttemptConnection)
+        self._connector = DatabaseConnector(access.dsn, AttemptConnection, password_of(access.settings))
         self._free = asyncio.Semaphore(access.settings.transactions)
         self._idle: list[AttemptConnection] = []
         self._lent: set[AttemptConnection] = set()

@@ -139,6 +139,11 @@ class MasterSettings(Section, frozen=True, kw_only=True):
 
     dsn: MasterDsn | None = None
     """URL of the database; null means the embedded server of ``data_dir``."""
+    password_command: str | None = None
+    """Command whose first line of output is the password, in place of one in ``dsn``. It is run without a shell when a
+    connection is opened, and again when the server refuses what it gave before."""
+    password_lifetime_seconds: Seconds = 60.0
+    """How long a password of ``password_command`` is used again for further connections."""
     schema: SchemaName | None = None
     """PostgreSQL schema that holds this cluster; null means ``jobmaster_<cluster>``."""
     pooler: Pooler = Pooler.NONE
@@ -167,6 +172,10 @@ class StoreSettings(Section, frozen=True, kw_only=True):
 
     url: StoreUrl | None = None
     """``redis://``, ``rediss://`` (TLS) or ``unix://`` URL; null means the embedded server of ``data_dir``."""
+    password_command: str | None = None
+    """Command whose first line of output is the password, in place of one in ``url``; as ``master.password_command``."""
+    password_lifetime_seconds: Seconds = 60.0
+    """How long a password of ``password_command`` is used again for further connections."""
     connect_timeout_seconds: PositiveSeconds = 5.0
     """Time-out of opening one connection."""
     call_timeout_seconds: PositiveSeconds = 5.0

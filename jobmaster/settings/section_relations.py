@@ -43,6 +43,7 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
     if settings.job_limits:
         _check_job_limits(settings, findings)
     _check_urls(settings, findings)
+    _check_passwords(settings, findings)
     _check_store_urls(settings, findings)
     _check_web(settings, findings)
 
@@ -60,6 +61,25 @@ def _check_urls(settings: ClusterSettings, findings: Findings) -> None:
         except UrlError as error:
             message = f"this URL cannot be used: {error.message}"
             findings.problems.append(Problem(findings.place_of(path), path, message, error.hint))
+
+
+def _check_passwords(settings: ClusterSettings, findings: Findings) -> None:
+    """A password has one source."""
+    servers = [("master", "dsn", settings.master.dsn, settings.master.password_command)]
+    servers += [
+        (join_path("stores", name), "url", store.url, store.password_command) for name, store in settings.stores.items()
+    ]
+    for section, key, url, command in servers:
+        if command is None:
+            continue
+        path = join_path(section, "password_command")
+        if url is None:
+            message, hint = f"{section}.{key} names no server", "the embedded servers have passwords of their own"
+        elif ":" in url.partition("://")[2].rpartition("@")[0]:
+            message, hint = f"{section}.{key} has a password, too", "leave one of them out"
+        else:
+            continue
+        findings.problems.append(Problem(findings.place_of(path), path, message, hint))
 
 
 def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, findings: Findings) -> None:

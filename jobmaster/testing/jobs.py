@@ -76,7 +76,11 @@ class Jobs:
         """Inside the block, ``connect`` and ``connect_sync`` open clusters of these jobs; after it they open what they opened
         before. They are changed where they make a cluster, so code that has imported them before uses memory too."""
 
-        async def open_in_memory(settings: ClusterSettings, handlers: Handlers | None = None) -> Cluster:
+        async def open_in_memory(
+            settings: ClusterSettings,
+            handlers: Handlers | None = None,
+            passwords: object = None,
+        ) -> Cluster:
             return self.memory.open(settings, handlers)
 
         before = wiring.open_cluster

@@ -19,6 +19,7 @@ import asyncpg
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.passwords import PasswordFunction, RotatingPassword, rotating
 from jobmaster.settings.model import MasterSettings
 from jobmaster.settings.urls import UrlError, parse_dsn
 
@@ -68,12 +69,15 @@ class DatabaseConnector:
 
     Args:
         connection_class: the class of the connections, when it is not the driver's.
+        password: where the password comes from, when it is not in the DSN.
 
     Raises:
         ConfigError: the DSN cannot be understood.
     """
 
-    def __init__(self, dsn: str, connection_class: type[Connection] | None = None) -> None:
+    def __init__(
+        self, dsn: str, connection_class: type[Connection] | None = None, password: RotatingPassword | None = None
+    ) -> None:
         try:
             self.url = parse_dsn(dsn)
         except UrlError as error:
@@ -81,6 +85,7 @@ class DatabaseConnector:
         self.place = str(self.url)
         self._dsn = dsn
         self._class = connection_class
+        self._password = password
         self._first = 0
 
     async def connect(
@@ -105,22 +110,31 @@ class DatabaseConnector:
             options["statement_cache_size"] = 0
         if self._class is not None:
             options["connection_class"] = self._class
+        async with asyncio.timeout(seconds):
+            if self._password is None:
+                return await self._to_a_host(seconds, options)
+            return await self._password.use(
+                lambda password: self._to_a_host(seconds, {**options, "password": password}),
+                asyncpg.InvalidAuthorizationSpecificationError,
+            )
+
+    async def _to_a_host(self, seconds: float, options: dict[str, Any]) -> Connection:
+        """A connection to the host that answered last, else to the next one that answers."""
         hosts = self.url.hosts
         wanted = self.url.parameters.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
-        async with asyncio.timeout(seconds):
-            if len(hosts) < 2 or wanted == "prefer-standby":
-                return await asyncpg.connect(self._dsn, timeout=seconds, **options)
-            options["target_session_attrs"] = wanted or "primary"
-            for at in range(self._first, self._first + len(hosts)):
-                number = at % len(hosts)
-                try:
-                    connection = await self._one(*hosts[number], seconds / len(hosts), options)
-                except _NEXT_HOST as error:
-                    last: Exception = error
-                else:
-                    self._first = number
-                    return connection
-            raise last
+        if len(hosts) < 2 or wanted == "prefer-standby":
+            return await asyncpg.connect(self._dsn, timeout=seconds, **options)
+        options["target_session_attrs"] = wanted or "primary"
+        for at in range(self._first, self._first + len(hosts)):
+            number = at % len(hosts)
+            try:
+                connection = await self._one(*hosts[number], seconds / len(hosts), options)
+            except _NEXT_HOST as error:
+                last: Exception = error
+            else:
+                self._first = number
+                return connection
+        raise last
 
     async def _one(self, host: str, port: int, seconds: float, options: Mapping[str, Any]) -> Connection:
         async with asyncio.timeout(seconds):
@@ -137,19 +151,32 @@ class DatabaseConnector:
                 )
 
 
+def password_of(settings: MasterSettings, function: PasswordFunction | None = None) -> RotatingPassword | None:
+    """The master's password, when it is not in the DSN."""
+    return rotating(function, settings.password_command, settings.password_lifetime_seconds)
+
+
 class ConnectionFactory:
     """Opens connections that are set up for the schema of one cluster.
 
     Args:
         pooler: the DSN leads to a pooler: sessions start without settings, and statements have no names.
+        password: in place of the command of the settings.
     """
 
     def __init__(
-        self, dsn: str, schema: str, settings: MasterSettings, application_name: str, *, pooler: bool = False
+        self,
+        dsn: str,
+        schema: str,
+        settings: MasterSettings,
+        application_name: str,
+        *,
+        pooler: bool = False,
+        password: PasswordFunction | None = None,
     ) -> None:
         self.dsn = dsn
         self.schema = schema
-        self._connector = DatabaseConnector(dsn)
+        self._connector = DatabaseConnector(dsn, password=password_of(settings, password))
         self.place = self._connector.place
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds

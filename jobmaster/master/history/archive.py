@@ -17,7 +17,13 @@ import asyncpg
 import msgspec
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, DatabaseConnector, StatementRunner
+from jobmaster.master.driver.connection import (
+    ConnectionFactory,
+    ConnectionPool,
+    DatabaseConnector,
+    StatementRunner,
+    password_of,
+)
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
@@ -60,7 +66,7 @@ class Archive:
             await check_schema(StatementRunner(probe), schema)
         finally:
             await probe.close()
-        connector = DatabaseConnector(dsn)
+        connector = DatabaseConnector(dsn, password=password_of(settings))
         try:
             connection = await connector.connect(
                 settings.connect_timeout_seconds,

@@ -25,6 +25,7 @@ EXPLAINING = {
     "docs/pipeline.md": "pipeline",
     "docs/pydantic.md": "pydantic",
     "docs/schedules.md": "schedules",
+    "docs/security.md": "security",
     "docs/signals.md": "signals",
     "docs/tenants.md": "tenants",
     "docs/transactions.md": "transactions",
