@@ -1,4 +1,4 @@
-"""TLS to both servers, with an authority of one's own: a cluster works over it, and every doubt about a server is an error."""
+"""TLS to both servers, with an authority of one's own: a cluster works over it, and a doubtful server is refused."""
 
 from __future__ import annotations
 
