@@ -398,13 +398,17 @@ ABLATIONS = {
         _slow_once,
     ),
     "most reassigns": Ablation(
-        "a job whose every run is too slow is given to one agent after the other", frozenset({"most reassigns"})
+        "a job whose every run is too slow is given to one agent after the other",
+        frozenset({"most reassigns"}),
+        scenario=scenarios.jobs_never_in_time,
     ),
     "recall before the row": Ablation(
         "a client that changes a job holds its row first, and recalls its copy second", patches=_row_before_recall
     ),
     "identity of what was recalled": Ablation(
-        "the row of a recalled job is held whatever its assignment is by then", frozenset({"identity of a recall"})
+        "the row of a recalled job is held whatever its assignment is by then",
+        frozenset({"identity of a recall"}),
+        scenario=scenarios.changes_executed_late,
     ),
     "fires are compared and set": Ablation(
         "a fire is decided by a schedule's row and lines as the statement saw them when it began",
@@ -543,8 +547,3 @@ KNOWN_SEEDS = {
     "self-fence": 246,
 }
 """A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not."""
-SELDOM = {
-    "identity of what was recalled": "no history has noticed it since batches and workflows are in the histories",
-    "most reassigns": "too few jobs are too slow four times since batches and workflows are in the histories",
-}
-"""Guards that want a scenario of their own; until then the command looks for them, and the tests do not."""

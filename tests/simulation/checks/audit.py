@@ -13,6 +13,7 @@ from jobmaster.model.flow.batch import range_of
 from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.ids import text
 from jobmaster.model.job_change import JobChange
+from jobmaster.settings.model import JobDefaults
 from tests.simulation.checks.breakers import BreakerChecks
 from tests.simulation.checks.limits import LimitChecks
 from tests.simulation.checks.trace import Trace
@@ -53,6 +54,8 @@ class Job:
     guardian: Process | None = None
     """Its store has lost it, and this agent has it in memory: it is lost only with that agent."""
     starts: int = 0
+    reassigns: int = 0
+    """So many of its runs were too slow, and it was given to another agent."""
     key: str = ""
     cancelled: bool = False
     cancelled_at: float | None = None
@@ -299,6 +302,13 @@ class Audit:
         if not lawful or (owner is not None and bucket is not None and bucket.owner != owner):
             state = "gone" if bucket is None else f"{bucket.state} with epoch {bucket.epoch}"
             self.broken("rule C", f"{statement} binds a job to epoch {epoch} of a bucket that is {state}")
+
+    def reassigned(self, job_id: bytes) -> None:
+        """A job whose run is too slow goes to another agent."""
+        job = self.jobs[job_id]
+        job.reassigns += 1
+        if job.reassigns > JobDefaults().max_reassigns and job_id not in self.forgotten:
+            self.broken("too slow", f"{text(job_id)} is reassigned for the {job.reassigns}. time")
 
     def authorised(self, job_id: bytes, token: int, bucket_id: bytes, epoch: int) -> None:
         """The master has accepted that this assignment runs."""

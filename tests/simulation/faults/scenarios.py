@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import JobMasterError
 from jobmaster.ports import LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
-from tests.simulation.checks.audit import RESOURCE
+from tests.simulation.checks.audit import RESOURCE, Job
 from tests.simulation.faults.injector import operate
-from tests.simulation.runtime.hosts import Host
-from tests.simulation.runtime.network import CallFault, Server
+from tests.simulation.faults.nemesis import Nemesis
+from tests.simulation.master.sim_master import SimMaster
+from tests.simulation.runtime.event_loop import Process
+from tests.simulation.runtime.hosts import Host, SimClock
+from tests.simulation.runtime.network import CallFault, Network, Server
+from tests.simulation.workload.clients import COMPLETE_SECONDS, HANDLERS, plain
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -25,6 +31,11 @@ _ROUNDS = 4
 _RESTART_LOOKS = 20
 _LOOKS, _RIVALS = 200, 8
 _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
+_SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
+_CHANGES, _CHANGES_SECONDS, _PUT_OFF_RUN_SECONDS = 8, 1.6, 0.2
+_SUBMITS_MAX, _AGAIN_SECONDS = 12, 0.2
+_DUE_SECONDS, _PUT_OFF_SECONDS = 0.6, 2.2
+"""A job lies in its bucket when it is due in the shorter time, and waits in the master when it is due in the longer one."""
 
 
 async def claims_without_answers(history: History) -> None:
@@ -79,6 +90,67 @@ async def _look(breakers: LeaderBreakers) -> None:
             for _ in range(2):
                 await breakers.choose_trials(100)
                 await breakers.evaluate([RESOURCE])
+
+
+async def jobs_never_in_time(history: History) -> None:
+    """Some jobs whose every run takes several times their ``complete_time``, wherever it is."""
+    cluster = Cluster(
+        history.settings, history.open_master(), history.open_stores(), handlers=HANDLERS, clock=_clock(history)
+    )
+    for number in range(_SLOW_JOBS):
+        job = Job(history.new_id(), "never in time", seconds=_SLOW_SECONDS)
+        await _submitted(history, cluster, job, complete_time=COMPLETE_SECONDS, cancel_slow=number > 0)
+
+
+async def changes_executed_late(history: History) -> None:
+    """Clients put jobs off that lie in buckets. The copies are recalled, and the statements that hold the rows are executed
+    long after, several for each job, because a client that gets no answer looks again. When a later one is executed, the job
+    has come back to the master by an earlier one, or by the owner that missed the copy, and has another assignment."""
+    chance = Random(f"late changes {history.seed}")
+    nemesis = LateHolds(history.loop, history.trace, chance, faultless=True, on_crash=lambda process: None)
+    nemesis.quiet = False
+    master = SimMaster(history.master, Network(history.master, nemesis, history.trace))
+    cluster = Cluster(history.settings, master, history.open_stores(), handlers=HANDLERS, clock=_clock(history))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_CHANGES):
+            group.create_task(_put_off(history, cluster, _CHANGES_SECONDS * chance.random()), name="late change")
+
+
+class LateHolds(Nemesis):
+    """Calls that hold the row of a recalled job have no answer and a late effect; no other call has a fault."""
+
+    def call_fault(self, process: Process | None, server: Server, what: str, *, writes: bool) -> CallFault:
+        return CallFault.LATE if what == "changes/hold_recalled" else CallFault.OK
+
+    def long_wait(self) -> float:
+        """In this time an owner misses a copy twice, and gives its row back."""
+        return 1.2 + 1.0 * self.chance.random()
+
+
+async def _put_off(history: History, cluster: Cluster, wait: float) -> None:
+    await asyncio.sleep(wait)
+    job = Job(history.new_id(), "put later", seconds=_PUT_OFF_RUN_SECONDS)
+    if await _submitted(history, cluster, job, after=_DUE_SECONDS):
+        with contextlib.suppress(JobMasterError):
+            history.audit.changed(job, await cluster.change(job.id, after=_PUT_OFF_SECONDS))
+
+
+async def _submitted(history: History, cluster: Cluster, job: Job, **options: Any) -> bool:
+    """Sent again under its id until there is an answer; False when there was none to the end."""
+    history.audit.jobs[job.id] = job
+    for _ in range(_SUBMITS_MAX):
+        try:
+            receipt = await cluster.submit(plain, {}, job_id=job.id, **options)
+        except JobMasterError:
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            history.audit.acknowledged(job, str(receipt.level))
+            return True
+    return False
+
+
+def _clock(history: History) -> SimClock:
+    return SimClock(history.loop, 13.0)
 
 
 def _declaring(settings: ClusterSettings, every: str) -> ClusterSettings:

@@ -227,6 +227,7 @@ class RescueStatements(JobStatements):
             if not row.cancel_requested:
                 key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
                 self.tables.attempts.setdefault(key, Refusal("reassigned", 0))
+                self.audit.reassigned(row.id)
             self.hits["reassigned"] += 1
             self._give_back(row, row.token + 1, "reassign")
         return [Record(moved=len(late), failed=failed)]
