@@ -107,7 +107,11 @@ def _tell(report: Report, table: dict[str, int]) -> None:
 def _ablations(jobs: int) -> list[Caught]:
     found: list[Caught] = []
     for caught in catch_all(list(ABLATIONS), jobs):
-        how = f"{caught.seeds:>6,} seeds   {caught.violation}" if caught.seeds else f"NOT CAUGHT   {caught.violation}"
+        how = (
+            f"{caught.seeds:>6,} seeds   {caught.seed:>6}   {caught.violation}"
+            if caught.seeds
+            else f"NOT CAUGHT   {caught.violation}"
+        )
         sys.stdout.write(f"{caught.name:32} {how}\n")
         sys.stdout.flush()
         found.append(caught)

@@ -403,7 +403,9 @@ ABLATIONS = {
         scenario=scenarios.jobs_never_in_time,
     ),
     "recall before the row": Ablation(
-        "a client that changes a job holds its row first, and recalls its copy second", patches=_row_before_recall
+        "a client that changes a job holds its row first, and recalls its copy second",
+        patches=_row_before_recall,
+        scenario=scenarios.changes_without_recall,
     ),
     "identity of what was recalled": Ablation(
         "the row of a recalled job is held whatever its assignment is by then",
@@ -535,15 +537,25 @@ ABLATIONS = {
 }
 
 KNOWN_SEEDS = {
-    "a start that is sent again": 53,
-    "bucket lock of binding writes": 25,
+    "a start that is sent again": 55,
+    "beats of a full store": 14,
+    "bucket lock of binding writes": 27,
+    "count of a batch": 6,
     "count of permits after their lock": 294,
     "fires are compared and set": 309,
-    "number of a lock's renewal": 210,
-    "one rescuer for each store": 106,
-    "pause of what waits in memory": 379,
-    "recall before the row": 74,
+    "number of a lock's renewal": 82,
+    "one choice of trials": 15,
+    "one rescuer for each store": 138,
+    "pause of what is claimed": 9,
+    "pause of what waits in memory": 381,
+    "pauses before the first bucket": 7,
+    "results of the dead": 25,
     "salvage": 365,
-    "self-fence": 246,
+    "second look at an action": 25,
+    "self-fence": 249,
+    "watermark": 14,
+    "what a producer has settled": 6,
+    "jobs of a batch that retention takes": 6,
 }
-"""A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not."""
+"""A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not, and
+prints the seed that it has found."""

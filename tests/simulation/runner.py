@@ -171,6 +171,8 @@ class Caught(NamedTuple):
     seeds: int
     """Histories with faults until one was violated; 0: none was, or one that is violated with the guard too."""
     violation: str
+    seed: int = 0
+    """The history that noticed it; 0: none did."""
 
 
 def catch(name: str, seeds_max: int = SEEDS_MAX, *, known: int = 1) -> Caught:
@@ -183,13 +185,15 @@ def catch(name: str, seeds_max: int = SEEDS_MAX, *, known: int = 1) -> Caught:
     ablation = ABLATIONS[name]
     seeds = [seed for seed in seeds_of(1, seeds_max) if seed % FAULTLESS_EVERY != 0]
     seeds = [*(seed for seed in seeds if seed >= known), *(seed for seed in seeds if seed < known)]
-    for start in range(0, len(seeds), 4):
-        some = seeds[start : start + 4]
-        for place, result in enumerate(play(some, ablation.run).results):
+    portions = [seeds[:1], *(seeds[start : start + 4] for start in range(1, len(seeds), 4))]
+    played = 0
+    for some in portions:
+        for result in play(some, ablation.run).results:
+            played += 1
             if result.violations:
                 if complete := ablation.with_every_guard(result.seed).violations:
                     return Caught(name, 0, f"seed {result.seed} with every guard: {complete[0]}")
-                return Caught(name, start + place + 1, result.violations[0])
+                return Caught(name, played, result.violations[0], result.seed)
     return Caught(name, 0, "")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown
 from jobmaster.ports import LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
 from tests.simulation.checks.audit import RESOURCE, Job
@@ -21,6 +21,7 @@ from tests.simulation.master.sim_master import SimMaster
 from tests.simulation.runtime.event_loop import Process
 from tests.simulation.runtime.hosts import Host, SimClock
 from tests.simulation.runtime.network import CallFault, Network, Server
+from tests.simulation.store.sim_store import SimStore
 from tests.simulation.workload.clients import COMPLETE_SECONDS, HANDLERS, plain
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _LOOKS, _RIVALS = 200, 8
 _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
 _SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
 _CHANGES, _CHANGES_SECONDS, _PUT_OFF_RUN_SECONDS = 8, 1.6, 0.2
-_SUBMITS_MAX, _AGAIN_SECONDS = 12, 0.2
+_SUBMITS_MAX, _AGAIN_SECONDS, _TRIES = 12, 0.2, 4
 _DUE_SECONDS, _PUT_OFF_SECONDS = 0.6, 2.2
 """A job lies in its bucket when it is due in the shorter time, and waits in the master when it is due in the longer one."""
 
@@ -106,33 +107,64 @@ async def changes_executed_late(history: History) -> None:
     """Clients put jobs off that lie in buckets. The copies are recalled, and the statements that hold the rows are executed
     long after, several for each job, because a client that gets no answer looks again. When a later one is executed, the job
     has come back to the master by an earlier one, or by the owner that missed the copy, and has another assignment."""
-    chance = Random(f"late changes {history.seed}")
-    nemesis = LateHolds(history.loop, history.trace, chance, faultless=True, on_crash=lambda process: None)
-    nemesis.quiet = False
-    master = SimMaster(history.master, Network(history.master, nemesis, history.trace))
-    cluster = Cluster(history.settings, master, history.open_stores(), handlers=HANDLERS, clock=_clock(history))
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_CHANGES):
-            group.create_task(_put_off(history, cluster, _CHANGES_SECONDS * chance.random()), name="late change")
+    await _put_off_jobs(history, "changes/hold_recalled", lambda chance: CallFault.LATE)
 
 
-class LateHolds(Nemesis):
-    """Calls that hold the row of a recalled job have no answer and a late effect; no other call has a fault."""
+async def changes_without_recall(history: History) -> None:
+    """Clients put jobs off that lie in buckets, and often have no connection to the store that has the copy."""
+    await _put_off_jobs(history, "recall", lambda chance: CallFault.REFUSED if chance.random() < 0.5 else CallFault.OK)
+
+
+class FaultOfOneCall(Nemesis):
+    """One kind of call has a fault, and no other one.
+
+    Args:
+        what: name of the statement or the function of a store.
+        draw: its fault.
+    """
+
+    def __init__(self, history: History, chance: Random, what: str, draw: Callable[[Random], CallFault]) -> None:
+        super().__init__(history.loop, history.trace, chance, faultless=True, on_crash=lambda process: None)
+        self._what = what
+        self._fault = draw
+        self.quiet = False
 
     def call_fault(self, process: Process | None, server: Server, what: str, *, writes: bool) -> CallFault:
-        return CallFault.LATE if what == "changes/hold_recalled" else CallFault.OK
+        return self._fault(self.chance) if what == self._what else CallFault.OK
 
     def long_wait(self) -> float:
         """In this time an owner misses a copy twice, and gives its row back."""
         return 1.2 + 1.0 * self.chance.random()
 
 
+async def _put_off_jobs(history: History, what: str, draw: Callable[[Random], CallFault]) -> None:
+    """Jobs that are put off while they lie in buckets, by a client of which one kind of call has a fault."""
+    chance = Random(f"changes {history.seed}")
+    nemesis = FaultOfOneCall(history, chance, what, draw)
+    master = SimMaster(history.master, Network(history.master, nemesis, history.trace))
+    stores = {
+        name: SimStore(server, Network(server, nemesis, history.trace), nemesis)
+        for name, server in history.stores.items()
+    }
+    cluster = Cluster(history.settings, master, stores, handlers=HANDLERS, clock=_clock(history))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_CHANGES):
+            group.create_task(_put_off(history, cluster, _CHANGES_SECONDS * chance.random()), name="change")
+
+
 async def _put_off(history: History, cluster: Cluster, wait: float) -> None:
     await asyncio.sleep(wait)
     job = Job(history.new_id(), "put later", seconds=_PUT_OFF_RUN_SECONDS)
-    if await _submitted(history, cluster, job, after=_DUE_SECONDS):
-        with contextlib.suppress(JobMasterError):
+    if not await _submitted(history, cluster, job, after=_DUE_SECONDS):
+        return
+    for _ in range(_TRIES):
+        try:
             history.audit.changed(job, await cluster.change(job.id, after=_PUT_OFF_SECONDS))
+            return
+        except OutcomeUnknown:
+            return  # it may still take effect
+        except JobMasterError:
+            continue
 
 
 async def _submitted(history: History, cluster: Cluster, job: Job, **options: Any) -> bool:
