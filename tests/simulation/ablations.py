@@ -543,6 +543,7 @@ KNOWN_SEEDS = {
     "count of a batch": 6,
     "count of permits after their lock": 294,
     "fires are compared and set": 309,
+    "jobs of a batch that retention takes": 6,
     "number of a lock's renewal": 82,
     "one choice of trials": 15,
     "one rescuer for each store": 138,
@@ -555,7 +556,6 @@ KNOWN_SEEDS = {
     "self-fence": 249,
     "watermark": 14,
     "what a producer has settled": 6,
-    "jobs of a batch that retention takes": 6,
 }
 """A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not, and
 prints the seed that it has found."""
