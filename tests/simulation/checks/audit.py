@@ -54,8 +54,6 @@ class Job:
     guardian: Process | None = None
     """Its store has lost it, and this agent has it in memory: it is lost only with that agent."""
     starts: int = 0
-    reassigns: int = 0
-    """So many of its runs were too slow, and it was given to another agent."""
     key: str = ""
     cancelled: bool = False
     cancelled_at: float | None = None
@@ -142,6 +140,7 @@ class Audit:
     _registered: dict[bytes, float] = field(default_factory=dict)
     _obeyed: dict[bytes, int] = field(default_factory=dict)
     _fenced_starts: set[Identity] = field(default_factory=set)
+    _reassigns: Counter[bytes] = field(default_factory=Counter)
     breakers: BreakerChecks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -305,10 +304,9 @@ class Audit:
 
     def reassigned(self, job_id: bytes) -> None:
         """A job whose run is too slow goes to another agent."""
-        job = self.jobs[job_id]
-        job.reassigns += 1
-        if job.reassigns > JobDefaults().max_reassigns and job_id not in self.forgotten:
-            self.broken("too slow", f"{text(job_id)} is reassigned for the {job.reassigns}. time")
+        self._reassigns[job_id] += 1
+        if self._reassigns[job_id] > JobDefaults().max_reassigns and job_id not in self.forgotten:
+            self.broken("too slow", f"{text(job_id)} is reassigned for the {self._reassigns[job_id]}. time")
 
     def authorised(self, job_id: bytes, token: int, bucket_id: bytes, epoch: int) -> None:
         """The master has accepted that this assignment runs."""
