@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jobmaster.client.breakers.breakers import Breakers
     from jobmaster.client.breakers.sync import SyncBreakers
     from jobmaster.client.bulk import BulkFailed, BulkSummary
+    from jobmaster.client.bulk_operations.operations import BulkOperations
+    from jobmaster.client.bulk_operations.sync import SyncBulkOperations
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.events.event_readers import EventReaders
     from jobmaster.client.events.filters import EventFilters
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     )
     from jobmaster.model.flow.batch import BatchState, BatchView
     from jobmaster.model.flow.breaker import BreakerState, BreakerView
+    from jobmaster.model.flow.bulk_operation import BulkKind, BulkPreview, BulkState, BulkView, SkipCause
     from jobmaster.model.flow.limit import LimitView
     from jobmaster.model.flow.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
     from jobmaster.model.flow.uniqueness import SubmitAnswer
@@ -143,8 +146,13 @@ __all__ = [
     "BucketEvent",
     "BucketsFull",
     "BulkFailed",
+    "BulkKind",
+    "BulkOperations",
     "BulkOptions",
+    "BulkPreview",
+    "BulkState",
     "BulkSummary",
+    "BulkView",
     "Call",
     "Cancel",
     "ChangeEffect",
@@ -227,6 +235,7 @@ __all__ = [
     "SchemaMismatch",
     "SignalSent",
     "Signals",
+    "SkipCause",
     "Snooze",
     "Step",
     "StepOptions",
@@ -238,6 +247,7 @@ __all__ = [
     "SyncBatch",
     "SyncBatches",
     "SyncBreakers",
+    "SyncBulkOperations",
     "SyncCluster",
     "SyncEventReaders",
     "SyncEventStream",
@@ -286,6 +296,11 @@ _MODULE_OF = {
     "BatchOptions": "jobmaster.client.batches.options",
     "BatchState": "jobmaster.model.flow.batch",
     "BatchView": "jobmaster.model.flow.batch",
+    "BulkOperations": "jobmaster.client.bulk_operations.operations",
+    "BulkKind": "jobmaster.model.flow.bulk_operation",
+    "BulkPreview": "jobmaster.model.flow.bulk_operation",
+    "BulkState": "jobmaster.model.flow.bulk_operation",
+    "BulkView": "jobmaster.model.flow.bulk_operation",
     "Batches": "jobmaster.client.batches.batches",
     "Call": "jobmaster.handlers",
     "Cancel": "jobmaster.handlers",
@@ -386,8 +401,10 @@ _MODULE_OF = {
     "StoreRefused": "jobmaster.model.errors",
     "SubmitAnswer": "jobmaster.model.flow.uniqueness",
     "SubmitOptions": "jobmaster.client.options",
+    "SkipCause": "jobmaster.model.flow.bulk_operation",
     "SyncBatch": "jobmaster.client.batches.sync",
     "SyncBatches": "jobmaster.client.batches.sync",
+    "SyncBulkOperations": "jobmaster.client.bulk_operations.sync",
     "SyncCluster": "jobmaster.client.sync",
     "SyncLimits": "jobmaster.client.limits.sync",
     "SyncLock": "jobmaster.client.locks.sync_lock",

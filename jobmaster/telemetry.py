@@ -209,6 +209,7 @@ METRICS: dict[str, Metric] = {
     "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became leader."),
     "hints": Metric("jobmaster_hints", _C, "Owners notified that HELD jobs are due."),
     "batches_ended": Metric("jobmaster_batches_ended", _C, "Batches that this process ended, by their state.", "state"),
+    "bulk_jobs": Metric("jobmaster_bulk_jobs", _C, "Jobs that bulk operations have changed, by the kind.", "kind"),
     "batches_found": Metric(
         "jobmaster_batches_found",
         _C,
@@ -362,6 +363,7 @@ class Telemetry:
         self.fires: Tally = Tally(int)
         self.breaker_changes: Tally = Tally(int)
         self.batches_ended: Tally = Tally(int)
+        self.bulk_jobs: Tally = Tally(int)
         self.fire_late_seconds = Histogram(STEP_SECONDS)
         self.jobs_running = self.threads_stuck = self.handlers_stuck = 0
         self.progress_dropped = self.log_lines_dropped = 0
@@ -392,8 +394,7 @@ class Telemetry:
         self.leading = self.elections_won = self.hints = self.pauses_in_force = self.jobs_paused = 0
         self.groups_unserved = self.stores_silent = self.handlers_unserved = self.batches_found = 0
         self.orphans_returned = self.rows_forgotten = 0
-        self.jobs_expired = 0
-        self.jobs_unconfirmed = 0
+        self.jobs_expired = self.jobs_unconfirmed = 0
         self.jobs_reassigned = self.jobs_too_slow = self.jobs_not_accepted = 0
         self.buckets_dropped = 0
         self.periodic_task_ticks: Tally = Tally(int)

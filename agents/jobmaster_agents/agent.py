@@ -15,6 +15,7 @@ from operator import attrgetter
 import msgspec
 
 from jobmaster import __version__
+from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans
@@ -45,6 +46,7 @@ from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.batch_watch import BatchWatch
 from jobmaster_agents.leader.breaker_trials import BreakerTrials
+from jobmaster_agents.leader.bulk_worker import BulkWorker
 from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
@@ -282,6 +284,9 @@ class AgentRuntime:
         )
         self.bucket_worker.limits.on_freed = self.permit_hints.freed
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
+        retried = RetriedJobs(settings, master.queries, clock)
+        self.bulk_worker = BulkWorker(master.bulk, retried, self._leads, clock, telemetry, log)
+        self.leader.on_bulk = self.bulk_worker.on_bulk
         self.due_listener: DueListener | None = None
         if due_notices is not None:
             self.due_listener = DueListener(due_notices, self.due_notifier, self._leads, self.leader.kicked.set)
@@ -349,6 +354,7 @@ class AgentRuntime:
             periodic_tasks.append(self.limit_publisher)
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing, self.breaker_trials]
+            periodic_tasks.append(self.bulk_worker)
             if self.due_listener is not None:
                 periodic_tasks.append(self.due_listener)
         return periodic_tasks

@@ -78,6 +78,8 @@ class Event(StrEnum):
     HELP_ENDED = "help_ended"
     HELP_IDLE = "help_idle"
     BATCH_ENDED = "batch_ended"
+    BULK_ENDED = "bulk_ended"
+    BULK_UNREADABLE = "bulk_unreadable"
     FIRES_MISSED = "fires_missed"
     FIRES_SKIPPED = "fires_skipped"
     SCHEDULE_UNREADABLE = "schedule_unreadable"

@@ -20,6 +20,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "breaker": ("jobmaster.cli.commands.flow.breaker:breaker_group", "List circuit breakers; open and close one."),
     "batch": ("jobmaster.cli.commands.flow.batch:batch_group", "List, show, watch, cancel and retry batches of jobs."),
+    "bulk": (
+        "jobmaster.cli.commands.jobs.bulk:bulk_group",
+        "Retry, cancel, reschedule or delete every job that fits a filter; list and stop such operations.",
+    ),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (

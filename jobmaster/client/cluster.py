@@ -16,6 +16,7 @@ from jobmaster.client.batches.options import BatchOptions, check_batch_options
 from jobmaster.client.breakers.breakers import Breakers
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
+from jobmaster.client.bulk_operations.operations import BulkOperations
 from jobmaster.client.events.event_readers import EventReaders
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
@@ -127,6 +128,9 @@ class Cluster:
         """Steps that run after one another: ``await cluster.workflows.start("order", chain(...))``; see ``Workflows``."""
         self.batches = Batches(self)
         """Batches that there are: ``await cluster.batches.cancel(batch)``; see ``Batches``. ``batch`` opens one."""
+        self.bulk = BulkOperations(self)
+        """One change of every job that fits a filter: ``await cluster.bulk.start("retry", tag="x")``; see
+        ``BulkOperations``."""
         self.outbox = Outbox(self)
         """Messages to other systems, in the caller's transaction; see ``Outbox``."""
         self.logs = JobLogReader(master.job_logs, self._job_lookup).logs

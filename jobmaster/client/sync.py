@@ -33,6 +33,7 @@ from jobmaster.client.batches.options import BatchOptions
 from jobmaster.client.batches.sync import SyncBatch, SyncBatches
 from jobmaster.client.breakers.sync import SyncBreakers
 from jobmaster.client.bulk import BulkSummary, IdList
+from jobmaster.client.bulk_operations.sync import SyncBulkOperations
 from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.events.sync import SyncEventReaders
@@ -168,6 +169,9 @@ class SyncCluster:
         """How many jobs may run at once: ``cluster.limits.set("stripe", 50)``; see ``SyncLimits``."""
         self.tenants = SyncTenants(self)
         """What waits and runs for each tenant: ``cluster.tenants.list()``; see ``SyncTenants``."""
+        self.bulk = SyncBulkOperations(self)
+        """One change of every job that fits a filter: ``cluster.bulk.start("retry", tag="x")``; see
+        ``SyncBulkOperations``."""
         self.batches = SyncBatches(self)
         """Batches that there are: ``cluster.batches.cancel(batch)``; see ``SyncBatches``. ``batch`` opens one."""
         self.schedules = SyncSchedules(self)

@@ -33,5 +33,5 @@ class Leadership:
             return LeaderTick(None, [], overdue=False)
         row = rows[0]
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
-        flags = (row["overdue"], row["heavier"], row["late"], row["signals"], row["batches"])
+        flags = (row["overdue"], row["heavier"], row["late"], row["signals"], row["batches"], row["bulk"])
         return LeaderTick(row["epoch"], due, *flags, row["fires_in_seconds"])

@@ -21,6 +21,7 @@ _FORGET = {
     RecordKind.SIGNALS: "maintenance/forget_signals",
     RecordKind.WORKFLOWS: "maintenance/forget_workflows",
     RecordKind.BATCHES: "maintenance/forget_batches",
+    RecordKind.BULK: "maintenance/forget_bulk",
     RecordKind.RUN_PROGRESS: "maintenance/forget_run_progress",
     RecordKind.JOB_LOGS: "maintenance/forget_job_logs",
 }

@@ -8,6 +8,7 @@ from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool
 from jobmaster.master.driver.transaction_pool import TransactionPool
 from jobmaster.master.flow.batches import Batches
 from jobmaster.master.flow.breakers import Breakers
+from jobmaster.master.flow.bulk_operations import BulkOperations
 from jobmaster.master.flow.limits import Limits
 from jobmaster.master.flow.signals import Signals
 from jobmaster.master.flow.uniqueness import Uniqueness
@@ -80,6 +81,7 @@ class Master:
         self.breakers = Breakers(control)
         self.workflows = Workflows(data)
         self.batches = Batches(data, control)
+        self.bulk = BulkOperations(data, control)
         self.job_logs = JobLogs(data)
         self.events = Events(data, scans)
 

@@ -53,3 +53,8 @@ def parse(value: str | bytes | UUID) -> bytes:
             raise ValueError(f"an id has 16 bytes, not {len(value)}")
         return value
     return UUID(value).bytes
+
+
+def following(id_: bytes) -> bytes:
+    """The next higher id; the highest itself has none, and comes back."""
+    return min(int.from_bytes(id_, "big") + 1, (1 << 8 * ID_BYTES) - 1).to_bytes(ID_BYTES, "big")

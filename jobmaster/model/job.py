@@ -200,6 +200,8 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     bytes.)"""
     batch: bool = False
     """It is a job of a batch: the first 12 bytes of its id are those of a range of the batch."""
+    deleted: bool = False
+    """A bulk operation has deleted arguments, result, error and all other headers."""
     at_most_once: bool = False
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is

@@ -140,6 +140,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         return None if by is None else UUID(by)
 
     @property
+    def deleted(self) -> bool:
+        """True when a bulk operation has deleted its arguments, result, error, tags and metadata."""
+        return self.headers.deleted
+
+    @property
     def metadata(self) -> dict[str, str]:
         """Metadata of the submit."""
         return self.headers.metadata

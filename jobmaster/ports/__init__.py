@@ -20,6 +20,7 @@ from jobmaster.ports.breakers import (
     LeaderBreakers,
     ReportedBreakers,
 )
+from jobmaster.ports.bulk_operations import BulkOperations, ClientBulk, LeaderBulk
 from jobmaster.ports.client import (
     ChangeMaster,
     Changes,
@@ -202,6 +203,7 @@ __all__ = [
     "Breakers",
     "BucketQueries",
     "Buckets",
+    "BulkOperations",
     "CancelBatches",
     "CancellationOutcomes",
     "CancellationStore",
@@ -214,6 +216,7 @@ __all__ = [
     "ClaimerStore",
     "ClientBatches",
     "ClientBreakers",
+    "ClientBulk",
     "ClientEvents",
     "ClientLimits",
     "ClientMaster",
@@ -259,6 +262,7 @@ __all__ = [
     "KnownBucketsStore",
     "LeaderBatches",
     "LeaderBreakers",
+    "LeaderBulk",
     "LeaderTick",
     "LeaderUnserved",
     "Leadership",

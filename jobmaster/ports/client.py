@@ -18,6 +18,7 @@ from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
+from jobmaster.ports.bulk_operations import ClientBulk
 from jobmaster.ports.events import ClientEvents
 from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.limits import ClientLimits
@@ -304,6 +305,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def batches(self) -> ClientBatches: ...
+
+    @property
+    def bulk(self) -> ClientBulk: ...
 
     @property
     def job_logs(self) -> ReadJobLogs: ...

@@ -88,6 +88,8 @@ class LeaderTick(NamedTuple):
     """A job has waited in vain for its signal, or a signal has lost its sender."""
     batches: bool = False
     """A batch is to be looked at."""
+    bulk: bool = False
+    """A bulk operation has not ended."""
     fires_in_seconds: float | None = None
     """Until the first fire of a schedule is to be decided; below 0: it is overdue. ``None``: there is none."""
 
@@ -295,6 +297,7 @@ class RecordKind(StrEnum):
     SIGNALS = "signals"
     WORKFLOWS = "workflows"
     BATCHES = "batches"
+    BULK = "bulk"
     RUN_PROGRESS = "run_progress"
     JOB_LOGS = "job_logs"
 

@@ -36,6 +36,7 @@ FRAGMENTS = {
     "jobmaster/testing/memory/events.py": "one part of the master in memory, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",
     "jobmaster/master/stores.py": "one part of the master, as its neighbours",
+    "jobmaster/testing/memory/bulk_operations.py": "one part of the master in memory, as its neighbours",
     "jobmaster/testing/memory/workflows.py": "one part of the master in memory, as its neighbours",
 }
 """Small modules with one importer beside them, and why they are modules."""
@@ -97,6 +98,10 @@ OPEN_KEYWORDS = {
     "jobmaster/handlers/current.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/commands/jobs/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/commands/events.py:events": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/bulk.py:retry": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/bulk.py:cancel": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/bulk.py:reschedule": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/bulk.py:delete": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:list_": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:count": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",

@@ -8,7 +8,7 @@ PARTS = (
     *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
     *("schedules", "signals"),
-    *("limits", "workflows", "batches", "breakers", "uniqueness", "job_logs", "events"),
+    *("limits", "workflows", "batches", "bulk", "breakers", "uniqueness", "job_logs", "events"),
 )
 """Attributes of the master whose methods are calls of the master."""
 
@@ -18,6 +18,10 @@ class MasterParts:
 
     @property
     def events(self) -> Self:
+        return self
+
+    @property
+    def bulk(self) -> Self:
         return self
 
     @property

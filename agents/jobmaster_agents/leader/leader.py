@@ -84,6 +84,8 @@ class Leader:
         self._unserved: set[Group] = set()
         self.on_next_fire: Callable[[float | None], None] = lambda seconds: None
         """Called with each tick: seconds until the first fire of a schedule is to be decided."""
+        self.on_bulk: Callable[[], None] = lambda: None
+        """Called with each tick while a bulk operation has not ended."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when this agent begins to lead, and when it leads no more."""
         self.kicked = asyncio.Event()
@@ -170,6 +172,8 @@ class Leader:
         self.on_next_fire(tended.fires_in_seconds)
         if tended.overdue:
             self._on_overdue()
+        if tended.bulk:
+            self.on_bulk()
         for found, task in ((tended.late, LATE_JOBS), (tended.signals, SIGNALS), (tended.batches, BATCHES)):
             if found:
                 self.maintenance.hurry(task)

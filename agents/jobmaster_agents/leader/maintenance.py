@@ -33,6 +33,8 @@ _ENDED_WORKFLOWS_DAYS = 30
 """Retention of workflows that have ended. Their jobs have that of jobs."""
 _ENDED_BATCHES_DAYS = 90
 """Retention of the rows of batches that have ended. Their jobs have the retention of jobs."""
+_ENDED_BULK_DAYS = 90
+"""Retention of bulk operations that have ended."""
 
 
 class ClusterMaintenance:
@@ -179,6 +181,7 @@ class ClusterMaintenance:
             RecordKind.SIGNALS: _SENT_SIGNALS_DAYS,
             RecordKind.WORKFLOWS: _ENDED_WORKFLOWS_DAYS,
             RecordKind.BATCHES: _ENDED_BATCHES_DAYS,
+            RecordKind.BULK: _ENDED_BULK_DAYS,
             RecordKind.RUN_PROGRESS: _PROGRESS_DAYS,
             RecordKind.JOB_LOGS: _LOGS_DAYS,
         }

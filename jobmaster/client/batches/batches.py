@@ -171,7 +171,7 @@ class Batches:
             step = await self._cluster.master.queries.jobs(
                 chosen, lowest, highest, reads=_READS, limit=PAGE_JOBS, payload=True
             )
-            await asyncio.gather(*(self._retry_one(again, view) for view in step.jobs))
+            await asyncio.gather(*(self._retry_one(again, view) for view in step.jobs if not view.deleted))
             last = step.jobs[-1].id_bytes if len(step.jobs) == PAGE_JOBS else step.read_to
             if last <= lowest:
                 return

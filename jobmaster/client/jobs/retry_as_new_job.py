@@ -56,9 +56,13 @@ async def _retry_once(
             f"job {view.id} is {view.state.value}",
             hint="only what FAILED, was CANCELLED or EXPIRED can be retried",
         )
+    if view.deleted:
+        raise Conflict(
+            f"the arguments of job {view.id} have been deleted, so it cannot be run again", hint="submit a new job"
+        )
     try:
         arguments = StoredArguments(view.arguments_json) if args is None else args
-        return await submit(view.handler, arguments, **_keyed(view, options))
+        return await submit(view.handler, arguments, **keyed_options(view, options))
     except Conflict as error:
         raise Conflict(
             f"job {view.id} has been retried with other arguments: {error.message}",
@@ -66,8 +70,11 @@ async def _retry_once(
         ) from error
 
 
-def _keyed(view: JobView, given: SubmitOptions) -> dict[str, Any]:
-    return {**stored_options(view, given), "idempotency_key": f"retry of {view.id}"}
+def keyed_options(view: JobView, given: SubmitOptions) -> SubmitOptions:
+    """The options of the new job, with the key that two retries of the old one share."""
+    options: Any = {**stored_options(view, given), "idempotency_key": f"retry of {view.id}"}
+    retried: SubmitOptions = options
+    return retried
 
 
 def stored_options(view: JobView, given: SubmitOptions) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.failure_group import error_fingerprint
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.bulk_operations import MemoryBulkOperations
 from jobmaster.testing.memory.events import MemoryEvents
 from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.limits import MemoryLimits
@@ -60,6 +61,7 @@ class MemoryMaster:
         self.signals = MemorySignals(rows)
         self.breakers = MemoryBreakers(rows, handlers)
         self.workflows = MemoryWorkflows()
+        self.bulk = MemoryBulkOperations()
         self.events = MemoryEvents()
         self.uniqueness = MemoryUniqueness(rows)
 

@@ -231,7 +231,7 @@ class ClusterStatements(
         return [
             Record(
                 epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late,
-                signals=self.signals_wanted(), batches=self.batches_wanted(), lanes=lanes, priorities=priorities,
+                signals=self.signals_wanted(), batches=self.batches_wanted(), bulk=False, lanes=lanes, priorities=priorities,
                 fires_in_seconds=self.fires_in_seconds(),
             )
         ]  # fmt: skip

@@ -180,7 +180,7 @@ class RescueStatements(JobStatements):
     maintenance_forget_operator_log = maintenance_forget_bucket_events = maintenance_forget_put_off = (
         maintenance_forget_agents
     )
-    maintenance_forget_locks = maintenance_forget_unique_keys = maintenance_forget_agents
+    maintenance_forget_locks = maintenance_forget_bulk = maintenance_forget_unique_keys = maintenance_forget_agents
     maintenance_forget_permits = maintenance_forget_agents
     maintenance_forget_schedule_fires = maintenance_forget_agents
     maintenance_forget_workflows = maintenance_forget_agents

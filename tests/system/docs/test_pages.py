@@ -14,6 +14,7 @@ PRELUDES = Path(__file__).with_name("preludes")
 EXPLAINING = {
     "docs/breakers.md": "breakers",
     "docs/batches.md": "batches",
+    "docs/bulk.md": "bulk",
     "docs/delivery.md": "delivery",
     "docs/events.md": "events",
     "docs/fastapi.md": "fastapi",

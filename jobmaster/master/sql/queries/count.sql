@@ -22,6 +22,7 @@ CROSS JOIN LATERAL (
         LEFT JOIN put_off p ON p.job_id = j.id AND p.until = j.due_at
         WHERE j.id BETWEEN step.read_to AND $3::uuid
           AND job_matches(chosen, j.id, j.state, j.handler, j.lane, j.priority, coalesce(p.due_at, j.due_at), j.headers, j.error)
+          AND j.headers <> deleted_headers()
         LIMIT $5::integer
     ) AS fitting
 ) AS found

@@ -28,6 +28,7 @@ LEFT JOIN LATERAL (
     LEFT JOIN put_off p ON p.job_id = j.id AND p.until = j.due_at
     WHERE j.id BETWEEN step.read_to AND $3::uuid
       AND job_matches(chosen, j.id, j.state, j.handler, j.lane, j.priority, coalesce(p.due_at, j.due_at), j.headers, j.error)
+      AND j.headers <> deleted_headers()
     ORDER BY j.id DESC
     LIMIT $5::integer
 ) f ON true

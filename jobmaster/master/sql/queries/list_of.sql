@@ -17,4 +17,5 @@ CROSS JOIN job_filter_of($1::text::jsonb) AS chosen
 LEFT JOIN put_off p ON p.job_id = j.id AND p.until = j.due_at
 WHERE j.id = ANY ($2::uuid[]) AND j.id BETWEEN $3::uuid AND $4::uuid
   AND job_matches(chosen, j.id, j.state, j.handler, j.lane, j.priority, coalesce(p.due_at, j.due_at), j.headers, j.error)
+  AND j.headers <> deleted_headers()
 ORDER BY j.id DESC

@@ -1,0 +1,160 @@
+"""The leader's work on bulk operations: page by page, the oldest operation first, with a pause after each page.
+
+A page is one transaction that changes its jobs, moves the cursor of the operation and adds to its counts. So a leader that
+dies leaves whole pages, and its successor begins after the last one. Two leaders cannot both write a page: its statement
+compares the cursor.
+
+A page is as large as the time that it takes allows, and the pause after it is as long: when the master is busy, pages are
+small and pauses are long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
+from jobmaster.clock import Clock
+from jobmaster.model import ids
+from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.flow.bulk_operation import BulkKind, BulkPage, BulkState, BulkStep, BulkWork, SkipCause
+from jobmaster.ports import LeaderBulk
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+
+IDLE_SECONDS = 3600.0
+PAGE_SECONDS = 0.25
+"""A page that takes longer is followed by a smaller one."""
+PAGE_JOBS, PAGE_JOBS_MIN, PAGE_JOBS_MAX = 500, 50, 5000
+"""Jobs of the first page, and the least and the most."""
+READS_MAX, READS_GROWTH = 64_000, 4
+"""Rows that one page reads at most, and how much more the next one reads when few jobs fit."""
+REST = 1.0
+"""Times the duration of a page until the next one."""
+
+
+class BulkWorker:
+    """Periodic task that works on bulk operations while this agent leads.
+
+    Args:
+        leads: returns True while this agent leads.
+    """
+
+    name = "bulk"
+
+    def __init__(
+        self,
+        bulk: LeaderBulk,
+        retried: RetriedJobs,
+        leads: Callable[[], bool],
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._bulk = bulk
+        self._retried = retried
+        self._leads = leads
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self._log = log
+        self._look = False
+        self._jobs = PAGE_JOBS
+        self._reads = PAGE_JOBS
+        self._unreadable: bytes | None = None
+        self.kicked = asyncio.Event()
+
+    def on_bulk(self) -> None:
+        """The leader's tick has found an operation that has not ended."""
+        if not self._look:
+            self._look = True
+            self.kicked.set()
+
+    async def tick(self) -> float:
+        """Write one page; seconds until the next one."""
+        if not self._look or not self._leads():
+            self._look = False
+            return IDLE_SECONDS
+        began = self._now()
+        work = await self._bulk.next()
+        if work is None or work.unreadable:
+            self._look = False
+            if work is not None:
+                self._note_unreadable(work)
+            return IDLE_SECONDS
+        try:
+            written = await self._work_on(work)
+        except Refused as error:
+            await self._finish(work, BulkPage(work.id, work.cursor, work.highest, {}), error.message)
+            return 0.0
+        except Unavailable as error:
+            if not isinstance(error, OutcomeUnknown):
+                self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
+            raise
+        took = self._now() - began
+        self._resize(took, written)
+        return took * REST
+
+    async def _work_on(self, work: BulkWork) -> int:
+        """Write the next page, or the end of the operation; the number of the jobs that were looked at."""
+        lowest = work.lowest if work.cursor is None else ids.following(work.cursor)
+        limit, payload = self._jobs, work.kind is BulkKind.RETRY
+        step = BulkStep(None, [])
+        if lowest <= work.highest:
+            bounds = (work.kind, work.chosen, work.change, lowest, work.highest)
+            step = await self._bulk.find(*bounds, reads=max(self._reads, limit), limit=limit, payload=payload)
+        if step.read_to is None:
+            await self._finish(work, BulkPage(work.id, work.cursor, work.highest, {}))
+            return 0
+        full = len(step.jobs) == limit
+        page = BulkPage(work.id, work.cursor, step.jobs[-1].id if full else step.read_to, {})
+        written = await self._write(work, page, step)
+        if written is not None:
+            self._telemetry.bulk_jobs[work.kind.value] += written
+        return len(step.jobs)
+
+    async def _write(self, work: BulkWork, page: BulkPage, step: BulkStep) -> int | None:
+        skipped: Counter[SkipCause] = Counter(job.skip for job in step.jobs if job.skip is not None)
+        eligible = [job for job in step.jobs if job.skip is None]
+        job_ids, states = [job.id for job in eligible], work.chosen.states
+        match work.kind:
+            case BulkKind.RETRY:
+                retried, refused = await self._retried.make(eligible, work.highest)
+                return await self._bulk.retry_page(page._replace(skipped=skipped + refused), retried, states)
+            case BulkKind.CANCEL:
+                return await self._bulk.cancel_page(page._replace(skipped=skipped), job_ids, states)
+            case BulkKind.RESCHEDULE:
+                return await self._bulk.reschedule_page(page._replace(skipped=skipped), job_ids, work.change)
+            case BulkKind.DELETE:
+                return await self._bulk.delete_page(page._replace(skipped=skipped), job_ids, states)
+
+    async def _finish(self, work: BulkWork, page: BulkPage, error: str = "") -> None:
+        ended = await self._bulk.finish(page, error)
+        if ended is None:
+            return
+        state = BulkState.FAILED if error else BulkState.DONE
+        fields = {"bulk": work.id, "kind": work.kind.value, "state": state.value, "changed": ended.changed}
+        if error:
+            self._log.error(Event.BULK_ENDED, {**fields, "reason": error})
+        else:
+            self._log.info(Event.BULK_ENDED, {**fields, "skipped": sum(ended.skipped.values())})
+
+    def _resize(self, took: float, jobs: int) -> None:
+        """The size of the next page."""
+        full = jobs >= self._jobs
+        if took > PAGE_SECONDS:
+            self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
+            self._reads = max(self._reads // 2, PAGE_JOBS_MIN)
+            return
+        if full:
+            self._reads = self._jobs
+            if took < PAGE_SECONDS / 2:
+                self._jobs = min(self._jobs * 2, PAGE_JOBS_MAX)
+        elif took < PAGE_SECONDS / 2:
+            self._reads = min(self._reads * READS_GROWTH, READS_MAX)
+
+    def _note_unreadable(self, work: BulkWork) -> None:
+        if self._unreadable != work.id:
+            self._unreadable = work.id
+            reason = f"this version does not know the filter {work.unreadable}; an agent of a later one has to lead"
+            self._log.warning(Event.BULK_UNREADABLE, {"bulk": work.id, "reason": reason})

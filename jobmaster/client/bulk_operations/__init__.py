@@ -1,0 +1,1 @@
+"""Bulk operations: one change of every job that fits a filter."""
