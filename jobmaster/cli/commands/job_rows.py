@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from jobmaster.cli.tables import Column, iso
+from jobmaster.client.jobs.timeline import SUBMITTED_EVENT, TimelineLine, present_attempt
 from jobmaster.model.ids import created_ms, text
-from jobmaster.model.job import AttemptOutcome, ErrorInfo, JobState, Priority
-from jobmaster.model.job_change import CHANGE_ACTIONS
-from jobmaster.model.job_view import Attempt, JobView
+from jobmaster.model.job import ErrorInfo, JobState
+from jobmaster.model.job_view import JobView
 from jobmaster.model.pause import Pause
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -55,11 +54,6 @@ ATTEMPT_COLUMNS = (
     Column("EPOCH", "bucket_epoch", right=True),
     Column("DETAIL", "detail", whole=True),
 )
-
-
-def present_attempt(state: str, used: int) -> int:
-    """Number of the running or last attempt; ``used`` counts the attempts that are over."""
-    return used + 1 if state == JobState.PROCESSING else used
 
 
 def listed(view: JobView) -> dict[str, Any]:
@@ -145,103 +139,22 @@ def job_record(
     }
 
 
-class Change(NamedTuple):
-    """A change of a waiting job, from the operators' log."""
-
-    at_us: int
-    actor: str
-    action: str
-    detail: Mapping[str, Any]
-    """The new values: ``due_at``, ``priority``, ``lane``."""
-
-
-def changes_of(operations: Sequence[Mapping[str, Any]]) -> list[Change]:
-    """The changes among the actions of operators on a job: those that gave it another due time, priority or lane."""
-    rows = [
-        Change(row["at_us"], row["actor"], row["action"], json.loads(row["detail"]))
-        for row in operations
-        if row["action"] in CHANGE_ACTIONS
+def timeline_rows(lines: Sequence[TimelineLine]) -> list[dict[str, Any]]:
+    """The history of a job as rows."""
+    submitted_us = next(line.at_us for line in lines if line.event == SUBMITTED_EVENT)
+    return [
+        {
+            "attempt": line.attempt,
+            "token": line.token,
+            "bucket_id": text(line.bucket_id) if line.bucket_id else None,
+            "bucket_epoch": line.bucket_epoch,
+            "event": line.event,
+            "detail": line.detail,
+            "since_us": line.at_us - submitted_us,
+            "at": iso(line.at_us),
+        }
+        for line in lines
     ]
-    return sorted(rows)
-
-
-def timeline(
-    view: JobView, attempts: Sequence[Attempt], cause: UnservedCause | None = None, changes: Sequence[Change] = ()
-) -> list[dict[str, Any]]:
-    """Events of a job, oldest first: each change, each assignment with an outcome, with its identity, and each refused
-    write, also after the end. A priority or lane that was changed is left out of the first line: the original is not kept.
-    """
-    created_us = created_ms(view.id_bytes) * 1000
-    changed = {name for change in changes for name in change.detail}
-    submitted = {"handler": view.handler, "priority": view.priority.label, "lane": view.lane}
-    given = " ".join(f"{name}={value}" for name, value in submitted.items() if name not in changed)
-    lines = [_line(created_us, "submitted", given)]
-    lines += [_line(change.at_us, change.action.removeprefix("job "), _change_detail(change)) for change in changes]
-    number = 0
-    for row in attempts:
-        if row.concluding:  # the view has it, and more
-            continue
-        bucket = text(row.bucket_id) if row.bucket_id else None
-        where: dict[str, Any] = {"token": row.token, "bucket_id": bucket, "bucket_epoch": row.bucket_epoch}
-        if row.outcome in (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT):
-            number += 1
-            where["attempt"] = number
-        if row.outcome != AttemptOutcome.REFUSED:
-            ran = f"after {rounded_us(row.ran_us)}" if row.ran_us else ""
-            reason = f"{row.error.type}: {row.error.message} [{row.error.reason}]" if row.error else ""
-            lines.append(_line(row.at_us, row.outcome, ", ".join(filter(None, (ran, reason))), where))
-        if row.refused_us:
-            detail = f"{row.refused_count} late write(s) of this assignment refused"
-            lines.append(_line(row.refused_us, "REFUSED", detail, where))
-    changed_us = view.changed_us or created_us
-    here = {
-        "token": view.token,
-        "bucket_id": text(view.bucket_id) if view.bucket_id else None,
-        "bucket_epoch": view.bucket_epoch,
-        "attempt": present_attempt(view.state, view.attempt) or None,
-    }
-    if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
-        waited = f"waited {rounded_us(view.waited_us)}" if view.waited_us is not None else ""
-        lines.append(_line(changed_us - view.ran_us, "started", waited, here))
-    detail = ", ".join(filter(None, (_state_detail(view), cause.reason if cause else "")))
-    lines.append(_line(changed_us, view.state.value, detail, here))
-    # A write that was refused after the end is listed after it. The state of a job without an end is always the last line.
-    last = lines.pop() if not view.state.final else None
-    lines.sort(key=lambda line: line["at_us"])
-    lines += [last] if last is not None else []
-    for line in lines:
-        line["since_us"] = line["at_us"] - created_us
-        line["at"] = iso(line.pop("at_us"))
-    return lines
-
-
-def _change_detail(change: Change) -> str:
-    new = dict(change.detail)
-    if "priority" in new:
-        new["priority"] = Priority(int(new["priority"])).label
-    if "due_at" in new:
-        new["due"] = iso(round(datetime.fromisoformat(new.pop("due_at")).timestamp() * 1_000_000))
-    return ", ".join([f"by {change.actor}", *(f"{name} {value}" for name, value in new.items())])
-
-
-def _state_detail(view: JobView) -> str:
-    parts = []
-    if view.state.final and view.ran_us is not None:
-        parts.append(f"ran {rounded_us(view.ran_us)}")
-    if not view.state.final and view.due_us:
-        parts.append(f"due {iso(view.due_us)}")
-    if view.error is not None:
-        parts.append(f"{view.error.type}: {view.error.message} [{view.error.reason}]")
-    if view.rescues:
-        parts.append(f"rescued {view.rescues} time(s)")
-    if view.cancel_requested and not view.state.final:
-        parts.append("cancel requested")
-    return ", ".join(parts)
-
-
-def _line(at_us: int, event: str, detail: str, where: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    line: dict[str, Any] = {"at_us": at_us, "event": event, "detail": detail}
-    return {**dict.fromkeys(("attempt", "token", "bucket_id", "bucket_epoch")), **(where or {}), **line}
 
 
 def _error(info: ErrorInfo | None) -> dict[str, str] | None:

@@ -1,1 +1,1 @@
-"""The pages for people."""
+"""The pages for people: rendered on the server, readable without scripts, live with small scripts of their own."""

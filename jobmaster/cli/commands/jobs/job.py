@@ -25,16 +25,16 @@ from jobmaster.cli.commands.job_rows import (
     ATTEMPT_COLUMNS,
     LIST_COLUMNS,
     RETRY_COLUMNS,
-    changes_of,
     job_record,
     listed,
-    timeline,
+    timeline_rows,
 )
 from jobmaster.cli.commands.jobs import job_changes, job_logs
 from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
+from jobmaster.client.jobs.timeline import changes_of, timeline
 from jobmaster.client.signals.wait import signal
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
@@ -325,7 +325,8 @@ def timeline_(invocation: Invocation, job: str) -> None:
         view = await _view(cluster, invocation.settings, job)
         async with reader_of(invocation.settings) as reader:
             operations = await reader.report("operations_of", str(view.id), LISTED_MAX)
-        return timeline(view, await cluster.attempts(view.id), await _cause(cluster, view), changes_of(operations))
+        history = timeline(view, await cluster.attempts(view.id), await _cause(cluster, view), changes_of(operations))
+        return timeline_rows(history)
 
     lines = run_async(with_cluster(invocation.settings, work))
     if invocation.json:

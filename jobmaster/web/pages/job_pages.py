@@ -1,0 +1,157 @@
+"""The list of jobs, and the page of one job."""
+
+from __future__ import annotations
+
+import shlex
+from uuid import UUID
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from jobmaster.client.jobs.timeline import TimelineLine, changes_of, timeline
+from jobmaster.model.errors import NotFound
+from jobmaster.model.ids import created_ms
+from jobmaster.model.job import JobState
+from jobmaster.model.job_log import LogLine
+from jobmaster.model.job_view import JobView
+from jobmaster.rules.unserved_cause import UnservedCause
+from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search
+from jobmaster.web.pages.map_pages import id_of
+from jobmaster.web.pages.site import View
+
+PAGE_JOBS = 50
+STATES = ("", "held", "waiting", "assigned", "processing", "succeeded", "failed", "cancelled", "expired")
+TEXT_CHARS = 4096
+"""Characters of arguments, results and tracebacks that a page shows, until the viewer asks for all."""
+LOG_LINES = 500
+OPERATIONS_MAX = 1000
+
+
+async def jobs_page(view: View) -> Response:
+    """``/jobs``."""
+    text = view.query.get("q", "")
+    search = parsed_search(text)
+    if search.job is not None:
+        return await _found(view, search.job)
+    after = view.query.get("after")
+    jobs = await view.site.shared(
+        ("jobs", text, after),
+        lambda: view.cluster.jobs(limit=PAGE_JOBS, after=after, payload=False, **search.filters),
+    )
+    rest = " ".join(word for word in shlex.split(text) if not word.startswith("state:")) if "state" in search.filters else text
+    states = search.filters.get("state", [""])
+    return view.page(
+        "jobs.html",
+        "jobs",
+        refresh_seconds=None if after else 5,
+        text=text,
+        rest=rest,
+        tabs=STATES,
+        state=states[0].lower() if len(states) == 1 else None,
+        jobs=jobs,
+        more=len(jobs) == PAGE_JOBS,
+        qualifiers=QUALIFIERS,
+        created=_created_us,
+    )
+
+
+async def _found(view: View, digits: str) -> Response:
+    """The page of the job whose id begins with these digits."""
+    if len(digits) < 32:
+        lowest, highest = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+        rows = await view.site.report("job_ids", lowest, highest)
+        if not rows:
+            raise NotFound(
+                f"no job with a row in the master begins with {digits}",
+                hint="a job that only a bucket has is found by its whole id",
+            )
+        if len(rows) > 1:
+            raise NotFound(f"several jobs begin with {digits}", hint="give more digits")
+        digits = rows[0]["id"].hex
+    root = view.request.scope.get("root_path", "")
+    return RedirectResponse(f"{root}/jobs/{UUID(digits)}", 303)
+
+
+async def job_page(view: View) -> Response:
+    """``/jobs/{id}``."""
+    job_id = id_of(view)
+    job = await view.site.shared(("job", job_id), lambda: view.cluster.get(job_id))
+    attempts = await view.site.shared(("attempts", job_id), lambda: view.cluster.attempts(job_id))
+    operations = await view.site.report("operations_of", str(job_id), OPERATIONS_MAX)
+    lines = timeline(job, attempts, None, changes_of(operations))
+    logs: list[LogLine] = []
+    if view.may_payload:
+        logs = await view.site.shared(("logs", job_id), lambda: view.cluster.logs(job_id, limit=LOG_LINES))
+    whole = view.query.get("whole") == "1"
+    return view.page(
+        "job.html",
+        "jobs",
+        refresh_seconds=None if job.state.final else 2,
+        job=job,
+        created_us=_created_us(job),
+        lines=lines if view.may_payload else [_without_text(line) for line in lines],
+        path=_path(job),
+        reasons=await _reasons(view, job),
+        arguments=_pretty(job.arguments_json, whole) if view.may_payload else None,
+        result=_pretty(job.result_json, whole) if view.may_payload and job.result_json is not None else None,
+        traceback=_cut(job.error.traceback, whole) if view.may_traceback and job.error and job.error.traceback else None,
+        whole=whole,
+        logs=logs,
+        log_lines_max=LOG_LINES,
+        retryable=job.state in (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED),
+        changeable=job.state in (JobState.HELD, JobState.ASSIGNED, JobState.SAVE_PENDING),
+        finals=job.state.final,
+    )
+
+
+def _created_us(job: JobView) -> int:
+    return created_ms(job.id_bytes) * 1000
+
+
+def _without_text(line: TimelineLine) -> TimelineLine:
+    """For viewers without the scope of payloads: details of errors may hold arguments."""
+    return line._replace(detail="")
+
+
+def _path(job: JobView) -> list[tuple[str, int | None, str]]:
+    """The way of the job: name of each stop, its time, and ``now``, ``bad`` or nothing."""
+    stops: list[tuple[str, int | None, str]] = [("submitted", _created_us(job), "")]
+    if job.due_us and job.due_us > _created_us(job) + 1_000_000:
+        stops.append(("due", job.due_us, ""))
+    if job.state is JobState.SUCCEEDED or job.state is JobState.FAILED:
+        if job.changed_us is not None and job.ran_us is not None:
+            stops.append((f"run {max(job.attempt, 1)}", job.changed_us - job.ran_us, ""))
+        stops.append((job.state.value.lower(), job.changed_us, "now" if job.state is JobState.SUCCEEDED else "bad"))
+    else:
+        names = {
+            JobState.HELD: "waits in the master", JobState.ASSIGNED: "assigned to a bucket", JobState.PROCESSING: "runs",
+            JobState.SAVE_PENDING: "lies in a bucket", JobState.QUEUED: "waits for a slot", JobState.WAITING: "waits",
+        }  # fmt: skip
+        bad = "bad" if job.state in (JobState.CANCELLED, JobState.EXPIRED) else "now"
+        stops.append((names.get(job.state, job.state.value.lower()), job.changed_us, bad))
+    return stops
+
+
+async def _reasons(view: View, job: JobView) -> list[str]:
+    """Why the job does not run, in words; empty for one that runs or has ended."""
+    if job.state.final or job.state is JobState.PROCESSING:
+        return []
+    reasons = []
+    for pause in await view.site.shared("pauses", view.cluster.pauses):
+        if pause.covers(job.handler, job.lane, job.priority.label, job.tags) and job.id_bytes not in pause.trials:
+            reasons.append(f"{pause.subject} is paused by {pause.actor}" + (f": {pause.reason}" if pause.reason else ""))
+    if job.state is JobState.HELD:
+        causes: dict[bytes, UnservedCause] = await view.cluster.master.queries.unserved_causes([job.id_bytes])
+        reasons += [cause.reason for cause in causes.values()]
+    if job.state is JobState.WAITING and job.headers.signal is not None and job.bucket_id is None:
+        reasons.append(f"it waits for the signal {job.headers.signal.key!r}")
+    return reasons
+
+
+def _pretty(data: bytes, whole: bool) -> tuple[str, bool]:
+    """JSON with line breaks, and whether it was cut. Numbers keep their digits."""
+    return _cut(msgspec.json.format(data, indent=2).decode(), whole)
+
+
+def _cut(text: str, whole: bool) -> tuple[str, bool]:
+    return (text, False) if whole or len(text) <= TEXT_CHARS else (text[:TEXT_CHARS], True)

@@ -1,0 +1,95 @@
+"""The search of jobs: one line of text with qualifiers, such as ``state:failed handler:images.resize since:2h``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from jobmaster.model.errors import InputError
+from jobmaster.model.suggestion import did_you_mean
+from jobmaster.units import UnitError, parse_duration
+
+QUERY_CHARS_MAX = 1000
+QUALIFIERS: Mapping[str, str] = {
+    "state": "state:failed,cancelled",
+    "handler": "handler:images.resize",
+    "lane": "lane:mail",
+    "priority": "priority:high",
+    "tag": "tag:eu",
+    "since": "since:2h",
+    "until": "until:2030-01-31T12:00:00Z",
+}
+"""Qualifier -> an example."""
+ID_DIGITS_MIN = 4
+
+
+class JobSearch(NamedTuple):
+    """What was searched for."""
+
+    filters: dict[str, Any]
+    """As the parameters of ``Cluster.jobs``."""
+    job: str | None
+    """Hexadecimal digits of an id, or of its beginning."""
+
+
+def parsed_search(text: str) -> JobSearch:
+    """The filters of a search.
+
+    Raises:
+        InputError: a qualifier that there is not, given twice, or with a value that cannot be meant.
+    """
+    if len(text) > QUERY_CHARS_MAX:
+        raise InputError(f"a search has at most {QUERY_CHARS_MAX} characters, this one has {len(text)}")
+    try:
+        words = shlex.split(text, posix=True)
+    except ValueError:
+        raise InputError("a quote in the search is not closed", hint="put both quotes, or none") from None
+    filters: dict[str, Any] = {}
+    job = None
+    for word in words:
+        name, colon, value = word.partition(":")
+        if not colon:
+            job = _id_digits(word)
+            continue
+        if name not in QUALIFIERS:
+            near = did_you_mean(name, QUALIFIERS)
+            raise InputError(f"there is no qualifier {name!r:.60}", hint=near or f"there are {', '.join(QUALIFIERS)}")
+        if name in filters:
+            raise InputError(f"{name!r} is given twice in the search")
+        if not value:
+            raise InputError(f"{name!r} has no value", hint=f"for example {QUALIFIERS[name]}")
+        filters[name] = value.split(",") if name == "state" else _time(name, value) if name in ("since", "until") else value
+    if job is not None and filters:
+        raise InputError("an id needs no qualifier", hint="search for the id alone")
+    return JobSearch(filters, job)
+
+
+def _id_digits(word: str) -> str:
+    digits = word.replace("-", "").lower()
+    if len(digits) < ID_DIGITS_MIN or len(digits) > 32 or set(digits) - set("0123456789abcdef"):
+        near = [f"{name}:{word}" for name in ("handler", "tag")] if len(word) <= 60 else []
+        raise InputError(
+            f"{word!r:.60} is no beginning of a job's id",
+            hint=f"{' or '.join(near) or 'handler:NAME'} searches for a name; an id needs {ID_DIGITS_MIN} digits or more",
+        )
+    return digits
+
+
+def _time(name: str, value: str) -> datetime | timedelta:
+    """``2h`` is so long ago; otherwise a time with its zone."""
+    try:
+        return timedelta(seconds=parse_duration(value))
+    except (UnitError, OverflowError):
+        pass
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise InputError(
+            f"{name}:{value!r:.60} is neither a duration nor a time with its zone",
+            hint=f"{name}:30m, {name}:7d or {name}:2030-01-31T12:00:00Z",
+        )
+    return at

@@ -1,0 +1,114 @@
+"""One browser, and one cluster with jobs of every kind, for all tests of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.embedded import ValkeyServer
+from jobmaster.settings.model import Web, WebToken
+from jobmaster.rules.access import READING, Role
+from jobmaster.web.app import create_app
+from jobmaster.wiring import open_cluster
+from tests.conftest import MIGRATED_SCHEMA
+from tests.support.deployment import AgentProcess, Deployment
+from tests.support.migrated_databases import MigratedDatabases
+from tests.support.waiting import until
+from tests.system.page_jobs import handlers
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
+HOSTILE = "<script>document.title = 'taken'</script>\n\u202egnp.exe \u2066<img src=x onerror=alert(1)>\n" + "x" * 131_072
+"""A script, marks that turn the direction of text, and a line of 128 KiB."""
+TOKEN = "a-token-of-the-tests-of-the-pages"
+OPERATOR = {"username": "ann", "password": TOKEN}
+
+
+class Shown(NamedTuple):
+    """A cluster, its pages, and some of its jobs."""
+
+    deployment: Deployment
+    cluster: Cluster
+    url: str
+    """Of pages on which nothing can be changed."""
+    operator_url: str
+    """Of pages for callers with a token."""
+    failed: str
+    hostile: str
+    agents: list[AgentProcess]
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium, as the system has it."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        await opened.close()
+
+
+@pytest.fixture(scope="session")
+async def shown(
+    migrated_databases: MigratedDatabases, valkey_server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Shown]:
+    """Two agents as processes, jobs that have succeeded, failed, wait and run, and the pages over them."""
+    name = f"test-{secrets.token_hex(6)}"
+    dsn = await migrated_databases.take(name)
+    deployment = Deployment(tmp_path_factory.mktemp("web"), dsn, valkey_server.url, name)
+    deployment.document["master"]["schema"] = MIGRATED_SCHEMA
+    deployment.document["handlers"] = ["tests.system.page_jobs"]
+    agents = [await deployment.start_agent() for _ in range(2)]
+    async with await open_cluster(deployment.settings, handlers) as cluster:
+        failed, hostile = await _fill(cluster, deployment.directory)
+        reading = create_app(cluster, Web(anonymous=sorted(READING)))
+        writing = create_app(cluster, Web(tokens={"ann": WebToken(token=TOKEN, role=Role.ADMIN)}))
+        async with serving(reading) as url, serving(writing) as operator_url:
+            yield Shown(deployment, cluster, url, operator_url, failed, hostile, agents)
+    await deployment.close()
+    await migrated_databases.give_back(dsn)
+
+
+async def _fill(cluster: Cluster, directory: Path) -> tuple[str, str]:
+    """Jobs in every state; the ids of one that has failed, and of one with hostile content."""
+    sent = [await cluster.submit("mail.send", {"to": f"user {n}"}, priority="high", tags=["eu"]) for n in range(60)]
+    failed = await cluster.submit("reports.nightly", {"day": "2030-01-31"}, priority="low")
+    hostile = await cluster.submit("hostile", {"text": HOSTILE}, tags=["<b>bold</b>"], metadata={"note": HOSTILE[:500]})
+    for minutes in (2, 2, 30, 300, 3000):
+        await cluster.submit("mail.send", {"to": "later"}, after=minutes * 60.0)
+    running = await cluster.submit("index.build", {"gate": str(directory / "gate")})
+    await cluster.wait_all([*sent, failed, hostile])
+    await cluster.wait_saved(running)
+    return str(failed.id), str(hostile.id)
+
+
+@asynccontextmanager
+async def serving(app: Starlette) -> AsyncIterator[str]:
+    """The application in a server on a free port; its URL."""
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+    await until(lambda: server.started, "the server")
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    app.state.web.stopping.set()
+    server.should_exit = True
+    await task
+    listener.close()

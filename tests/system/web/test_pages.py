@@ -1,0 +1,110 @@
+"""The pages in a real browser: each in light and dark, wide and narrow, without an error in the console."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.waiting import eventually
+from tests.system.web.conftest import HOSTILE, Shown
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, Page
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
+ADDRESSES = ("/", "/map", "/jobs", "/jobs?q=state:failed", "/jobs/{failed}", "/jobs/{hostile}?whole=1", "/jobs?q=stat:failed")
+WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **given: Any) -> AsyncIterator[tuple[Page, list[str]]]:
+    """A page, and what its console has said that is an error."""
+    context = await browser.new_context(viewport=WIDE, color_scheme="light", **given)  # type: ignore[arg-type]
+    page = await context.new_page()
+    errors: list[str] = []
+    page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    await page.goto(url)
+    yield page, errors
+    await context.close()
+
+
+async def test_every_page_has_contrast_and_room_in_light_and_dark_wide_and_narrow(browser: Browser, shown: Shown) -> None:
+    wrong = {}
+    async with opened(browser, shown.url) as (page, errors):
+        for address in ADDRESSES:
+            await page.goto(shown.url + address.format(failed=shown.failed, hostile=shown.hostile))
+            for scheme in ("light", "dark"):
+                await page.emulate_media(color_scheme=scheme)
+                for size in (WIDE, NARROW):
+                    await page.set_viewport_size(size)  # type: ignore[arg-type]
+                    if found := await page.evaluate(CHECKS):
+                        wrong[address, scheme, size["width"]] = found
+        # A search that cannot be meant is answered with 422, which the console notes.
+        assert [error for error in errors if "422" not in error] == []
+    assert wrong == {}
+
+
+async def test_content_of_jobs_is_shown_as_text_whatever_it_is(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, f"{shown.url}/jobs/{shown.hostile}?whole=1") as (page, errors):
+        text = await page.inner_text("main")
+        assert (await page.title()).startswith("hostile")
+        assert await page.locator("main script, main img, main b").count() == 0
+        assert HOSTILE.splitlines()[0] in text
+        assert text.count("x" * 131_072) >= 1
+        assert errors == []
+
+
+async def test_pages_are_read_without_scripts(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, shown.url, java_script_enabled=False) as (page, _):
+        assert "Lanes and priorities" in await page.inner_text("main")
+        await page.click("text=Cluster map")
+        assert await page.locator("#twin tbody tr").count() == 12
+        await page.fill("#search", "handler:reports.nightly")
+        await page.press("#search", "Enter")
+        await page.click("table.rows tbody a >> nth=0")
+        assert "no figures for 2030-01-31" in await page.inner_text("#timeline")
+
+
+async def test_the_map_and_the_overview_follow_the_cluster_without_a_reload(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, f"{shown.url}/map") as (page, errors):
+        await eventually(lambda: _says(page, "#map-note", "12 buckets, 2 agents"), what="the map")
+        await eventually(lambda: _says(page, "#live-text", "live"), what="the stream")
+        await page.click("#map-play")
+        await eventually(lambda: _says(page, "#map-clock", "UTC"), what="the past")
+        await page.goto(shown.url)
+        before = await page.inner_text("#overview")
+        await eventually(lambda: _changed(page, "#overview", before), what="another sample")
+        assert errors == []
+
+
+async def test_keys_lead_through_the_pages(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, shown.url) as (page, errors):
+        await page.keyboard.press("g")
+        await page.keyboard.press("j")
+        await page.wait_for_url("**/jobs")
+        await page.keyboard.press("j")
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/jobs/*")
+        await page.keyboard.press("/")
+        assert await page.evaluate("() => document.activeElement.id") == "search"
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("d")
+        assert await page.evaluate("() => document.documentElement.dataset.theme") == "light"
+        await page.keyboard.press("?")
+        assert await page.locator("dialog[open]").count() == 1
+        assert errors == []
+
+
+async def _says(page: Page, place: str, text: str) -> bool:
+    return text in await page.inner_text(place)
+
+
+async def _changed(page: Page, place: str, before: str) -> bool:
+    return await page.inner_text(place) != before
