@@ -11,7 +11,9 @@ from jobmaster.model.job import AttemptOutcome, JobState
 from jobmaster.units import rounded_us
 
 SPARK_WIDTH, SPARK_HEIGHT = 120.0, 28.0
-_BAD = frozenset({AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST, JobState.FAILED, JobState.EXPIRED})
+_BAD = frozenset(
+    {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST, JobState.FAILED, JobState.EXPIRED}
+)
 
 
 def sparkline(values: Sequence[float], label: str) -> Markup:
@@ -22,7 +24,7 @@ def sparkline(values: Sequence[float], label: str) -> Markup:
     """
     if len(values) < 2:
         values = [*values, *values] or [0.0, 0.0]
-    top = max(max(values), 1e-9)
+    top = max(*values, 1e-9)
     step = SPARK_WIDTH / (len(values) - 1)
     points = " ".join(
         f"{number * step:.1f},{SPARK_HEIGHT - 2 - (SPARK_HEIGHT - 4) * value / top:.1f}"
@@ -65,7 +67,11 @@ def columns(bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, m
             y -= tall
             pieces.append(
                 Markup('<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}"/>').format(
-                    kind=kind, x=f"{number * step + step * 0.14:.1f}", y=f"{y:.1f}", w=f"{step * 0.72:.1f}", h=f"{tall:.1f}"
+                    kind=kind,
+                    x=f"{number * step + step * 0.14:.1f}",
+                    y=f"{y:.1f}",
+                    w=f"{step * 0.72:.1f}",
+                    h=f"{tall:.1f}",
                 )
             )
         middle = f"{number * step + step / 2:.1f}"
@@ -77,7 +83,9 @@ def columns(bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, m
                 )
             )
         pieces.append(
-            Markup('<text x="{x}" y="{y}" text-anchor="middle">{name}</text>').format(x=middle, y=height + 16, name=name)
+            Markup('<text x="{x}" y="{y}" text-anchor="middle">{name}</text>').format(
+                x=middle, y=height + 16, name=name
+            )
         )
     if mark is not None:
         pieces.append(Markup('<line class="mark" x1="{x}" x2="{x}" y1="8" y2="{y}"/>').format(x=mark * step, y=height))
@@ -90,7 +98,7 @@ def run_chart(lines: Sequence[TimelineLine], created_us: int, now_us: int) -> Ma
     """The runs of a job on an axis of time: a bar for each run whose duration is known, a stroke for every other event."""
     width, row = 760.0, 20.0
     open_end = lines[-1].event == JobState.PROCESSING
-    last_us = max(max(line.at_us for line in lines), now_us if open_end else 0, created_us + 1)
+    last_us = max(*(line.at_us for line in lines), now_us if open_end else 0, created_us + 1)
     first_us = min(created_us, *(line.at_us - (line.ran_us or 0) for line in lines))
     scale = (width - 4) / (last_us - first_us)
     height = 26 + row * 2
@@ -107,19 +115,20 @@ def run_chart(lines: Sequence[TimelineLine], created_us: int, now_us: int) -> Ma
         kind = "bar bad" if line.event in _BAD else "bar soft" if line.event == REFUSED_EVENT else "bar"
         if line.event == JobState.PROCESSING:
             began, x = x, (now_us - first_us) * scale
-        if line.ran_us or line.event == JobState.PROCESSING:
-            title = f"{line.event}, token {line.token}"
-            pieces.append(
-                Markup('<rect class="{kind}" x="{x}" y="8" width="{w}" height="{h}" rx="3"><title>{title}</title></rect>').format(
-                    kind=kind, x=f"{began:.1f}", w=f"{max(x - began, 3):.1f}", h=row, title=title
-                )
+        thick = line.ran_us or line.event == JobState.PROCESSING
+        pieces.append(
+            Markup(
+                '<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}" rx="{round}"><title>{title}</title></rect>'
+            ).format(
+                kind=kind,
+                x=f"{began:.1f}",
+                y=8 if thick else 4,
+                w=f"{max(x - began, 3):.1f}" if thick else 2,
+                h=row if thick else row + 8,
+                round=3 if thick else 0,
+                title=line.event if line.token is None else f"{line.event}, token {line.token}",
             )
-        else:
-            pieces.append(
-                Markup('<rect class="{kind}" x="{x}" y="4" width="2" height="{h}"><title>{title}</title></rect>').format(
-                    kind=kind, x=f"{x:.1f}", h=row + 8, title=line.event
-                )
-            )
-    return Markup('<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-label="the runs on an axis of time">{body}</svg>').format(
-        w=f"{width:g}", h=f"{height:g}", body=Markup("").join(pieces)
-    )
+        )
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-label="the runs on an axis of time">{body}</svg>'
+    ).format(w=f"{width:g}", h=f"{height:g}", body=Markup("").join(pieces))

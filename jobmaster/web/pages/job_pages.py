@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from uuid import UUID
 
 import msgspec
@@ -20,6 +20,7 @@ from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
 PAGE_JOBS = 50
+_STATE = re.compile(r"(?:^|\s)state:\S+")
 STATES = ("", "held", "waiting", "assigned", "processing", "succeeded", "failed", "cancelled", "expired")
 TEXT_CHARS = 4096
 """Characters of arguments, results and tracebacks that a page shows, until the viewer asks for all."""
@@ -38,7 +39,7 @@ async def jobs_page(view: View) -> Response:
         ("jobs", text, after),
         lambda: view.cluster.jobs(limit=PAGE_JOBS, after=after, payload=False, **search.filters),
     )
-    rest = " ".join(word for word in shlex.split(text) if not word.startswith("state:")) if "state" in search.filters else text
+    rest = _STATE.sub("", text).strip()
     states = search.filters.get("state", [""])
     return view.page(
         "jobs.html",
@@ -94,7 +95,9 @@ async def job_page(view: View) -> Response:
         reasons=await _reasons(view, job),
         arguments=_pretty(job.arguments_json, whole) if view.may_payload else None,
         result=_pretty(job.result_json, whole) if view.may_payload and job.result_json is not None else None,
-        traceback=_cut(job.error.traceback, whole) if view.may_traceback and job.error and job.error.traceback else None,
+        traceback=_cut(job.error.traceback, whole)
+        if view.may_traceback and job.error and job.error.traceback
+        else None,
         whole=whole,
         logs=logs,
         log_lines_max=LOG_LINES,
@@ -139,7 +142,9 @@ async def _reasons(view: View, job: JobView) -> list[str]:
     reasons = []
     for pause in await view.site.shared("pauses", view.cluster.pauses):
         if pause.covers(job.handler, job.lane, job.priority.label, job.tags) and job.id_bytes not in pause.trials:
-            reasons.append(f"{pause.subject} is paused by {pause.actor}" + (f": {pause.reason}" if pause.reason else ""))
+            reasons.append(
+                f"{pause.subject} is paused by {pause.actor}" + (f": {pause.reason}" if pause.reason else "")
+            )
     if job.state is JobState.HELD:
         causes: dict[bytes, UnservedCause] = await view.cluster.master.queries.unserved_causes([job.id_bytes])
         reasons += [cause.reason for cause in causes.values()]

@@ -60,7 +60,9 @@ def parsed_search(text: str) -> JobSearch:
             raise InputError(f"{name!r} is given twice in the search")
         if not value:
             raise InputError(f"{name!r} has no value", hint=f"for example {QUALIFIERS[name]}")
-        filters[name] = value.split(",") if name == "state" else _time(name, value) if name in ("since", "until") else value
+        filters[name] = (
+            value.split(",") if name == "state" else _time(name, value) if name in ("since", "until") else value
+        )
     if job is not None and filters:
         raise InputError("an id needs no qualifier", hint="search for the id alone")
     return JobSearch(filters, job)

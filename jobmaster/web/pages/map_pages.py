@@ -28,7 +28,11 @@ async def overview(view: View) -> Response:
     tick = await view.site.sampler.latest()
     rescues = await view.site.report("rescues", RESCUES_SECONDS, False, LATEST_EVENTS)
     return view.page(
-        "overview.html", "overview", refresh_seconds=10, live_part=Markup(tick.html), rescues=rescues  # noqa: S704  # a template made it
+        "overview.html",
+        "overview",
+        refresh_seconds=10,
+        live_part=Markup(tick.html),  # noqa: S704  # a template made it
+        rescues=rescues,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from markupsafe import Markup
 
@@ -29,28 +30,32 @@ def draw_live_part(samples: Sequence[Totals], root: str) -> str:
     recorded = _rates(line)
     lately = [rate for at_us, rate in recorded if at_us >= now.at_us - RATE_SECONDS * 1e6]
     oldest = min([each.oldest_us for each in now.groups if each.due and each.oldest_us is not None], default=None)
-    return environment().get_template("overview_live.html").render(
-        root=root,
-        now_us=now.at_us,
-        now=now,
-        rows=rows,
-        drain_text=drain_text,
-        oldest_seconds=None if oldest is None else max(now.at_us - oldest, 0) / 1e6,
-        recorded=sum(lately) / len(lately) if lately else None,
-        recorded_line=[rate for _, rate in recorded],
-        backlog_line=[each.total("backlog") for each in line],
-        running_line=[each.total("running") for each in line],
-        held_line=[each.total("held") - each.total("due") for each in line],
-        overdue_line=[each.total("overdue") for each in line],
-        agents_line=[each.leased for each in line],
-        troubled_line=[each.troubled for each in line],
+    return (
+        environment()
+        .get_template("overview_live.html")
+        .render(
+            root=root,
+            now_us=now.at_us,
+            now=now,
+            rows=rows,
+            drain_text=drain_text,
+            oldest_seconds=None if oldest is None else max(now.at_us - oldest, 0) / 1e6,
+            recorded=sum(lately) / len(lately) if lately else None,
+            recorded_line=[rate for _, rate in recorded],
+            backlog_line=[each.total("backlog") for each in line],
+            running_line=[each.total("running") for each in line],
+            held_line=[each.total("held") - each.total("due") for each in line],
+            overdue_line=[each.total("overdue") for each in line],
+            agents_line=[each.leased for each in line],
+            troubled_line=[each.troubled for each in line],
+        )
     )
 
 
 def _rates(line: Sequence[Totals]) -> list[tuple[int, float]]:
     """Jobs recorded a second, from each sample to the next. A fall is a new subscription, not a rate."""
     rates = []
-    for before, after in zip(line, line[1:], strict=False):
+    for before, after in pairwise(line):
         seconds = (after.at_us - before.at_us) / 1e6
         if seconds > 0 and after.recorded >= before.recorded:
             rates.append((after.at_us, (after.recorded - before.recorded) / seconds))

@@ -83,20 +83,21 @@ NAVIGATION = (
     ("system", "system", "System", "y"),
 )
 """Key of a page, its address, its name, and the letter after ``g`` that leads to it."""
+_UNKNOWN = "\u2013"
 _NARROW = "\u202f"
 
 
 def number(value: float | None) -> str:
     """A figure with groups of three digits; a dash for what is not known: an unknown figure is never a zero."""
     if value is None:
-        return "–"
-    if isinstance(value, float) and not value.is_integer() and abs(value) < 100:
+        return _UNKNOWN
+    if abs(value) < 100 and value != int(value):
         return f"{value:.1f}"
     return f"{value:,.0f}".replace(",", _NARROW)
 
 
 @pass_context
-def when(context: Context, value: datetime | int | None, empty: str = "–") -> Markup | str:
+def when(context: Context, value: datetime | int | None, empty: str = _UNKNOWN) -> Markup | str:
     """A time as so long ago, or ahead; the exact one in its title. A whole number is microseconds since 1970."""
     at = moment(value) if isinstance(value, int) else value
     if at is None:
@@ -114,25 +115,25 @@ def exact(value: datetime | int | None) -> Markup | str:
     """A time in UTC, to the millisecond."""
     at = moment(value) if isinstance(value, int) else value
     if at is None:
-        return "–"
+        return _UNKNOWN
     text = at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     return Markup('<time datetime="{iso}" class="nowrap">{text}</time>').format(iso=at.isoformat(), text=text)
 
 
 def duration(seconds: float | None) -> str:
     """A duration in two units."""
-    return "–" if seconds is None else rounded_duration(max(seconds, 0.0))
+    return _UNKNOWN if seconds is None else rounded_duration(max(seconds, 0.0))
 
 
 def micros(us: int | None) -> str:
     """A duration given in microseconds."""
-    return "–" if us is None else rounded_duration(max(us, 0) / 1e6)
+    return _UNKNOWN if us is None else rounded_duration(max(us, 0) / 1e6)
 
 
 def short_id(value: UUID | str | bytes | None) -> str:
     """The time in an id and its last digits: ids of one moment differ there alone. A link has the full one as its title."""
     if value is None:
-        return "–"
+        return _UNKNOWN
     full = str(UUID(bytes=value)) if isinstance(value, bytes) else str(value)
     return f"{full[:13]}…{full[-4:]}"
 

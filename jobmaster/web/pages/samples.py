@@ -187,9 +187,7 @@ class SampleReader:
             self._held_next = ended + max(HELD_SECONDS, (ended - began) * HELD_REST_RATIO)
         depths, unreachable = await self._depths(buckets)
         now_us = int(server["now_us"])
-        cells = tuple(
-            _bucket_sample(row, depths.get(row["id"].bytes), flying.get(row["id"], 0)) for row in buckets
-        )
+        cells = tuple(_bucket_sample(row, depths.get(row["id"].bytes), flying.get(row["id"], 0)) for row in buckets)
         lines = _agent_samples(agents, buckets, now_us)
         totals = Totals(
             at_us=now_us,

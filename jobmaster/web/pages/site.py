@@ -1,4 +1,4 @@
-"""What the pages of one application share: the cluster, the sampler, reads that several viewers share, and errors as pages."""
+"""What the pages of one application share: the cluster, the sampler, shared reads; and errors as pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -77,7 +76,7 @@ class Site:
             task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(_bounded(read))
             task.add_done_callback(_observed)
             kept = self._shared[key] = now, task
-        return await asyncio.shield(kept[1])  # type: ignore[no-any-return]
+        return await asyncio.shield(kept[1])
 
     async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
         """Rows of a report of the master, shared as by ``shared``."""
@@ -193,7 +192,7 @@ class Pages:
             except JobMasterError as error:
                 return _error_page(view, error)
 
-        return GuardedRoute(path, answer, scope=scope, methods=[method], name=f"{method} {path}")
+        return GuardedRoute(path, answer, scope=scope, methods=[method])
 
     def _of(self, request: Request) -> Site:
         if self._site is None:
@@ -208,8 +207,9 @@ def _error_page(view: View, error: JobMasterError) -> Response:
     if status >= 500:
         # The sentence may name servers and users of the database.
         _log.warning("%s: %s", view.request.url.path, error)
-        message, hint = "A server of the cluster does not answer, or refuses.", "The log of the web server has the details."
+        message, hint = (
+            "A server of the cluster does not answer, or refuses.",
+            "The log of the web server has the details.",
+        )
         return view.page("error.html", "", status=status, heading=heading, message=message, hint=hint)
     return view.page("error.html", "", status=status, heading=heading, message=error.message, hint=error.hint)
-
-

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobmaster.cli.commands.job_rows import timeline
+from jobmaster.cli.commands.job_rows import timeline_rows
+from jobmaster.client.jobs import timeline as history
 from jobmaster.clock import new_id
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import ErrorInfo, JobState, Priority
@@ -28,6 +29,10 @@ def attempt(token: int, outcome: str, after_us: int, *, refused_us: int | None =
         at_us=BEGAN + after_us, ran_us=5, refused_us=BEGAN + refused_us if refused_us else None,
         refused_count=1 if refused_us else 0, **parts,
     )  # fmt: skip
+
+
+def timeline(*given: Any) -> list[dict[str, Any]]:
+    return timeline_rows(history.timeline(*given))
 
 
 def events(lines: list[dict[str, Any]]) -> list[str]:

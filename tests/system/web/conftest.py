@@ -17,8 +17,8 @@ from starlette.applications import Starlette
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import ValkeyServer
-from jobmaster.settings.model import Web, WebToken
 from jobmaster.rules.access import READING, Role
+from jobmaster.settings.model import Web, WebToken
 from jobmaster.web.app import create_app
 from jobmaster.wiring import open_cluster
 from tests.conftest import MIGRATED_SCHEMA
@@ -30,8 +30,11 @@ from tests.system.page_jobs import handlers
 if TYPE_CHECKING:
     from playwright.async_api import Browser
 
-HOSTILE = "<script>document.title = 'taken'</script>\n\u202egnp.exe \u2066<img src=x onerror=alert(1)>\n" + "x" * 131_072
-"""A script, marks that turn the direction of text, and a line of 128 KiB."""
+LINE_BYTES = 130_000
+HOSTILE = (
+    "<script>document.title = 'taken'</script>\n\u202egnp.exe \u2066<img src=x onerror=alert(1)>\n" + "x" * LINE_BYTES
+)
+"""A script, marks that turn the direction of text, and a line nearly as long as arguments may be."""
 TOKEN = "a-token-of-the-tests-of-the-pages"
 OPERATOR = {"username": "ann", "password": TOKEN}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import eventually
-from tests.system.web.conftest import HOSTILE, Shown
+from tests.system.web.conftest import HOSTILE, LINE_BYTES, Shown
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Page
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
-ADDRESSES = ("/", "/map", "/jobs", "/jobs?q=state:failed", "/jobs/{failed}", "/jobs/{hostile}?whole=1", "/jobs?q=stat:failed")
+ADDRESSES = (
+    "/",
+    "/map",
+    "/jobs",
+    "/jobs?q=state:failed",
+    "/jobs/{failed}",
+    "/jobs/{hostile}?whole=1",
+    "/jobs?q=stat:failed",
+)
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
@@ -35,7 +43,9 @@ async def opened(browser: Browser, url: str, **given: Any) -> AsyncIterator[tupl
     await context.close()
 
 
-async def test_every_page_has_contrast_and_room_in_light_and_dark_wide_and_narrow(browser: Browser, shown: Shown) -> None:
+async def test_every_page_has_contrast_and_room_in_light_and_dark_wide_and_narrow(
+    browser: Browser, shown: Shown
+) -> None:
     wrong = {}
     async with opened(browser, shown.url) as (page, errors):
         for address in ADDRESSES:
@@ -57,7 +67,7 @@ async def test_content_of_jobs_is_shown_as_text_whatever_it_is(browser: Browser,
         assert (await page.title()).startswith("hostile")
         assert await page.locator("main script, main img, main b").count() == 0
         assert HOSTILE.splitlines()[0] in text
-        assert text.count("x" * 131_072) >= 1
+        assert text.count("x" * LINE_BYTES) >= 1
         assert errors == []
 
 
