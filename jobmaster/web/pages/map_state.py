@@ -47,15 +47,6 @@ class AgentSample(NamedTuple):
     lease_seconds: float
 
 
-class MapChange(NamedTuple):
-    """What one sample has changed."""
-
-    delta: bytes
-    """JSON: ``new`` cells whole, ``set`` cells with another state or depth, ``gone`` numbers, ``agents``, ``leases``."""
-    cells: int
-    """Cells that are in it."""
-
-
 class MapState:
     """Numbers buckets and agents as they appear, and compares each sample with the one before it.
 
@@ -68,8 +59,9 @@ class MapState:
         self._next_cell = 0
         self._next_agent = 0
 
-    def apply(self, seq: int, at_ms: int, agents: Iterable[AgentSample], buckets: Iterable[BucketSample]) -> MapChange:
-        """Take a sample over.
+    def apply(self, seq: int, at_ms: int, agents: Iterable[AgentSample], buckets: Iterable[BucketSample]) -> bytes:
+        """Take a sample over. Returns JSON: ``new`` cells whole, ``set`` cells with another state or depth, ``gone`` numbers,
+        ``agents`` whole (of one that has gone, its number alone), ``leases`` that have another end.
 
         Args:
             seq: number of the sample.
@@ -96,7 +88,7 @@ class MapState:
         delta: dict[str, Any] = {"seq": seq, "at": at_ms}
         parts = {"agents": agent_lines, "leases": leases, "new": new, "set": changed, "gone": gone}
         delta |= {name: part for name, part in parts.items() if part}
-        return MapChange(_ENCODER.encode(delta), len(new) + len(changed) + len(gone))
+        return _ENCODER.encode(delta)
 
     def snapshot(self, seq: int, at_ms: int) -> bytes:
         """All of it as JSON, as of the last sample."""

@@ -176,7 +176,7 @@ class Sampler:
         self._newest = sample
         totals = sample.totals
         at_ms = totals.at_us // 1000
-        delta = self._map.apply(self._seq, at_ms, sample.agents, sample.buckets).delta
+        delta = self._map.apply(self._seq, at_ms, sample.agents, sample.buckets)
         first = not self._ticks or self._seq % KEYFRAME_TICKS == 0
         keyframe = self._map.snapshot(self._seq, at_ms) if first else None
         while self._ticks and self._ticks[0].totals.at_us < totals.at_us - RING_SECONDS * 1e6:

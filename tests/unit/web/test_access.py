@@ -20,6 +20,16 @@ from tests.support.web_callers import BASE, TOKENS, WEB, Caller
 from tests.unit.web.conftest import unused_cluster
 
 
+@pytest.fixture(autouse=True)
+def plain_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that asks the cluster nothing stands in the place of the pages."""
+
+    async def start(_: Request) -> Response:
+        return PlainTextResponse("start")
+
+    monkeypatch.setattr("jobmaster.web.app.page_routes", lambda: [GuardedRoute("/", start, scope=Scope.VIEW)])
+
+
 def basic(name: str, token: str) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{name}:{token}".encode()).decode()}
 
