@@ -49,6 +49,7 @@ from jobmaster_agents.leader.breaker_trials import BreakerTrials
 from jobmaster_agents.leader.bulk_worker import BulkWorker
 from jobmaster_agents.leader.due_listener import DueListener
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
+from jobmaster_agents.leader.job_retention import JobRetention
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
 from jobmaster_agents.leader.schedule_firing import ScheduleFiring
@@ -274,6 +275,7 @@ class AgentRuntime:
             weight=agent.weight,
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
+        self.job_retention = JobRetention(config.agent_id, settings, self._leads, log)
         self.permit_hints = PermitHints(
             config.agent_id,
             master.limits,
@@ -294,6 +296,7 @@ class AgentRuntime:
 
     def _leads_or_not(self) -> None:
         self.breaker_trials.changed()
+        self.job_retention.kicked.set()
         if self.due_listener is not None:
             self.due_listener.kicked.set()
 
@@ -357,6 +360,8 @@ class AgentRuntime:
             periodic_tasks.append(self.bulk_worker)
             if self.due_listener is not None:
                 periodic_tasks.append(self.due_listener)
+            if self._config.settings.retention.jobs.after_seconds is not None:
+                periodic_tasks.append(self.job_retention)
         return periodic_tasks
 
     async def register(self) -> None:

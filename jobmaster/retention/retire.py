@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
+from jobmaster.model.archive import ArchiveState
+from jobmaster.model.errors import JobMasterError
 from jobmaster.retention.floor import age_checked, refuse_if_held_alone
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master, open_reader, open_stores
@@ -78,7 +80,7 @@ class Retiring:
                 skew_seconds=settings.limits.clock_skew_seconds,
             )
 
-    async def all(self, progress: Callable[[str], None]) -> AsyncIterator[str]:
+    async def all(self, progress: Callable[[str], None]) -> AsyncGenerator[str, None]:
         """Retire range after range; the name of each. First what a killed call has left, then the attic's sweep.
 
         Raises:
@@ -94,6 +96,18 @@ class Retiring:
             yield swept
         while (name := await self._next(progress)) is not None:
             yield name
+
+    async def discarded(self, progress: Callable[[str], None]) -> AsyncGenerator[str, None]:
+        """Drop retired ranges that are old enough and were never exported, without a copy; the name of each."""
+        for found in await self._archive.ranges():
+            if found.state is ArchiveState.DETACHED and found.hi <= self.bound and await self._archive.take(found.name):
+                try:
+                    await self._archive.drop(found.name, discard=True, progress=progress)
+                finally:
+                    with suppress(JobMasterError):  # the lock ends with the session
+                        await self._archive.let_go(found.name)
+                progress(f"{found.name}: dropped")
+                yield found.name
 
     async def _next(self, progress: Callable[[str], None]) -> str | None:
         oldest = await self._archive.oldest()

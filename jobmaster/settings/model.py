@@ -436,9 +436,29 @@ class Partitions(Section, frozen=True, kw_only=True):
     """Days before their first use at which partitions are created."""
 
 
-class Retention(Section, frozen=True, kw_only=True):
-    """How long records that are no jobs are kept; the leader deletes older ones in small batches."""
+class RetiredJobs(StrEnum):
+    """What becomes of a range of jobs that has left the tables of the master."""
 
+    KEEP = "keep"
+    """It stays in the database, readable in the views for people, until ``jobmaster pipeline archive`` takes it."""
+    DISCARD = "discard"
+    """It is dropped without a copy."""
+
+
+class JobRetention(Section, frozen=True, kw_only=True):
+    """When jobs leave the master: the leader retires ranges (``partitions.span``) that are wholly older."""
+
+    after_seconds: PositiveSeconds | None = None
+    """Age of a range from its youngest job, at least twice ``limits.clock_skew``; null: nothing leaves by itself."""
+    then: RetiredJobs = RetiredJobs.KEEP
+    """``keep`` leaves a retired range in the database for the archive; ``discard`` drops it without a copy."""
+
+
+class Retention(Section, frozen=True, kw_only=True):
+    """How long jobs and the records beside them are kept; the leader deletes older records in small batches."""
+
+    jobs: JobRetention = JobRetention()
+    """When jobs leave the master. Unfinished jobs never do."""
     ended_agents_days: PositiveCount = 7
     """Agents that have ended, and why they ended."""
     idempotency_keys_days: PositiveCount = 7
@@ -586,7 +606,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     partitions: Partitions = Partitions()
     """Partitions of the job table by creation time."""
     retention: Retention = Retention()
-    """How long records that are no jobs are kept; the leader deletes older ones in small batches."""
+    """How long jobs and the records beside them are kept; the leader deletes older records in small batches."""
     observability: Observability = Observability()
     """Logs, metrics and probes."""
     web: Web = Web()

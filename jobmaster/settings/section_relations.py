@@ -16,6 +16,7 @@ from jobmaster.settings.problems import Origin, Problem
 from jobmaster.settings.schema import suggest
 from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
 from jobmaster.settings.yaml_tree import join_path
+from jobmaster.units import format_duration
 
 
 @dataclass(slots=True)
@@ -42,10 +43,24 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
         _check_schedules(settings, findings)
     if settings.job_limits:
         _check_job_limits(settings, findings)
+    _check_retention(settings, findings)
     _check_urls(settings, findings)
     _check_passwords(settings, findings)
     _check_store_urls(settings, findings)
     _check_web(settings, findings)
+
+
+def _check_retention(settings: ClusterSettings, findings: Findings) -> None:
+    """A range must be old enough that no producer can still make ids of it."""
+    path, after, skew = (
+        "retention.jobs.after",
+        settings.retention.jobs.after_seconds,
+        settings.limits.clock_skew_seconds,
+    )
+    if after is not None and after < 2 * skew:
+        message = f"jobs can leave when they are {format_duration(2 * skew)} old, not {format_duration(after)}"
+        hint = f"producers may be {format_duration(skew)} off (limits.clock_skew); give at least twice that"
+        findings.problems.append(Problem(findings.place_of(path), path, message, hint))
 
 
 def _check_urls(settings: ClusterSettings, findings: Findings) -> None:

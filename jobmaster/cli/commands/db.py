@@ -8,11 +8,10 @@ import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import run_async
+from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
 
 if TYPE_CHECKING:
-    from jobmaster.master.history.archive import Archive
     from jobmaster.master.schema.migrations import MigrationStatus
     from jobmaster.settings.model import ClusterSettings
 
@@ -54,13 +53,14 @@ def status(ctx: click.Context, invocation: Invocation) -> None:
     """Show every migration. Exit code 77 when this program would refuse the schema.
 
     PROGRAMS names the oldest programs that may run on a schema with that migration, by the last migration they know. Run the
-    new program's `db status` before it migrates: it shows whether the running agents and producers may continue.
+    new program's `db status` before it migrates: it shows whether the running agents and producers may continue. The last
+    line, on standard error, is the state of the retention of jobs.
 
     \b
     Example:
       jobmaster db status -o json
     """
-    lines = run_async(master_status(invocation.settings))
+    lines, retention = run_async(_status_and_retention(invocation.settings))
     rows = [
         {
             "migration": f"{line.number:04d}_{line.name}",
@@ -72,6 +72,8 @@ def status(ctx: click.Context, invocation: Invocation) -> None:
         for line in lines
     ]
     emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no migrations")
+    if retention:
+        invocation.note(f"retention of jobs: {retention}")
     if any(row["state"] not in ("applied", "newer") for row in rows):
         ctx.exit(EXIT_REFUSED)
 
@@ -151,27 +153,27 @@ async def _retire_and_note(
 async def _retire(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
 ) -> dict[str, list[str]]:
-    from jobmaster.model.archive import ArchiveState
     from jobmaster.retention.retire import Retiring
     from jobmaster.wiring import open_archive
-
-    async def drop_old(archive: Archive, retiring: Retiring) -> list[str]:
-        dropped = []
-        for found in await archive.ranges():
-            if found.state is ArchiveState.DETACHED and found.hi <= retiring.bound and await archive.take(found.name):
-                await archive.drop(found.name, discard=True, progress=invocation.note)
-                await archive.let_go(found.name)
-                invocation.note(f"{found.name}: dropped")
-                dropped.append(found.name)
-        return dropped
 
     archive = await open_archive(invocation.settings)
     try:
         async with Retiring.opened(invocation.settings, archive, older_than, lost_stores) as retiring:
             retired = [name async for name in retiring.all(invocation.note)]
-            return {"retired": retired, "discarded": await drop_old(archive, retiring) if discard else []}
+            dropped = [name async for name in retiring.discarded(invocation.note)] if discard else []
+            return {"retired": retired, "discarded": dropped}
     finally:
         await archive.close()
+
+
+async def _status_and_retention(settings: ClusterSettings) -> tuple[list[MigrationStatus], str]:
+    from jobmaster.cli.commands.doctor.life import retention_finding
+
+    lines = await master_status(settings)
+    if any(line.standing not in ("applied", "newer") for line in lines):
+        return lines, ""
+    async with reader_of(settings) as reader:
+        return lines, (await retention_finding(settings, reader)).detail
 
 
 async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:

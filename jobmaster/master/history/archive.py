@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -223,6 +224,14 @@ class Archive:
         finally:
             with suppress(JobMasterError):  # the lock ends with the session
                 await self.let_go(_RETIRING)
+
+    async def note_run(self, agent_id: bytes, after_seconds: float, *, discards: bool, blocked: str | None) -> None:
+        """Record a look of the leader for ranges past the lifetime of jobs.
+
+        Args:
+            blocked: why the next range could not leave; ``None``: nothing older is left.
+        """
+        await self._run("archive/note_run", UUID(bytes=agent_id), after_seconds, discards, blocked)
 
     async def exported(
         self,

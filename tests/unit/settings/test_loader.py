@@ -259,6 +259,13 @@ def test_problems_before_a_syntax_error_are_reported_too(complain: Complain) -> 
     assert "expected KEY=VALUE" in problems[3]
 
 
+def test_jobs_may_not_leave_while_producers_can_still_make_ids_of_their_time(complain: Complain) -> None:
+    assert complain("retention:\n  jobs: {after: 5m}\nlimits: {clock_skew: 5m}\n") == [
+        "cluster.yaml:2:17: retention.jobs.after: jobs can leave when they are 10m old, not 5m (producers may be 5m off "
+        "(limits.clock_skew); give at least twice that)"
+    ]
+
+
 def test_relations_are_reported_at_the_number_that_was_written(complain: Complain) -> None:
     problems = complain("leases:\n  renew: 5s\n  tombstone: 5s\n")
     assert problems == [

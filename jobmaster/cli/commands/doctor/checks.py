@@ -10,6 +10,7 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
+from jobmaster.cli.commands.doctor.life import retention_finding
 from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
@@ -109,6 +110,7 @@ async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Fin
             )
             fix = "run `jobmaster db retire` or `jobmaster pipeline archive` again, with the age of last time"
             findings.append(Finding("master.retirement", WARN, detail, fix))
+    findings.append(await retention_finding(settings, reader))
     return findings
 
 

@@ -1,0 +1,41 @@
+"""The doctor's checks of what a cluster does by itself over its life: retention of jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
+from jobmaster.settings.model import RetiredJobs
+from jobmaster.units import format_duration, rounded_duration
+
+if TYPE_CHECKING:
+    from jobmaster.master.reports import Reader
+    from jobmaster.settings.model import ClusterSettings
+
+RETENTION_LATE_SECONDS = 3600.0
+"""The leader looks every ten minutes, and a range may take some; later than this, no leader looks."""
+OK, WARN = CheckStatus.OK, CheckStatus.WARN
+
+
+async def retention_finding(settings: ClusterSettings, reader: Reader) -> Finding:
+    """Whether jobs leave the master as ``retention.jobs`` says."""
+    name, rule = "master.retention", settings.retention.jobs
+    if rule.after_seconds is None:
+        return Finding(name, OK, "no lifetime of jobs is configured (retention.jobs.after); they leave by command")
+    end = "and are dropped" if rule.then is RetiredJobs.DISCARD else "and are kept for the archive"
+    stated = f"jobs leave after {format_duration(rule.after_seconds)} {end}"
+    rows = await reader.report("retention")
+    fix = "restart the agents that may lead with this configuration; see agents.leader"
+    if not rows:
+        return Finding(name, WARN, f"{stated}; no leader has looked yet", fix)
+    look = rows[0]
+    last = f"agent {look['agent']} looked {rounded_duration(look['ago_seconds'])} ago"
+    if look["ago_seconds"] > RETENTION_LATE_SECONDS:
+        return Finding(name, WARN, f"{stated}; {last}, and none since", fix)
+    if (look["after_seconds"], look["discards"]) != (rule.after_seconds, rule.then is RetiredJobs.DISCARD):
+        other = f"with {format_duration(look['after_seconds'])} and {'discard' if look['discards'] else 'keep'}"
+        return Finding(name, WARN, f"{stated}; {last}, {other}", fix)
+    if look["blocked"] is not None:
+        remedy = "mend what it names, or run `jobmaster db retire` (with --lost-store for a store that is gone)"
+        return Finding(name, WARN, f"{stated}; {last}, and a range cannot leave: {look['blocked']}", remedy)
+    return Finding(name, OK, f"{stated}; {last}, nothing older is left")
