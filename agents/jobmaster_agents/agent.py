@@ -35,6 +35,7 @@ from jobmaster_agents.breakers.reporter import BreakerReporter
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
 from jobmaster_agents.buckets.helper_buckets import HelperBuckets
+from jobmaster_agents.buckets.host_standing import HostStanding
 from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.pause_watch import PauseWatch
@@ -203,6 +204,7 @@ class AgentRuntime:
             self._is_stopping,
             log,
         )
+        self.bucket_provisioner.host_standing = HostStanding(config.agent_id, master.members, settings.safety, log)
         self.pause_watch = PauseWatch(config.agent_id, master.pauses, self.bucket_worker, clock, log)
         self.breaker_reporter = self._make_breaker_reporter()
         self.fallback = HelperBuckets(

@@ -10,7 +10,7 @@ from jobmaster.master.driver.connection import Connection, Row, StatementRunner,
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
-from jobmaster.ports import Renewal
+from jobmaster.ports import HostCordon, Renewal
 
 _JSON = msgspec.json.Encoder()
 _ENDED = ("DEAD", "RETIRED")
@@ -86,6 +86,15 @@ class Members:
             row["pauses"],
             row["pauses_obeyed"],
         )
+
+    async def host_standing(self, agent_id: bytes, deaths: int, cordon_seconds: float) -> HostCordon | None:
+        """Whether the host of an agent is cordoned; ``None``: it is not."""
+        rows = await self._control.read("members/host_standing", agent_id, deaths, cordon_seconds)
+        if not rows:
+            return None
+        row = rows[0]
+        served = frozenset(zip(row["lanes"], row["priorities"], strict=True))
+        return HostCordon(row["host"], row["deaths"], row["left_seconds"], served)
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
         """``dead``: death certificate on proof; otherwise RETIRED, refused while it still owns a bucket. True also when

@@ -26,6 +26,7 @@ from jobmaster.ports.master_answers import (
     DueGroup,
     FetchScope,
     HelpRequest,
+    HostCordon,
     LeaderTick,
     Onboarded,
     OwnerTraits,
@@ -325,6 +326,14 @@ class OwnershipBuckets(MoveBuckets, Protocol):
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
         """Every bucket that names the agent as its owner; retired ones while their tombstone exists."""
+        ...
+
+
+class HostMembers(Protocol):
+    """For the standing of the agent's host."""
+
+    async def host_standing(self, agent_id: bytes, deaths: int, cordon_seconds: float) -> HostCordon | None:
+        """Whether the host of an agent is cordoned; ``None``: it is not."""
         ...
 
 

@@ -71,6 +71,18 @@ class Renewal(NamedTuple):
     """The version that the master has of this agent; ``None``: none, or not in the answer."""
 
 
+class HostCordon(NamedTuple):
+    """The standing of a host whose agents died again and again."""
+
+    host: str
+    deaths: int
+    """Different minutes of the last hour in which its agents died."""
+    left_seconds: float
+    """Until the host is admitted again, if no further agent dies."""
+    served: frozenset[tuple[str, int]]
+    """Lanes and priorities that other hosts serve with all handlers of the agent."""
+
+
 class LeaderTick(NamedTuple):
     """Answer of the leader's one statement per second."""
 

@@ -473,6 +473,16 @@ class Retention(Section, frozen=True, kw_only=True):
     """Fires of schedules. The newest line of each schedule stays."""
 
 
+class Safety(Section, frozen=True, kw_only=True):
+    """What agents do by themselves when a part of the cluster looks faulty."""
+
+    flapping_deaths: Count = 5
+    """Different minutes of an hour in which agents of one host died, from which the host is cordoned: its agents open no
+    bucket that other hosts can have. 0: never."""
+    cordon_seconds: PositiveSeconds = 900.0
+    """How long after its last death a host stays cordoned."""
+
+
 class Observability(Section, frozen=True, kw_only=True):
     """Logs, metrics and probes."""
 
@@ -607,6 +617,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """Partitions of the job table by creation time."""
     retention: Retention = Retention()
     """How long jobs and the records beside them are kept; the leader deletes older records in small batches."""
+    safety: Safety = Safety()
+    """What agents do by themselves when a part of the cluster looks faulty."""
     observability: Observability = Observability()
     """Logs, metrics and probes."""
     web: Web = Web()

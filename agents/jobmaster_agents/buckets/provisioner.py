@@ -23,6 +23,7 @@ from jobmaster.model.job import Priority
 from jobmaster.ports import ProvisionerMaster, ProvisionerStore, ReplyStatus
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.buckets.host_standing import HostStanding
 from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -83,13 +84,17 @@ class BucketProvisioner:
         self._leaving = leaving
         self._log = log
         self._one = asyncio.Lock()
+        self.host_standing: HostStanding | None = None
+        """Asked before buckets are opened; ``None``: all may be opened."""
+        self._again: asyncio.TimerHandle | None = None
 
     async def open_all(self) -> None:
         """The buckets of the configuration."""
-        wanted = list(self._wanted().elements())
-        if wanted:
-            async with self._one:
+        async with self._one:
+            wanted = await self._permitted(list(self._wanted().elements()))
+            if wanted:
                 await self._open(wanted)
+        if wanted:
             self._log.info(Event.BUCKETS_OPENED, {"buckets": len(wanted), "lanes": _lanes(wanted)})
 
     def replace_soon(self) -> None:
@@ -118,7 +123,7 @@ class BucketProvisioner:
             mine = [each for each in self._ownership.buckets.values() if each.frozen or not each.closed]
             have = Counter((each.lane, each.priority) for each in mine)
             wanted = self._wanted()
-            if missing := list((wanted - have).elements()):
+            if missing := await self._permitted(list((wanted - have).elements())):
                 await self._open(missing)
                 self._log.info(Event.BUCKETS_OPENED, {"buckets": len(missing), "lanes": _lanes(missing)})
             surplus = have - wanted
@@ -128,6 +133,19 @@ class BucketProvisioner:
             leaving = await self._bucket_worker.complete(leaving, grace_seconds, _REASON)
             if leaving:  # a server is away, or its jobs cannot be written yet; it takes no jobs any more
                 await asyncio.sleep(next(pauses))
+
+    async def _permitted(self, groups: list[Group]) -> list[Group]:
+        """Without those that this host may not have now; they are tried again later."""
+        if not groups or self.host_standing is None:
+            return groups
+        withheld, again_seconds = await self.host_standing.withheld()
+        permitted = [group for group in groups if group not in withheld]
+        if len(permitted) < len(groups):
+            if self._again is not None:
+                self._again.cancel()
+            loop = asyncio.get_running_loop()
+            self._again = loop.call_later(again_seconds, self._bucket_worker.spawn, self._reconcile)
+        return permitted
 
     def _emptiest(self, mine: Iterable[OwnedBucket], group: Group) -> list[bytes]:
         ids = [each.fence.bucket_id for each in mine if (each.lane, each.priority) == group]

@@ -225,6 +225,9 @@ def agent_record(row: Any) -> dict[str, Any]:
 def list_(invocation: Invocation, all_: bool) -> None:
     """List the agents.
 
+    CORDONED is how much longer the agent's host gets no bucket that other hosts can have, because its agents died again and
+    again (safety.flapping_deaths).
+
     \b
     Examples:
       jobmaster agent list
@@ -232,7 +235,9 @@ def list_(invocation: Invocation, all_: bool) -> None:
     """
     rows = run_async(_agents(invocation.settings, all_))
     records = [agent_record(row) for row in rows]
-    emit_rows(records, COLUMNS, as_json=invocation.json, empty="no agents (start one: jobmaster agent run)")
+    shown = any(record["cordoned_seconds"] is not None for record in records)
+    columns = (*COLUMNS, Column("CORDONED", "cordoned_seconds", rounded_duration, right=True)) if shown else COLUMNS
+    emit_rows(records, columns, as_json=invocation.json, empty="no agents (start one: jobmaster agent run)")
 
 
 @agent_group.command("show")
@@ -268,8 +273,11 @@ def drain(invocation: Invocation, agent: str) -> None:
 
 
 async def _agents(settings: ClusterSettings, all_: bool) -> list[Any]:
+    rule = settings.safety
     async with reader_of(settings) as reader:
-        return list(await reader.report("agents", all_))
+        flapping = await reader.report("flapping_hosts", rule.flapping_deaths, rule.cordon_seconds)
+        left = {row["host"]: round(row["left_seconds"], 3) for row in flapping}
+        return [{**row, "cordoned_seconds": left.get(row["host"])} for row in await reader.report("agents", all_)]
 
 
 async def _drain(settings: ClusterSettings, agent: str) -> str:

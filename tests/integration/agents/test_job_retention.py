@@ -24,6 +24,7 @@ from jobmaster.settings.model import (
 from jobmaster.wiring import open_reader
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader import job_retention
+from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS
 from tests.integration.agents.fixture import DrivenCluster, Owner
 
 DAY_MS = 86_400_000
@@ -96,7 +97,7 @@ async def test_the_leader_retires_what_is_older_than_the_lifetime_and_drops_it_o
         "jobs leave after 1d12h and are kept for the archive; no leader has looked yet",
     )
     off = replace(keep, retention=Retention())
-    assert await _tick(off) == await _tick(keep, answers=0) == job_retention.IDLE_SECONDS
+    assert await _tick(off) == await _tick(keep, answers=0) == IDLE_SECONDS
     assert await _ranges(driven) == [], "off by default, and an agent that does not lead does nothing"
 
     await _tick(keep, answers=1)

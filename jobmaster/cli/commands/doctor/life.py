@@ -1,4 +1,4 @@
-"""The doctor's checks of what a cluster does by itself over its life: retention of jobs."""
+"""The doctor's checks of what a cluster does by itself over its life: retention of jobs, hosts that are cordoned."""
 
 from __future__ import annotations
 
@@ -39,3 +39,18 @@ async def retention_finding(settings: ClusterSettings, reader: Reader) -> Findin
         remedy = "mend what it names, or run `jobmaster db retire` (with --lost-store for a store that is gone)"
         return Finding(name, WARN, f"{stated}; {last}, and a range cannot leave: {look['blocked']}", remedy)
     return Finding(name, OK, f"{stated}; {last}, nothing older is left")
+
+
+async def hosts_finding(settings: ClusterSettings, reader: Reader) -> Finding:
+    """Whether a host is cordoned because its agents die again and again."""
+    rule = settings.safety
+    hosts = await reader.report("flapping_hosts", rule.flapping_deaths, rule.cordon_seconds)
+    if not hosts:
+        return Finding("agents.hosts", OK, "no host is cordoned")
+    said = [
+        f"{row['host']} is cordoned for {rounded_duration(row['left_seconds'])}: its agents died in {row['deaths']} "
+        "different minutes of an hour"
+        for row in hosts
+    ]
+    fix = "find out why they die (jobmaster agent list --all, the supervisor's log); other hosts have its buckets meanwhile"
+    return Finding("agents.hosts", WARN, "; ".join(said), fix)
