@@ -23,7 +23,8 @@ from jobmaster.master.due_notices import DueNotices
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
-from jobmaster.master.schema.migrate import drop, migrate
+from jobmaster.master.schema.migrate import drop, migrate, status
+from jobmaster.master.schema.migrations import MigrationStatus
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, InputError, Unavailable
 from jobmaster.passwords import NO_FUNCTIONS, PasswordFunction, PasswordFunctions, checked
@@ -200,6 +201,11 @@ async def migrate_master(settings: ClusterSettings, progress: Callable[[str], No
     finally:
         await master.close()
     return [migration.label for migration in applied]
+
+
+async def schema_status(settings: ClusterSettings) -> list[MigrationStatus]:
+    """State of every migration."""
+    return await status(dsn=direct_dsn(settings), schema=settings.schema_name(), settings=settings.master)
 
 
 async def drop_master(settings: ClusterSettings) -> None:

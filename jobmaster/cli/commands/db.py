@@ -168,17 +168,11 @@ async def _retire(
 
 async def _status_and_retention(settings: ClusterSettings) -> tuple[list[MigrationStatus], str]:
     from jobmaster.cli.commands.doctor.life import retention_finding
+    from jobmaster.wiring import schema_status
 
-    lines = await master_status(settings)
+    lines = await schema_status(settings)
     if any(line.standing not in ("applied", "newer") for line in lines):
         return lines, ""
     async with reader_of(settings) as reader:
         return lines, (await retention_finding(settings, reader)).detail
 
-
-async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:
-    """State of every migration."""
-    from jobmaster.master.schema.migrate import status
-    from jobmaster.wiring import direct_dsn
-
-    return await status(dsn=direct_dsn(settings), schema=settings.schema_name(), settings=settings.master)

@@ -26,7 +26,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agent_differences import differences
 from jobmaster.settings.model import StoreDurability
 from jobmaster.units import rounded_duration
-from jobmaster.wiring import addresses
+from jobmaster.wiring import addresses, schema_status
 
 if TYPE_CHECKING:
     from jobmaster.master.reports import Reader
@@ -61,9 +61,7 @@ class _Waiting(NamedTuple):
 
 async def schema_finding(settings: ClusterSettings) -> Finding:
     """Whether this program knows the schema."""
-    from jobmaster.cli.commands.db import master_status
-
-    lines = await master_status(settings)
+    lines = await schema_status(settings)
     wrong = [line for line in lines if line.standing not in ("applied", "newer")]
     if wrong:
         detail = ", ".join(f"{line.number:04d}_{line.name} is {line.standing}" for line in wrong)
