@@ -27,7 +27,7 @@ from jobmaster.ports import DueNotices, Renewal
 from jobmaster.rules import capabilities
 from jobmaster.settings.agent_differences import common
 from jobmaster.settings.job_limits import declared_limits, unknown_limits
-from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings, OnSuspicion
 from jobmaster.settings.schedules import declared_schedules
 from jobmaster.settings.submit_rules import submit_rules
 from jobmaster.telemetry import Telemetry
@@ -40,6 +40,7 @@ from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
+from jobmaster_agents.buckets.refusal_watch import RefusalWatch
 from jobmaster_agents.event_log import Event, EventLog, set_level
 from jobmaster_agents.execute.permit_hints import PermitHints
 from jobmaster_agents.fetch.accept_time import AcceptTime
@@ -54,6 +55,7 @@ from jobmaster_agents.leader.job_retention import JobRetention
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
 from jobmaster_agents.leader.schedule_firing import ScheduleFiring
+from jobmaster_agents.leader.suspicion_watch import SuspicionWatch
 from jobmaster_agents.leader.unserved_jobs import TASK as UNSERVED
 from jobmaster_agents.leader.unserved_jobs import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
@@ -68,6 +70,7 @@ from jobmaster_agents.schedule_publisher import SchedulePublisher
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress, silence_seconds
 from jobmaster_agents.state.store_reachability import StoreReachability
+from jobmaster_agents.state.suspicions import Suspicions
 from jobmaster_agents.store_connector import StoreConnector
 
 LAST_REPORTS_SECONDS = 1.0
@@ -251,6 +254,15 @@ class AgentRuntime:
             config.agent_id, master, stores, self.reachability, settings, self.rescuer.kick, telemetry, log
         )
         unserved = UnservedJobsMonitor(master.unserved, settings.thresholds, clock, telemetry, log)
+        self.suspicions = Suspicions(master, settings.safety.on_suspicion, log)
+        self.refusal_watch = RefusalWatch(
+            self.ownership,
+            self.suspicions,
+            lambda: self.bucket_worker.outcome_writer.refused,
+            settings.safety,
+            clock,
+        )
+        suspicion_watch = SuspicionWatch(master, settings.safety, self.suspicions)
         self.schedule_firing = ScheduleFiring(
             master.schedules, self.due_notifier, self._leader_epoch, clock, telemetry, log
         )
@@ -268,6 +280,7 @@ class AgentRuntime:
                 *self.schedule_firing.tasks(),
                 *batch_watch.tasks(),
                 *self.breaker_trials.tasks(),
+                *suspicion_watch.tasks(),
             ],
             settings.leases,
             clock,
@@ -351,6 +364,8 @@ class AgentRuntime:
                 self.ownership_check,
                 self.pause_watch,
             ]
+            if self._config.settings.safety.on_suspicion is not OnSuspicion.IGNORE:
+                periodic_tasks.append(self.refusal_watch)
         if self.breaker_reporter is not None:
             periodic_tasks.append(self.breaker_reporter)
         if self._schedules:

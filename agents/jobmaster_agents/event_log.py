@@ -46,6 +46,7 @@ class Event(StrEnum):
     STORE_JOINED = "store_joined"
     STORE_UNFIT = "store_unfit"
     STORE_EMPTIED = "store_emptied"
+    SUSPICION = "suspicion"
     HOST_CORDONED = "host_cordoned"
     HOST_UNCORDONED = "host_uncordoned"
     BUCKETS_OPENED = "buckets_opened"

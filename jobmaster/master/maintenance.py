@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST, EXPIRED, TOO_SLOW, UNCONFIRMED
 from jobmaster.master.rescue import count_of
-from jobmaster.ports import Reassigned, RecordKind, Swept
+from jobmaster.ports import Reassigned, RecordKind, Suspicion, Swept
 
 _FORGET = {
     RecordKind.AGENTS: "maintenance/forget_agents",
@@ -55,6 +55,15 @@ class Maintenance:
         """Running jobs past their ``complete_time`` -> HELD or FAILED."""
         rows = await self._data.write("maintenance/reassign_late", limit, count_of(max_reassigns), TOO_SLOW)
         return Reassigned(*rows[0])
+
+    async def suspicious(self, store_losses: int) -> list[Suspicion]:
+        """Evidence of two owners of a live bucket, and of stores that lost buckets in so many minutes of an hour."""
+        return [Suspicion(*row) for row in await self._control.read("maintenance/suspicious", store_losses)]
+
+    async def note_suspicion(self, kind: str, subject: str, detail: str, *, freezes: bool) -> bool:
+        """Record a suspicion for operators; False when it was recorded in the last hour."""
+        rows = await self._control.write("maintenance/note_suspicion", kind, subject, detail, freezes)
+        return bool(rows[0]["noted"])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""

@@ -36,6 +36,7 @@ from jobmaster.ports.master_answers import (
     Renewal,
     RowRef,
     StoreGeneration,
+    Suspicion,
     Swept,
     UnservedHandler,
     UnstorableEntry,
@@ -327,6 +328,38 @@ class OwnershipBuckets(MoveBuckets, Protocol):
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
         """Every bucket that names the agent as its owner; retired ones while their tombstone exists."""
         ...
+
+
+class SuspicionMaintenance(Protocol):
+    """For suspicions."""
+
+    async def suspicious(self, store_losses: int) -> list[Suspicion]:
+        """Evidence in the history of live buckets and in the losses of stores."""
+        ...
+
+    async def note_suspicion(self, kind: str, subject: str, detail: str, *, freezes: bool) -> bool:
+        """Record a suspicion for operators; False when it was recorded in the last hour."""
+        ...
+
+
+class SuspicionBuckets(Protocol):
+    """For suspicions."""
+
+    async def freeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """ACTIVE -> FROZEN: the buckets that this call froze."""
+        ...
+
+
+class SuspicionMaster(Protocol):
+    """For suspicions."""
+
+    @property
+    def maintenance(self) -> SuspicionMaintenance: ...
+
+    @property
+    def buckets(self) -> SuspicionBuckets: ...
 
 
 class HostMembers(Protocol):

@@ -83,6 +83,18 @@ class HostCordon(NamedTuple):
     """Lanes and priorities that other hosts serve with all handlers of the agent."""
 
 
+class Suspicion(NamedTuple):
+    """Evidence of a fault."""
+
+    kind: str
+    """``two_owners`` or ``store_losses``."""
+    subject: str
+    """The bucket or the store."""
+    buckets: list[bytes]
+    """Buckets that are concerned."""
+    detail: str
+
+
 class LeaderTick(NamedTuple):
     """Answer of the leader's one statement per second."""
 

@@ -473,9 +473,27 @@ class Retention(Section, frozen=True, kw_only=True):
     """Fires of schedules. The newest line of each schedule stays."""
 
 
+class OnSuspicion(StrEnum):
+    """What agents do about evidence of a fault."""
+
+    IGNORE = "ignore"
+    """They do not look for it."""
+    WARN = "warn"
+    """They record and log it."""
+    FREEZE = "freeze"
+    """They freeze the buckets that are concerned, too; an operator unfreezes them."""
+
+
 class Safety(Section, frozen=True, kw_only=True):
     """What agents do by themselves when a part of the cluster looks faulty."""
 
+    on_suspicion: OnSuspicion = OnSuspicion.WARN
+    """On evidence of two owners of a bucket, of a store that keeps losing buckets, or of a burst of refused outcomes:
+    ``ignore``, ``warn`` (log, ``jobmaster doctor``) or ``freeze`` (the ACTIVE buckets of it, once an hour at most)."""
+    store_losses: Count = 3
+    """Different minutes of an hour in which a store lost buckets with jobs, from which it is suspicious. 0: never."""
+    refused_outcomes: Count = 500
+    """Outcomes of one agent that their rows refused within a minute, from which the agent is suspicious. 0: never."""
     flapping_deaths: Count = 5
     """Different minutes of an hour in which agents of one host died, from which the host is cordoned: its agents open no
     bucket that other hosts can have. 0: never."""

@@ -175,4 +175,3 @@ async def _status_and_retention(settings: ClusterSettings) -> tuple[list[Migrati
         return lines, ""
     async with reader_of(settings) as reader:
         return lines, (await retention_finding(settings, reader)).detail
-

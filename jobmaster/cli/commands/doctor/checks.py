@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
-from jobmaster.cli.commands.doctor.life import hosts_finding, retention_finding
+from jobmaster.cli.commands.doctor.life import hosts_finding, retention_finding, suspicion_finding
 from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
@@ -162,6 +162,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     return [
         _alive(agents, alive),
         await hosts_finding(settings, reader),
+        await suspicion_finding(settings, reader),
         _led(server, alive),
         _same_settings(alive),
         _clocks(settings, alive),

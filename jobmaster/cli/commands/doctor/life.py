@@ -1,11 +1,11 @@
-"""The doctor's checks of what a cluster does by itself over its life: retention of jobs, hosts that are cordoned."""
+"""The doctor's checks of what a cluster does by itself over its life: retention, cordoned hosts, suspicions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
-from jobmaster.settings.model import RetiredJobs
+from jobmaster.settings.model import OnSuspicion, RetiredJobs
 from jobmaster.units import format_duration, rounded_duration
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 RETENTION_LATE_SECONDS = 3600.0
 """The leader looks every ten minutes, and a range may take some; later than this, no leader looks."""
+SUSPICION_SECONDS = 86_400.0
+SUSPICIONS_MAX = 3
 OK, WARN = CheckStatus.OK, CheckStatus.WARN
 
 
@@ -54,3 +56,19 @@ async def hosts_finding(settings: ClusterSettings, reader: Reader) -> Finding:
     ]
     fix = "find out why they die (jobmaster agent list --all, the supervisor's log); other hosts have its buckets meanwhile"
     return Finding("agents.hosts", WARN, "; ".join(said), fix)
+
+
+async def suspicion_finding(settings: ClusterSettings, reader: Reader) -> Finding:
+    """What agents found suspicious in the last day."""
+    if settings.safety.on_suspicion is OnSuspicion.IGNORE:
+        return Finding("suspicions", OK, "agents do not look for evidence of faults (safety.on_suspicion)")
+    found = await reader.report("suspicions", SUSPICION_SECONDS, SUSPICIONS_MAX)
+    if not found:
+        return Finding("suspicions", OK, "agents found nothing suspicious in a day")
+    said = [
+        f"{rounded_duration(row['ago_seconds'])} ago {row['kind']}, {row['subject']}: {row['detail']}"
+        + (" (its buckets were frozen)" if row["frozen"] else "")
+        for row in found
+    ]
+    fix = "see docs/operations.md, Suspicions; when the cause is gone: jobmaster bucket unfreeze, if buckets are frozen"
+    return Finding("suspicions", WARN, "; ".join(said), fix)
