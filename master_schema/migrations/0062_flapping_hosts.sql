@@ -1,5 +1,5 @@
--- 0060 flapping hosts: which hosts have lost agents again and again.
--- programs: >= 0058
+-- 0062 flapping hosts: which hosts have lost agents again and again.
+-- programs: >= 0060
 
 -- Hosts whose agents have been certified dead in at least deaths_min different minutes of the hour before the last death, until
 -- cordon_seconds after it. Deaths of one minute count as one: a machine that restarts loses all its agents at once.

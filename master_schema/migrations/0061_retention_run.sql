@@ -1,5 +1,5 @@
--- 0059 retention run: the last look of the leader for ranges that are older than the lifetime of jobs.
--- programs: >= 0058
+-- 0061 retention run: the last look of the leader for ranges that are older than the lifetime of jobs.
+-- programs: >= 0060
 
 CREATE TABLE retention_run (
     only_one      boolean PRIMARY KEY DEFAULT true CHECK (only_one),
