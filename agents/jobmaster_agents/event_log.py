@@ -201,6 +201,8 @@ class JsonLines(logging.Formatter):
             line.setdefault(name, plain(value))
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            line["traceback"] = record.exc_text
         return json.dumps(line, ensure_ascii=True)
 
 
@@ -216,7 +218,8 @@ class TextLines(logging.Formatter):
             fields = {**logger, **fields, **logger}
         parts.extend(f"{_one_line(name)}={_quoted(plain(value))}" for name, value in fields.items())
         line = " ".join(parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        return f"{line}\n{trace}" if trace else line
 
 
 class JobFields(logging.Filter):
@@ -234,6 +237,8 @@ class JobFields(logging.Filter):
                 "handler": context.handler,
                 "attempt": context.attempt,
             }
+            if context.secret_texts is not None:
+                sys.modules["jobmaster.handlers.secrets"].hide_in_record(record, context.secret_texts)
         return True
 
 

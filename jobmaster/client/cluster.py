@@ -67,6 +67,7 @@ from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
+from jobmaster.model.schedule_view import ScheduleView
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
@@ -74,6 +75,7 @@ from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
 J = TypeVar("J", bound=JobRef)
+V = TypeVar("V", JobView, ScheduleView)
 
 
 class Cluster:
@@ -349,6 +351,12 @@ class Cluster:
         """The job as it is now; ``NotFound`` when neither the master nor a bucket has it."""
         job_id, bucket_id = ref_of(job)
         return await self._job_lookup.get(job_id, bucket_id)
+
+    async def redacted(self, view: V) -> V:
+        """A job or schedule as it may be shown: ``***`` in place of the arguments that its handler declares as
+        ``secret``, and their values cut out of the error. What the command line and the pages show has been through here.
+        """
+        return view.redacted(await self._submit_checks.handler_lookup.secret_arguments(view.handler))
 
     async def state(self, job: JobRef) -> JobState:
         """The state alone."""

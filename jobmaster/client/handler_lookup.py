@@ -134,6 +134,14 @@ class HandlerLookup:
             spec.limited,
         )
 
+    async def secret_arguments(self, handler: str) -> tuple[str, ...]:
+        """Arguments of a handler, declared here or published by agents, whose values nobody is shown."""
+        resolved = self.local(handler)
+        if resolved is not None and resolved.handler is not None:
+            return resolved.handler.options.secret
+        spec = await self._spec(handler)
+        return () if spec is None else spec.secret
+
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
         """A name that is not declared here, with the cluster's defaults; ``InputError`` when it can be none."""
         if not isinstance(handler, str):

@@ -63,10 +63,12 @@ from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
+from jobmaster.model.schedule_view import ScheduleView
 
 R = TypeVar("R")
 T = TypeVar("T")
 J = TypeVar("J", bound="SyncJobRef")
+V = TypeVar("V", JobView, ScheduleView)
 
 _log = logging.getLogger(__name__)
 
@@ -296,6 +298,10 @@ class SyncCluster:
     def get(self, job: SyncJobRef) -> JobView:
         """See ``Cluster.get``."""
         return self._call(lambda cluster: cluster.get(_plain(job)))
+
+    def redacted(self, view: V) -> V:
+        """See ``Cluster.redacted``."""
+        return self._call(lambda cluster: cluster.redacted(view))
 
     def state(self, job: SyncJobRef) -> JobState:
         """See ``Cluster.state``."""

@@ -20,6 +20,7 @@ from jobmaster.model.flow.batch import range_of
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_log import LINES_DEFAULT, LogLevel, LogLevelName
 from jobmaster.model.job_view import moment
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.model.run_progress import RunProgress, checked_progress
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class JobContext(msgspec.Struct, Generic[Resources], kw_only=True):
     """Made with the first line of the run."""
     keep_logs: int | None = None
     """Lines of this run that are kept (the handler's option); ``None``: those of ``log`` alone, at most 100."""
+    secret_texts: SecretTexts | None = None
+    """Values of secret arguments, which no line of this run shows."""
     resources: Resources = NO_RESOURCES
     """What the lifespan of the handler's registry has yielded: ``Handlers(lifespan=...)``."""
 

@@ -18,6 +18,7 @@ from jobmaster.handlers.flow.ordering import key_of_function, published
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.handlers.middleware import Around, Innermost, call_with_dependencies, run_around
 from jobmaster.handlers.options import HandlerOptions
+from jobmaster.handlers.secrets import check_parameters
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
@@ -120,6 +121,7 @@ class Handler:
         self.spec = self._make_spec()
         for limit in options.limits:
             limit.check_parameters(signature.parameters)
+        check_parameters(options.secret, signature.parameters)
         self.lifespan = lifespan
         """Of the registry that the handler was declared in."""
         self.has_dependencies = signature.has_dependencies
@@ -336,6 +338,7 @@ class Handler:
             unique=None if options.unique is None else msgspec.to_builtins(options.unique),
             ordering=None if self._ordering is None else msgspec.to_builtins(self._ordering),
             limited=bool(options.limits),
+            secret=options.secret,
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

@@ -17,6 +17,7 @@ from jobmaster.handlers.flow.ordering import Ordering, checked_ordering
 from jobmaster.handlers.flow.unique import CheckedUnique, Unique, checked_unique
 from jobmaster.handlers.names import LANE, check_lane
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
+from jobmaster.handlers.secrets import checked_secret
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
 from jobmaster.model.job_log import checked_keep_logs
@@ -94,6 +95,9 @@ class JobOptions(TypedDict, total=False):
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
+    secret: str | Sequence[str]
+    """Arguments whose values nobody is shown: lists and pages have ``***`` in their place, and the values are cut out of the
+    texts of errors, of ``ctx.log`` and of ``ctx.progress``. The handler gets the true values."""
     keep_logs: int
     """Lines of each run that are kept with the job, those of ``logging`` among them: the last ones, at most 10,000. Default:
     those of ``ctx.log`` alone, at most 100. 0 = none."""
@@ -129,6 +133,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     limits: tuple[Limit, ...] = ()
     breaker: Breaker | None = None
     keep_logs: int | None = None
+    secret: tuple[str, ...] = ()
     ordering: Ordering | None = None
     is_ordered: bool = False
     """Of a job with an ordering key: the master admits its start."""
@@ -190,6 +195,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             limits=checked_limits(options.get("limit")),
             breaker=checked_breaker(options.get("breaker"), handler),
             keep_logs=checked_keep_logs(options.get("keep_logs")),
+            secret=checked_secret(options.get("secret")),
             ordering=checked_ordering(options.get("ordering_key")),
         )
         checked = _ordered(_limited(_confirmable(checked, options, is_async), options), options)

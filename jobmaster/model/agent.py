@@ -68,5 +68,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Its ordering key, as ``jobmaster.handlers.flow.ordering.PublishedOrdering``."""
     limited: bool = False
     """It has limits, so an agent must know of them."""
+    secret: tuple[str, ...] = ()
+    """Arguments whose values nobody is shown."""
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ import msgspec
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
+from jobmaster.model.redaction import SecretTexts, masked_arguments
 from jobmaster.model.response import PRIORITY_LABEL, response_schema
 from jobmaster.model.run_progress import RunProgress
 
@@ -94,6 +96,21 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         """A job in a response of FastAPI."""
         return response_schema(cls, VIEW_RESPONSE, handler)
+
+    def redacted(self, secret: Sequence[str]) -> JobView:
+        """The job as it may be shown: ``***`` in place of secret arguments, and their values cut out of the error.
+
+        Args:
+            secret: names of arguments. ``Cluster.redacted`` takes those that the handler declares.
+        """
+        if not secret or not self.with_payload:
+            return self
+        texts = SecretTexts(self.arguments_json, secret)
+        error = self.error and msgspec.structs.replace(
+            self.error, message=texts.cut(self.error.message), traceback=texts.cut(self.error.traceback)
+        )
+        shown = masked_arguments(self.arguments_json, secret)
+        return msgspec.structs.replace(self, arguments_json=shown, error=error)
 
     # ------------------------------------------------------------ what went in and came out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_view import EPOCH, moment
+from jobmaster.model.redaction import masked_arguments
 from jobmaster.model.schedule import Fire, FireOutcome, Misfire, Overlap, Schedule, ScheduleRow, ScheduleSource
 
 _JSON = msgspec.json.Decoder()
@@ -76,6 +78,13 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     def overlap(self) -> Overlap:
         """What becomes of a fire while a job of an earlier fire has not ended."""
         return self.definition.overlap
+
+    def redacted(self, secret: Sequence[str]) -> ScheduleView:
+        """The schedule as it may be shown: ``***`` in place of these arguments."""
+        if not secret:
+            return self
+        definition = msgspec.structs.replace(self.definition, args=masked_arguments(self.definition.args, secret))
+        return msgspec.structs.replace(self, definition=definition)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -21,8 +21,10 @@ from jobmaster.handlers.context import ProgressSink
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
 from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.handlers.run_log import LogSink
+from jobmaster.handlers.secrets import hide_in_context, without_secrets
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.rules.capabilities import lacking
 from jobmaster.settings.model import JobDefaults, Limits
@@ -131,6 +133,8 @@ class OutcomeBuilder:
         if handler.lifespan is not None:
             context.resources = self.resources[handler.lifespan]
         context.keep_logs = handler.options.keep_logs
+        if secret := handler.options.secret:
+            hide_in_context(context, SecretTexts(entry.args, secret))
         if (warn_after := handler.options.warn_after_seconds) is not None:
             context.warn_after = warn_after
             context.overdue_boottime = deadline - self.timeout_seconds(job) + warn_after
@@ -296,7 +300,7 @@ class OutcomeBuilder:
         due_us = _store_us(job, ended) + int(delay * 1e6)
         counted = encode_headers(msgspec.structs.replace(headers, snoozes=headers.snoozes + 1))
         job.phase = JobPhase.ENDED
-        row = self._hold_row(job, job.entry.attempt, due_us, encode_error(info), _us(ended - started))
+        row = self._hold_row(job, job.entry.attempt, due_us, _encoded(job, info), _us(ended - started))
         job.row = row._replace(headers=counted)
         self._sink.hold(job, here=delay <= self._retry_here_seconds)
 
@@ -306,7 +310,8 @@ class OutcomeBuilder:
 
     def cancelled(self, job: ClaimedJob, why: str, started: float, ended: float) -> None:
         """The job ended itself, or was stopped on request."""
-        self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", why, "cancelled"))
+        info = ErrorInfo(type="Cancelled", message=why, reason="cancelled")
+        self._final(job, JobState.CANCELLED, started, ended, error=_encoded(job, info))
 
     def stopped(self, job: ClaimedJob, cause: StopCause, started: float, ended: float) -> None:
         """The agent stopped it."""
@@ -374,7 +379,7 @@ class OutcomeBuilder:
         delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), PAUSE_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
         job.phase = JobPhase.ENDED
-        job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
+        job.row = self._hold_row(job, used, due_us, _encoded(job, info), _us(ended - started))
         self._sink.hold(job, here=delay <= self._retry_here_seconds)
 
     def _backoff(self, job: ClaimedJob, used: int) -> float:
@@ -393,7 +398,7 @@ class OutcomeBuilder:
         )
 
     def _fail(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
-        self._final(job, JobState.FAILED, started, ended, error=encode_error(info))
+        self._final(job, JobState.FAILED, started, ended, error=_encoded(job, info))
 
     def _hold_row(self, job: ClaimedJob, attempt: int, due_us: int, error: bytes | None, ran_us: int) -> HoldRow:
         owned = job.claimed_list.owned
@@ -466,6 +471,13 @@ def _us(seconds: float) -> int:
 def _store_us(job: ClaimedJob, moment: float) -> int:
     """A moment of the boot-time clock in microseconds of the store's clock (as read at the claim)."""
     return job.claimed_list.clock_us + int(moment * 1e6)
+
+
+def _encoded(job: ClaimedJob, info: ErrorInfo) -> bytes:
+    """An error of a run, without the values of secret arguments."""
+    if job.handler is not None and (secret := job.handler.options.secret):
+        info = without_secrets(info, SecretTexts(job.entry.args, secret))
+    return encode_error(info)
 
 
 def _error(type_: str, message: str, reason: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -81,11 +82,12 @@ def show(invocation: Invocation, name: str) -> None:
       jobmaster schedule show reports.nightly
     """
 
-    async def work(schedules: Schedules) -> tuple[ScheduleView, list[datetime], list[FireView]]:
-        view = await schedules.get(name)
+    async def work(cluster: Cluster) -> tuple[ScheduleView, list[datetime], list[FireView]]:
+        schedules = cluster.schedules
+        view = await cluster.redacted(await schedules.get(name))
         return view, await schedules.next(name, 5), await schedules.fires(name, limit=SHOWN_FIRES)
 
-    view, upcoming, fires = run_async(_with_schedules(invocation, work))
+    view, upcoming, fires = run_async(with_cluster(invocation.settings, work))
     record = {**_record(view), **_details(view), "upcoming": [_iso(at) for at in upcoming]}
     lines = [_fire(fire) for fire in fires]
     if invocation.json:
@@ -224,11 +226,7 @@ def _unchanged(view: ScheduleView, done: str) -> str:
 
 
 async def _with_schedules(invocation: Invocation, work: Callable[[Schedules], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    cluster: Cluster
-    async with await open_cluster(invocation.settings) as cluster:
-        return await work(cluster.schedules)
+    return await with_cluster(invocation.settings, lambda cluster: work(cluster.schedules))
 
 
 # ---------------------------------------------------------------- records

@@ -51,8 +51,10 @@ from jobmaster.handlers.current import set_running
 from jobmaster.handlers.decisions import asked_seconds, decision_in
 from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.handlers.middleware import Innermost
+from jobmaster.handlers.secrets import hide_in_context
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
+from jobmaster.model.redaction import SecretTexts
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.protocol import (
@@ -237,7 +239,7 @@ class Worker:
 
     def _make_context(self, handler: Handler, job: ProcessJob, started: float) -> JobContext:
         warn_after = handler.options.warn_after_seconds
-        return JobContext(
+        context: JobContext = JobContext(
             job_id_bytes=job.job_id,
             token=job.token,
             handler=job.handler,
@@ -255,6 +257,9 @@ class Worker:
             keep_logs=handler.options.keep_logs,
             resources=NO_RESOURCES if handler.lifespan is None else self._lifespans.resources[handler.lifespan],
         )
+        if secret := handler.options.secret:
+            hide_in_context(context, SecretTexts(job.args, secret))
+        return context
 
     def _call(self, handler: Handler, job: ProcessJob, context: JobContext, number: int) -> AttemptResult:
         assert self._setup is not None

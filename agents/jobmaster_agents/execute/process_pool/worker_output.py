@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from jobmaster.handlers.current import current_job
+from jobmaster.handlers.secrets import hide_in_record
 from jobmaster_agents.event_log import extra_of, plain
 
 _MARK = "\x1e"
@@ -46,9 +48,13 @@ class WorkerLines(logging.Formatter):
     """Lines of a worker's root logger, as ``split_logged`` reads them. A traceback follows as plain output."""
 
     def format(self, record: logging.LogRecord) -> str:
+        context = current_job()
+        if context is not None and context.secret_texts is not None:
+            hide_in_record(record, context.secret_texts)
         message = "\\n".join(record.getMessage().splitlines())
         line = f"{_MARK}{_encoded_extra(record)}{record.levelname} {record.name}: {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        return f"{line}\n{trace}" if trace else line
 
 
 def split_logged(line: str) -> tuple[str, LoggedLine | None]:

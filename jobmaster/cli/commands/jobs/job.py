@@ -151,7 +151,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
         invocation.note(f"submitted {record['id']}", level=1)
         invocation.submitted_id = str(receipt.id)
         await cluster.wait(receipt, timeout=within)
-        return record, await cluster.get(receipt)
+        return record, await cluster.redacted(await cluster.get(receipt))
 
     record, view = run_async(with_cluster(invocation.settings, work))
     if view is not None:
@@ -351,7 +351,7 @@ def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | N
     async def work(cluster: Cluster) -> JobView:
         job_id = await job_id_of(invocation.settings, job)
         await cluster.wait(job_id, timeout=within)
-        return await cluster.get(job_id)
+        return await cluster.redacted(await cluster.get(job_id))
 
     view = run_async(with_cluster(invocation.settings, work))
     emit_record(job_record(view), as_json=invocation.json)
@@ -454,4 +454,5 @@ async def _step(cluster: Cluster, view: JobView) -> str | None:
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:
-    return await cluster.get(await job_id_of(settings, job))
+    """The job as it may be shown."""
+    return await cluster.redacted(await cluster.get(await job_id_of(settings, job)))
