@@ -119,9 +119,7 @@ class Handler:
         """Of the parameters, for the keys of limits and for the ordering key."""
         self._ordering = published(options.ordering, signature.parameters, self._defaults)
         self.spec = self._make_spec()
-        for limit in options.limits:
-            limit.check_parameters(signature.parameters)
-        check_parameters(options.secret, signature.parameters)
+        _check_names(options, signature.parameters)
         self.lifespan = lifespan
         """Of the registry that the handler was declared in."""
         self.has_dependencies = signature.has_dependencies
@@ -342,6 +340,13 @@ class Handler:
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)
+
+
+def _check_names(options: HandlerOptions, parameters: Sequence[str]) -> None:
+    """An error for an option that names an argument that the handler does not have."""
+    for limit in options.limits:
+        limit.check_parameters(parameters)
+    check_parameters(options.secret, parameters)
 
 
 def _defaults(function: Callable[..., Any], parameters: Sequence[str]) -> dict[str, Any]:

@@ -40,7 +40,9 @@ _EVERY_PROGRAM = ("schema/applied", "schema/cluster", "schema/schema_exists", "s
 _READS = (
     *_EVERY_PROGRAM, "queries/*", "jobs/peek", "job_logs/read", "batches/callbacks", "batches/list", "batches/progress",
     "workflows/get", "workflows/list", "workflows/steps", "signals/kept", "signals/waiting", "limits/list", "breakers/list",
-    "pauses/in_force", "pauses/followers", "locks/held", "once/list", "schedules/list", "schedules/fires", "export/horizon",
+    "bulk/find", "bulk/list",
+    "pauses/in_force", "pauses/followers", "locks/held", "once/list", "schedules/list", "schedules/fires",
+    "export/horizon",
 )  # fmt: skip
 """What every program may ask for about jobs and what surrounds them."""
 _SUBMITS = (
@@ -55,13 +57,13 @@ _BULK = (
 )  # fmt: skip
 _MANAGED = (
     "requests/*", "changes/*", "batches/*", "workflows/*", "signals/*", "limits/*", "breakers/*", "pauses/*", "locks/*",
-    "schedules/*", "buckets/*", "members/*", "stores/*", "unserved/*",
+    "schedules/*", "buckets/*", "members/*", "stores/*", "unserved/*", "bulk/start", "bulk/cancel",
 )  # fmt: skip
 _LISTS = (*_READS, "reports/*", "export/*", "events/*", "archive/manifest", "archive/retirement", "archive/holders")
 STATEMENTS: Mapping[Role, tuple[str, ...]] = {
     Role.AGENT: (
         *_SUBMITS, *_MANAGED, "onboarding/*", "outcomes/*", "maintenance/*", "jobs/*", "job_logs/*", "leadership/*",
-        "rescue/*", "transactions/*", "reports/unserved",
+        "rescue/*", "bulk/*", "transactions/*", "reports/unserved",
     ),
     Role.PRODUCER: (*_SUBMITS, *_BULK),
     Role.VIEWER: _LISTS,
