@@ -45,12 +45,11 @@ class SecretTexts:
 
 
 def _leaves(value: object) -> Iterator[str]:
-    """Texts and numbers inside a value, keys of objects among them."""
+    """Texts and numbers inside a value. Keys of objects are names, and common words."""
     todo = [value]
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            todo.extend(item)
             todo.extend(item.values())
         elif isinstance(item, list):
             todo.extend(item)
