@@ -1,6 +1,9 @@
-"""Requests of clients and operators about one job: cancel, confirm."""
+"""Requests of clients and operators about one job: cancel, confirm; lines of the operator log."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
 
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.resent_writes import CurrentRow
@@ -49,3 +52,12 @@ class Requests:
             return False, None
         state = JobState(found[0].state)
         return state is JobState.SUCCEEDED and found[0].identity == tuple(identity), state
+
+    async def note(self, actor: str, action: str, acts: Mapping[str, Mapping[str, object]]) -> None:
+        """A line of the operator log for each subject of an action that has no line of its own.
+
+        Args:
+            acts: details by subject.
+        """
+        details = [json.dumps(detail) for detail in acts.values()]
+        await self._data.write("maintenance/note_operations", actor, action, list(acts), details)

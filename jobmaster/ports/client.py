@@ -5,7 +5,7 @@ A consumer that calls few methods of a part has a slice of it, as in ``jobmaster
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
@@ -74,6 +74,10 @@ class Requests(Protocol):
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
     ) -> tuple[bool, JobState | None]:
         """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
+        ...
+
+    async def note(self, actor: str, action: str, acts: Mapping[str, Mapping[str, object]]) -> None:
+        """A line of the operator log for each subject of an action that has no line of its own."""
         ...
 
 

@@ -23,7 +23,7 @@ class Scope(StrEnum):
     CONTROL = "control"
     """Pauses, limits and circuit breakers."""
     SERVERS = "servers"
-    """Drain agents, freeze buckets, take locks from their holders."""
+    """Drain agents, freeze buckets, take locks from their holders, delete the contents of jobs."""
 
 
 READING = frozenset({Scope.VIEW, Scope.PAYLOAD, Scope.TRACEBACK})

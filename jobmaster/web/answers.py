@@ -95,31 +95,49 @@ def answer_refusal(refusal: RequestRefused) -> Response:
 
 
 def answer_error(error: JobMasterError) -> Response:
-    """The answer for an error of the library. Sentences of statuses from 500 on name servers, so the log alone has them."""
-    status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
-    code = _word(type(error).__name__)
-    if status < 500:
-        return _answer(status, ErrorDetail(code=code, message=error.message, hint=error.hint))
+    """The answer for an error of the library."""
+    status = _status_of(error)
     if status == 500:
         _log.error("unexpected error", exc_info=error)
         return internal_error()
+    if status < 500:
+        return _answer(status, detail_of(error))
     _log.warning("%s", error)
-    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    if isinstance(error, OutcomeUnknown):
-        detail = ErrorDetail(
-            code=code,
-            message="whether it was done is not known",
-            hint="send the same request again; a submit with job_id: one of job_ids",
-            job_ids=[str(each) for each in error.job_ids],
-        )
-        return _answer(status, detail, headers)
-    return _answer(status, ErrorDetail(code=code, message=_LATER, hint=_LATER_HINT), headers)
+    return _answer(status, detail_of(error), {"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def detail_of(error: JobMasterError) -> ErrorDetail:
+    """An error as callers see it. Sentences of errors of servers name these, so the log alone has them."""
+    code = _word(type(error).__name__)
+    if _status_of(error) < 500:
+        return ErrorDetail(code=code, message=error.message, hint=error.hint)
+    if not isinstance(error, OutcomeUnknown):
+        return ErrorDetail(code=code, message=_LATER, hint=_LATER_HINT)
+    return ErrorDetail(
+        code=code,
+        message="whether it was done is not known",
+        hint="send the same request again; a submit with job_id: one of job_ids",
+        job_ids=[str(each) for each in error.job_ids],
+    )
+
+
+def _status_of(error: JobMasterError) -> int:
+    return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 
 def internal_error() -> Response:
     """The answer for a defect of this program."""
     return _answer(
         500, ErrorDetail(code="internal", message="unexpected error", hint="the log of the web server has it")
+    )
+
+
+def slow_cluster() -> Response:
+    """The answer when the cluster has not done what was asked for within the time limit of a request."""
+    return _answer(
+        503,
+        ErrorDetail(code="timeout", message="the cluster did not answer in time", hint=_LATER_HINT),
+        {"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
 
 

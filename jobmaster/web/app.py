@@ -17,6 +17,7 @@ from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.settings.model import Web
 from jobmaster.web.access import Access, Authenticate
 from jobmaster.web.answers import RequestRefused, internal_error, on_http_exception, on_library_error, on_refusal
+from jobmaster.web.api.routes import api_routes
 from jobmaster.web.context import WebContext
 from jobmaster.web.guard import HEADERS, Guard, GuardedRoute
 from jobmaster.web.pages.routes import page_routes
@@ -44,7 +45,7 @@ def create_app(
     settings = cluster.settings.web if settings is None else settings
     access = Access(settings, SystemClock(), authenticate)
     context = WebContext(cluster, read_only or settings.read_only or not access.configured)
-    routes: list[BaseRoute] = [GuardedRoute("/live", _live, scope=None), *page_routes()]
+    routes: list[BaseRoute] = [GuardedRoute("/live", _live, scope=None), *api_routes(), *page_routes()]
     _check_guarded(routes)
     app = Starlette(
         routes=routes,

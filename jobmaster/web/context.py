@@ -21,6 +21,8 @@ class WebContext:
     clock: Clock = field(default_factory=SystemClock)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end then."""
+    streams: set[object] = field(default_factory=set)
+    """Streams of events that are open."""
 
 
 def context_of(connection: HTTPConnection) -> WebContext:

@@ -32,7 +32,9 @@ async def callers() -> AsyncIterator[Callable[[Starlette], Caller]]:
             headers = {} if role is None else {"Authorization": f"Bearer {TOKENS[role]}"}
             address = (given.pop("address", "127.0.0.1"), 50_000)
             one = httpx.AsyncClient(
-                transport=httpx.ASGITransport(application, raise_app_exceptions=False, client=address),
+                transport=httpx.ASGITransport(
+                    application, raise_app_exceptions=given.pop("raises", False), client=address
+                ),
                 base_url=BASE,
                 headers={**headers, **given.pop("headers", {})},
                 **given,

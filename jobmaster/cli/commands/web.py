@@ -69,6 +69,21 @@ def token(invocation: Invocation, name: str, role: str) -> None:
     invocation.note(f"the configuration:\nweb:\n  tokens:\n    {name}:\n      role: {role}\n      sha256: {digest}")
 
 
+@web_group.command("openapi")
+@pass_invocation
+def openapi(_: Invocation) -> None:
+    """Print the OpenAPI document of the HTTP API.
+
+    \b
+    Example:
+      jobmaster web openapi > openapi.json
+    """
+    _server()
+    from jobmaster.web.api.routes import openapi_document
+
+    click.echo(openapi_document(), nl=False)
+
+
 def _server() -> Any:
     """``serve``, or the command that installs what it needs."""
     from jobmaster.distribution import install_command

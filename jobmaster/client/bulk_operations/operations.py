@@ -232,6 +232,7 @@ class BulkOperations:
         queries = self._cluster.master.queries
         now_us = await queries.now_us()
         lowest, highest = chosen.lowest, min(chosen.highest, ((now_us // 1000 + 1) << 80).to_bytes(16, "big"))
+        highest = highest or bytes(16)  # a filter that no id fits; no job has this one
         if chosen.batch is not None:
             ranges = await queries.id_ranges(chosen.batch.bytes, None) or [(highest, highest)]
             lowest, highest = max(lowest, ranges[-1][0]), min(highest, ranges[0][1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -166,6 +166,9 @@ class MemoryMaster:
                 return False, job.state
             job.state, job.result = JobState.SUCCEEDED, result
             return True, job.state
+
+    async def note(self, actor: str, action: str, acts: Mapping[str, Mapping[str, object]]) -> None:
+        """There is no operator log."""
 
     async def change_held(self, job_id: bytes, new: NewValues, actor: str) -> ChangedRow | None:
         """A job that waits gets the new values; it has a row then."""

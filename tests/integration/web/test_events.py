@@ -1,0 +1,93 @@
+"""Events over HTTP: pages, and the stream of a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from jobmaster.model.job import ErrorInfo, JobState
+from tests.integration.client.fixture import ClientFixture
+from tests.integration.web.test_jobs import API, got
+from tests.integration.web.test_server import WebProcess
+
+
+async def end_one(client: ClientFixture, path: str, *, error: ErrorInfo | None = None) -> str:
+    """Submit a job, and record its end."""
+    receipt = await client.cluster.submit("images.resize", {"path": path}, tags=["eu"])
+    for bucket in client.agent.buckets[("default", 3)]:
+        claimed = await client.agent.claim(bucket)
+        state = JobState.SUCCEEDED if error is None else JobState.FAILED
+        await client.agent.finish(bucket, claimed, state=state, result=None if error else b"null", error=error)
+    return str(receipt.id)
+
+
+async def test_events_are_read_page_by_page(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    ids = [await end_one(client, "a"), await end_one(client, "b", error=ErrorInfo("KeyError", "secret 7"))]
+    await client.cluster.pause(lane="payroll", timeout=0, actor="ann", force=True)
+    jobs = {"kinds": "job_succeeded,job_failed", "tag": "eu"}
+    first = await got(viewer, "/events", limit=1, **jobs)
+    second = await got(viewer, "/events", after=first["cursor"], **jobs)
+    seen = first["events"] + second["events"]
+    assert [(event["kind"], event["id"]) for event in seen] == [("job_succeeded", ids[0]), ("job_failed", ids[1])]
+    assert (first["more"], second["more"]) == (True, False)
+    assert seen[1]["error"] == {"type": "KeyError", "reason": "error", "message": None, "traceback": None}
+    assert (await got(viewer, "/events", after=second["cursor"], **jobs))["events"] == []
+    (failed,) = (await got(operator, "/events", kinds="job_failed"))["events"]
+    assert (failed["error"]["message"], failed["state"], failed["tags"]) == ("secret 7", "FAILED", ["eu"])
+    (act,) = (await got(viewer, "/events", kinds="operator_acted"))["events"]
+    assert (act["actor"], act["action"], "handler" in act) == ("ann", "pause", False)
+    assert {event["kind"] for event in (await got(viewer, "/events"))["events"]} >= {"bucket_changed"}
+    wrong = await viewer.get(f"{API}/events", params={"after": "nonsense"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "input_error")
+
+
+@contextmanager
+def streamed(url: str, **headers: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a stream: ``id``, ``event`` and ``data`` of each."""
+    with httpx.stream("GET", url, headers=headers, timeout=60) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-store"
+
+        def events() -> Iterator[dict[str, Any]]:
+            found: dict[str, Any] = {}
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if line and name:
+                    found[name] = json.loads(value) if name == "data" else value
+                elif "data" in found:
+                    yield found
+                    found = {}
+
+        yield events()
+
+
+async def test_a_stream_goes_on_after_its_last_event_and_ends_with_the_server(
+    client: ClientFixture, tmp_path: Path
+) -> None:
+    ids = [await end_one(client, str(at)) for at in range(3)]
+    web = await asyncio.to_thread(WebProcess, client, tmp_path)
+    with web:
+        url = f"{web.url}{API}/events/stream?kinds=job_succeeded"
+
+        def watch() -> tuple[list[str], list[str], int]:
+            with streamed(f"{url}&after=start") as events:
+                first = [next(events), next(events)]
+            with streamed(f"{url}&after=start", **{"Last-Event-ID": first[-1]["id"]}) as events:
+                third = next(events)
+                code = web.stop(signal.SIGTERM)
+                assert list(events) == []
+            seen = [event["data"]["id"] for event in (*first, third)]
+            return seen, [event["event"] for event in (*first, third)], code
+
+        seen, kinds, code = await asyncio.to_thread(watch)
+    assert (seen, kinds, code) == (ids, ["job_succeeded"] * 3, 0)

@@ -1,0 +1,149 @@
+"""Batches, workflows, schedules, pauses, limits, breakers, tenants and locks over HTTP, with their lines in the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from jobmaster import call, chain
+from tests.integration.client.fixture import ClientFixture, pay, resize
+from tests.integration.web.test_jobs import acts, got, posted
+
+API = "/api/v1"
+
+
+async def sent(caller: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    answer = await caller.request(method, API + path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_batches_over_http(client: ClientFixture, operator: httpx.AsyncClient) -> None:
+    body = {
+        "name": "thumbnails", "jobs": [{"handler": "images.resize", "args": {"path": str(at)}} for at in range(3)],
+        "on_complete": {"handler": "pay", "args": {"employee": 1}}, "key": "monday", "tags": ["eu"],
+    }  # fmt: skip
+    made = await posted(operator, "/batches", body, 201)
+    assert (made["state"], made["size"], made["name"]) == ("CLOSED", 3, "thumbnails")
+    counted = await got(operator, f"/batches/{made['id']}", count=True)
+    assert counted["counts"]["missing"] == 3
+    assert [each["id"] for each in (await got(operator, "/batches", key="monday"))["batches"]] == [made["id"]]
+    waited = await got(operator, f"/batches/{made['id']}/wait", timeout=0)
+    assert (waited["ended"], waited["batch"]["state"]) == (False, "CLOSED")
+    assert (await posted(operator, f"/batches/{made['id']}/retry", status=409))["error"]["code"] == "conflict"
+    await posted(operator, f"/batches/{made['id']}/cancel")
+    assert ("operator@web", "batch cancel", made["id"]) in await acts(client)
+
+
+async def test_workflows_over_http(client: ClientFixture, operator: httpx.AsyncClient) -> None:
+    started = await client.cluster.workflows.start("order", chain(call(resize, "a.png"), call(pay, 1)))
+    seen = await got(operator, f"/workflows/{started}")
+    assert (seen["state"], seen["steps_total"], [step["state"] for step in seen["steps"]]) == (
+        "RUNNING", 2, ["STARTED", "PENDING"],
+    )  # fmt: skip
+    (listed,) = (await got(operator, "/workflows", state="running"))["workflows"]
+    assert (listed["id"], listed["steps"]) == (str(started), [])
+    assert (await got(operator, f"/workflows/{started}/wait", timeout=0))["ended"] is False
+    await posted(operator, f"/workflows/{started}/cancel")
+    assert (await got(operator, f"/workflows/{started}"))["state"] == "CANCELLED"
+    assert (await posted(operator, f"/workflows/{started}/retry"))["state"] == "RUNNING"
+    actors = {(actor, action) for actor, action, subject in await acts(client) if subject == str(started)}
+    assert actors == {("operator@web", "workflow cancel"), ("operator@web", "workflow retry")}
+
+
+async def test_schedules_over_http(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    definition = {
+        "when": "0 3 * * *",
+        "handler": "pay",
+        "args": {"employee": 1},
+        "zone": "Europe/Berlin",
+        "tags": ["eu"],
+    }
+    made = await sent(operator, "PUT", "/schedules/reports/nightly", definition)
+    assert (made["name"], made["zone"], made["arguments"]) == ("reports/nightly", "Europe/Berlin", {"employee": 1})
+    (listed,) = await got(viewer, "/schedules", tag="eu")
+    assert (listed["name"], listed["arguments"], listed["state"]) == ("reports/nightly", None, "active")
+    assert len(await got(viewer, "/schedules/reports/nightly/next", limit=3)) == 3
+    assert await posted(operator, "/schedules/reports/nightly/pause", {"reason": "audit"}) == {
+        "names": ["reports/nightly"]
+    }
+    assert (await got(viewer, "/schedules/reports/nightly"))["paused_by"] == "operator@web"
+    assert await posted(operator, "/schedules/reports/nightly/resume") == {"names": ["reports/nightly"]}
+    receipt = await posted(operator, "/schedules/reports/nightly/run", status=201)
+    (fire,) = await got(viewer, "/schedules/reports/nightly/fires")
+    assert (fire["job_id"], fire["manual"]) == (receipt["id"], True)
+    assert await sent(operator, "DELETE", "/schedules/reports/nightly") == {"names": ["reports/nightly"]}
+    actions = [action for actor, action, subject in await acts(client) if subject == "reports/nightly"]
+    assert actions == ["schedule put", "schedule pause", "schedule resume", "schedule run", "schedule remove"]
+
+
+async def test_pauses_limits_breakers_tenants_and_locks_over_http(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    pause = {"kind": "handler", "value": "images.resize", "until": 3600, "reason": "charges twice", "timeout": 0}
+    paused = await posted(operator, "/pauses", pause)
+    assert (paused["changed"], paused["confirmed"], paused["agents"], paused["obeying"]) == (True, False, 1, 0)
+    unconfirmed = await posted(operator, "/pauses", {**pause, "timeout": 0.05})
+    assert (unconfirmed["confirmed"], unconfirmed["agents"]) == (False, None)
+    (listed,) = await got(viewer, "/pauses")
+    assert (listed["actor"], listed["reason"], listed["left_seconds"] > 3000) == ("operator@web", "charges twice", True)
+    resumed = await sent(operator, "DELETE", "/pauses/handler/images.resize?timeout=0&reason=mended")
+    assert resumed["changed"] is True
+    assert (await sent(operator, "DELETE", "/pauses/handler/images.resize?timeout=0"))["changed"] is False
+    assert (await posted(operator, "/pauses", {**pause, "value": "none"}, 422))["error"]["code"] == "unknown_handler"
+
+    limit = await sent(operator, "PUT", "/limits/stripe/eu", {"running": 3, "rate": "50/s", "force": True})
+    assert (limit["name"], limit["running"], limit["rate"], limit["set_by"]) == ("stripe/eu", 3, 50.0, "operator@web")
+    assert [each["name"] for each in await got(viewer, "/limits")] == ["stripe/eu"]
+    assert await sent(operator, "DELETE", "/limits/stripe/eu") == {"changed": True}
+    assert (await viewer.get(f"{API}/limits/stripe/eu")).status_code == 404
+
+    assert await got(viewer, "/breakers") == []
+    assert (await posted(operator, "/breakers/stripe/open", {}, 404))["error"]["code"] == "not_found"
+
+    await client.cluster.submit("images.resize", {"path": "a"}, tenant="acme", durability="master", after=0)
+    assert {each["name"] for each in await got(viewer, "/tenants")} <= {"acme", ""}
+    assert (await got(viewer, "/signals"))["kept"] == []
+    await posted(operator, "/signals", {"key": "order:17", "payload": 1, "keep_for": 60})
+    (kept,) = (await got(viewer, "/signals", key="order:17"))["kept"]
+    assert (kept["actor"], kept["delivered"]) == ("operator@web", 0)
+
+    async with client.cluster.lock("import", ttl=30) as held:
+        (lock,) = await got(viewer, "/locks")
+        assert (lock["name"], lock["fence"]) == ("import", held.fence)
+        assert (await operator.delete(f"{API}/locks/import")).status_code == 403
+        released = await sent(admin, "DELETE", "/locks/import")
+        assert released["released"]["name"] == "import"
+    assert await sent(admin, "DELETE", "/locks/import") == {"released": None}
+    assert await got(viewer, "/once") == []
+    done = {(actor, action) for actor, action, _ in await acts(client)}
+    assert done == {
+        *(("operator@web", action) for action in ("pause", "resume", "limit set", "limit reset")),
+        ("admin@web", "lock release"),
+    }
+
+
+async def test_bulk_operations_over_http(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    for at in range(3):
+        await client.cluster.submit("images.resize", {"path": str(at)}, after=3600.0, tags=["eu"])
+    body = {"kind": "cancel", "filters": {"tag": "eu", "state": ["held"]}, "reason": "wrong size"}
+    preview = await posted(operator, "/bulk/preview", body)
+    assert (preview["eligible"], preview["skipped"]) == (3, {})
+    older = {"kind": "cancel", "filters": {"until": "1960-01-01T00:00:00Z"}}
+    assert (await posted(operator, "/bulk/preview", older))["eligible"] == 0
+    assert (await posted(operator, "/bulk", older, 202))["changed"] == 0
+    started = await posted(operator, "/bulk", body, 202)
+    assert (started["kind"], started["state"], started["actor"]) == ("cancel", "WAITING", "operator@web")
+    assert started["filter"]["tag"] == "eu"
+    assert (await got(viewer, f"/bulk/{started['id']}/wait", timeout=0))["ended"] is False
+    waiting = (await got(viewer, "/bulk", state="waiting", limit=1))["operations"]
+    assert [each["id"] for each in waiting] == [started["id"]]
+    assert (await posted(operator, f"/bulk/{started['id']}/cancel"))["state"] == "CANCELLED"
+    assert (await posted(operator, "/bulk", {**body, "kind": "delete"}, 403))["error"]["code"] == "forbidden"
+    assert (await posted(operator, "/bulk", {"kind": "cancel", "filters": {}}, 422))["error"]["code"] == "input_error"
+    assert {actor for actor, action, _ in await acts(client) if action.startswith("bulk")} == {"operator@web"}
