@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tests.support.forked_commands import run_command
 from tests.support.patience import patient
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +34,9 @@ _BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"(?:#|--|//) ([\w./-]+\.(?:py|yaml|toml|sql|txt))\s*\n")
 _ELSEWHERE = re.compile(r"^(\.venv/bin/|pip|python3? -m venv|source|git|make|cd|apt|docker)\b")
 """Commands of the installation; the tests have their environment already."""
-_GOES_ON = re.compile(r"^jobmaster (dev(?! (status|stop))|agent run)|^uvicorn |runserver")
+_GOES_ON = re.compile(r"^jobmaster (dev(?! (status|stop))|agent run|web$)|^uvicorn |runserver")
+_PORT = re.compile(r"\b(802\d)\b")
+"""Ports of web servers on pages; each is another, free one here."""
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -61,6 +64,7 @@ class PageRunner:
         self._project = folder / "project"
         self._project.mkdir()
         self._modules: list[str] = []
+        self._ports = {"8020": free_port()}
         self._background: list[subprocess.Popen[bytes]] = []
         self._env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")},
@@ -68,6 +72,7 @@ class PageRunner:
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "PYTHONPATH": f"{self._project}{os.pathsep}{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}",
             "COLUMNS": "200",
+            "JOBMASTER_WEB__PORT": str(self._ports["8020"]),
         }
         self.done: list[str] = []
         """What was done: a file, a command or a snippet each."""
@@ -134,6 +139,7 @@ class PageRunner:
             elif commands:
                 commands[-1][1].append(line)
         for typed, expected in commands:
+            typed = _PORT.sub(lambda port: str(self._ports.setdefault(port[1], free_port())), typed)
             command, _, comment = (part.strip() for part in typed.partition("   #"))
             if _ELSEWHERE.match(command):
                 continue
@@ -160,6 +166,8 @@ class PageRunner:
         def ready() -> bool:
             if process.poll() is not None:
                 raise PageFailed(f"{self._page.name}: `{command}` ended with {process.returncode}:\n{log.read_text()}")
+            if command == "jobmaster web":
+                return "http://" in log.read_text()
             if command.startswith("jobmaster"):
                 return self._agents() > agents
             return "running on" in log.read_text().lower() or "starting development server" in log.read_text().lower()

@@ -37,7 +37,10 @@ EXPLAINING = {
 ELSEWHERE = {"docs/django.md": "tests/integration/django/test_page.py"}
 """Pages whose blocks are a project of their own -> the test that makes it."""
 NEEDS_SPARK = ("docs/pipeline.md",)
-PAGES = [REPOSITORY / "README.md", REPOSITORY / "docs/tutorial.md", *sorted((REPOSITORY / "docs/how-to").glob("*.md"))]
+PAGES = [
+    *(REPOSITORY / page for page in ("README.md", "docs/tutorial.md", "docs/http-api.md")),
+    *sorted((REPOSITORY / "docs/how-to").glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
