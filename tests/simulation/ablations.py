@@ -344,6 +344,7 @@ ABLATIONS = {
     "bucket lock of binding writes": Ablation(
         "binding writes read the bucket as their statement saw it when it began, and lock nothing",
         frozenset({"bucket lock"}),
+        scenario=scenarios.statements_that_meet,
     ),
     "two kinds of refusal": Ablation("a refusal by the bucket is taken for one by the row", patches=_confused),
     "certificate": Ablation(
@@ -358,12 +359,18 @@ ABLATIONS = {
         patches=_never_read_again,
         scenario=scenarios.claims_without_answers,
     ),
-    "self-fence": Ablation("an agent trusts its lease for ever", patches=_trusting),
+    "self-fence": Ablation(
+        "an agent trusts its lease for ever", patches=_trusting, scenario=scenarios.agents_that_stand_still
+    ),
     "rescuer's recheck": Ablation(
         "a rescuer moves every entry it finds, whatever its row says", frozenset({"rescuer's recheck"})
     ),
     "sweep": Ablation("a rescue ends without giving back the rows that still name the bucket", frozenset({"sweep"})),
-    "salvage": Ablation("an owner forgets what it holds of a bucket that its store has lost", patches=_forgotten),
+    "salvage": Ablation(
+        "an owner forgets what it holds of a bucket that its store has lost",
+        patches=_forgotten,
+        scenario=scenarios.emptied_stores,
+    ),
     "retired is not lost": Ablation(
         "an owner that completes takes a bucket that it has retired, and the master does not count any more, for a lost one",
         patches=_retired_is_lost,
@@ -383,7 +390,9 @@ ABLATIONS = {
         "an agent opens its buckets before it has read the pauses", patches=_opens_unread
     ),
     "pause of what waits in memory": Ablation(
-        "an agent confirms a pause and starts what it covers and what had been claimed before", patches=_memory_goes_on
+        "an agent confirms a pause and starts what it covers and what had been claimed before",
+        patches=_memory_goes_on,
+        scenario=scenarios.pauses_of_full_memories,
     ),
     "pause of what is claimed": Ablation(
         "an agent starts what it claims, whatever is paused", patches=_claimed_goes_on
@@ -415,6 +424,7 @@ ABLATIONS = {
     "fires are compared and set": Ablation(
         "a fire is decided by a schedule's row and lines as the statement saw them when it began",
         frozenset({"schedule compare-and-set"}),
+        scenario=scenarios.statements_that_meet,
     ),
     "lines of missed fires": Ablation(
         "fires that the misfire rule gives up leave no line", frozenset({"misfire lines"})
@@ -481,6 +491,7 @@ ABLATIONS = {
     "count of permits after their lock": Ablation(
         "an admission counts the permits that it saw when it began: no lock, or the count in the statement that locks",
         frozenset({"permit lock"}),
+        scenario=scenarios.statements_that_meet,
         limited=True,
     ),
     "no start without a permit": Ablation(
@@ -539,21 +550,15 @@ ABLATIONS = {
 KNOWN_SEEDS = {
     "a start that is sent again": 55,
     "beats of a full store": 14,
-    "bucket lock of binding writes": 27,
     "count of a batch": 6,
-    "count of permits after their lock": 294,
-    "fires are compared and set": 309,
     "jobs of a batch that retention takes": 6,
     "number of a lock's renewal": 82,
     "one choice of trials": 15,
     "one rescuer for each store": 138,
     "pause of what is claimed": 9,
-    "pause of what waits in memory": 381,
     "pauses before the first bucket": 7,
     "results of the dead": 25,
-    "salvage": 365,
     "second look at an action": 25,
-    "self-fence": 249,
     "watermark": 14,
     "what a producer has settled": 6,
 }

@@ -264,7 +264,10 @@ class FaultInjector:
         self._history.loop.call_later(0.6 * self._chance.random() ** 2, come_back)
 
     def _store_lost(self) -> None:
-        server = self._some_store()
+        self.empty(self._some_store())
+
+    def empty(self, server: StoreServer) -> None:
+        """The store loses everything."""
         self._replace(server, {})
         server.functions.owner = None
 

@@ -65,6 +65,8 @@ class Nemesis:
         self._draw = chance.random
         self._on_crash = on_crash
         self.quiet = True
+        self.lock_seconds = 0.0
+        """Every call waits for up to so long between its arrival and its effect, so that two about one row often meet."""
         self.faultless = faultless
         self.rate = 0.0 if faultless else chance.choice((0.004, 0.012, 0.012, 0.03, 0.06))
         kinds = list(AGENT_CALL_FAULTS)
@@ -113,7 +115,7 @@ class Nemesis:
         """From the arrival of a request to its effect."""
         draw = self._draw()
         if self.quiet or draw > 0.1:
-            return 0.0
+            return self.lock_seconds * self._draw() if self.lock_seconds else 0.0
         if draw < self._locks:
             return 0.6 * self._draw()
         return 0.004 * self._draw()

@@ -12,15 +12,17 @@ from msgspec.structs import replace
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown
-from jobmaster.ports import LeaderBreakers
+from jobmaster.ports import FiringSchedules, LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
+from jobmaster_agents.leader.schedule_firing import PAGE_SCHEDULES, _proposal
 from tests.simulation.checks.audit import RESOURCE, Job
-from tests.simulation.faults.injector import operate
+from tests.simulation.faults.injector import FaultInjector, operate, pause, resume
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.master.sim_master import SimMaster
 from tests.simulation.runtime.event_loop import Process
 from tests.simulation.runtime.hosts import Host, SimClock
 from tests.simulation.runtime.network import CallFault, Network, Server
+from tests.simulation.runtime.patches import LEAD_SECONDS
 from tests.simulation.store.sim_store import SimStore
 from tests.simulation.workload.clients import COMPLETE_SECONDS, HANDLERS, plain
 
@@ -32,6 +34,11 @@ _ROUNDS = 4
 _RESTART_LOOKS = 20
 _LOOKS, _RIVALS = 200, 8
 _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
+_BURSTS, _BURST_JOBS, _BURST_RUN_SECONDS, _HALT_SECONDS = 8, 12, 0.3, 3.0
+_LOSSES, _LOSS_SECONDS = 3, 0.3
+_PAUSES, _PAUSED_SECONDS = 3, 0.6
+_LOCK_SECONDS = 0.1
+_FREEZES, _RIVAL_FIRINGS, _LOOKS_FOR_FIRES, _FIRES_SECONDS = 8, 2, 60, 0.02
 _SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
 _CHANGES, _CHANGES_SECONDS, _PUT_OFF_RUN_SECONDS = 8, 1.6, 0.2
 _SUBMITS_MAX, _AGAIN_SECONDS, _TRIES = 12, 0.2, 4
@@ -79,6 +86,77 @@ async def jobs_and_signals_that_meet(history: History) -> None:
     history.signallers.start()
 
 
+async def statements_that_meet(history: History) -> None:
+    """Every statement takes a while between its snapshot and its effect. An operator freezes all buckets now and then, and agents
+    that do not lead any more decide fires of schedules beside the leader."""
+    history.nemesis.lock_seconds = _LOCK_SECONDS
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_freeze_and_unfreeze(history))
+        for _ in range(_RIVAL_FIRINGS):
+            group.create_task(_decide_fires(history.open_master().schedules))
+
+
+async def emptied_stores(history: History) -> None:
+    """Stores lose everything while agents have jobs in memory that no row shows."""
+    injector = FaultInjector(history, Random(f"emptied {history.seed}"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_bursts(history))
+        for server in list(history.stores.values()) * _LOSSES:
+            await asyncio.sleep(_LOSS_SECONDS)
+            injector.empty(server)
+
+
+async def pauses_of_full_memories(history: History) -> None:
+    """A handler is paused and resumed while agents have jobs of it in memory that wait for a slot."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_bursts(history))
+        for _ in range(_PAUSES):
+            await asyncio.sleep(_ROUND_SECONDS)
+            await pause(history, "handler", "plain", None)
+            await asyncio.sleep(_PAUSED_SECONDS)
+            await resume(history, "handler", "plain")
+
+
+async def agents_that_stand_still(history: History) -> None:
+    """Two agents stand still for more than two leases, one after the other, and have jobs in memory that wait for a slot."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_bursts(history))
+        for host in history.hosts[:2]:
+            await asyncio.sleep(2 * _ROUND_SECONDS)
+            if host.process is not None and host.process.alive:
+                history.loop.halt(host.process, _HALT_SECONDS)
+
+
+async def _bursts(history: History) -> None:
+    """More jobs than there are slots, again and again."""
+    cluster = _cluster(history, history.open_master(), history.open_stores())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_BURSTS):
+            for _ in range(_BURST_JOBS):
+                job = Job(history.new_id(), "plain", seconds=_BURST_RUN_SECONDS)
+                group.create_task(_submitted(history, cluster, job))
+            await asyncio.sleep(_ROUND_SECONDS)
+
+
+async def _freeze_and_unfreeze(history: History) -> None:
+    for _ in range(_FREEZES):
+        await asyncio.sleep(_ROUND_SECONDS)
+        buckets = history.master.statements.tables.buckets.values()
+        frozen = sorted(bucket.id for bucket in buckets if bucket.state == "ACTIVE")
+        await operate(history, "freeze", frozen)
+        await operate(history, "unfreeze", frozen)
+
+
+async def _decide_fires(schedules: FiringSchedules) -> None:
+    for _ in range(_LOOKS_FOR_FIRES):
+        await asyncio.sleep(_FIRES_SECONDS)
+        with contextlib.suppress(JobMasterError):
+            proposals = [_proposal(each) for each in await schedules.due(PAGE_SCHEDULES)]
+            moves, fires = [move for move, _ in proposals], [fire for _, fires in proposals for fire in fires]
+            if moves:
+                await schedules.fire(moves, fires, LEAD_SECONDS, None)
+
+
 async def rival_leaders(history: History) -> None:
     """Beside the leader more agents take themselves for it, all the time that the resource of a breaker is down."""
     await asyncio.gather(*(_look(history.open_master().breakers) for _ in range(_RIVALS)))
@@ -95,9 +173,7 @@ async def _look(breakers: LeaderBreakers) -> None:
 
 async def jobs_never_in_time(history: History) -> None:
     """Some jobs whose every run takes several times their ``complete_time``, wherever it is."""
-    cluster = Cluster(
-        history.settings, history.open_master(), history.open_stores(), handlers=HANDLERS, clock=_clock(history)
-    )
+    cluster = _cluster(history, history.open_master(), history.open_stores())
     for number in range(_SLOW_JOBS):
         job = Job(history.new_id(), "never in time", seconds=_SLOW_SECONDS)
         await _submitted(history, cluster, job, complete_time=COMPLETE_SECONDS, cancel_slow=number > 0)
@@ -146,7 +222,7 @@ async def _put_off_jobs(history: History, what: str, draw: Callable[[Random], Ca
         name: SimStore(server, Network(server, nemesis, history.trace), nemesis)
         for name, server in history.stores.items()
     }
-    cluster = Cluster(history.settings, master, stores, handlers=HANDLERS, clock=_clock(history))
+    cluster = _cluster(history, master, stores)
     async with asyncio.TaskGroup() as group:
         for _ in range(_CHANGES):
             group.create_task(_put_off(history, cluster, _CHANGES_SECONDS * chance.random()), name="change")
@@ -181,8 +257,8 @@ async def _submitted(history: History, cluster: Cluster, job: Job, **options: An
     return False
 
 
-def _clock(history: History) -> SimClock:
-    return SimClock(history.loop, 13.0)
+def _cluster(history: History, master: SimMaster, stores: dict[str, SimStore]) -> Cluster:
+    return Cluster(history.settings, master, stores, handlers=HANDLERS, clock=SimClock(history.loop, 13.0))
 
 
 def _declaring(settings: ClusterSettings, every: str) -> ClusterSettings:

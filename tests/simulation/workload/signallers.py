@@ -28,13 +28,7 @@ QUEUE = 3
 _KEEP_SECONDS = 3600.0
 _TIMEOUT_SECONDS = 0.4
 _LOOK_SECONDS = 0.1
-
-
-class Unhurried(Nemesis):
-    """Each statement takes a while between its snapshot and its effect, so that two of one key often meet."""
-
-    def lock_wait(self) -> float:
-        return super().lock_wait() or 0.02 * self.chance.random()
+_LOCK_SECONDS = 0.02
 
 
 class Sent(NamedTuple):
@@ -58,9 +52,10 @@ class Signallers:
         self._history = history
         self._chance = chance
         self._seconds = seconds
-        self._nemesis = Unhurried(
+        self._nemesis = Nemesis(
             history.loop, history.trace, chance, faultless=history.faultless, on_crash=lambda process: None
         )
+        self._nemesis.lock_seconds = _LOCK_SECONDS
         self._cluster: Any = None
         self._jobs: dict[bytes, str] = {}
         self._sent: list[Sent] = []
