@@ -87,8 +87,8 @@ async def jobs_and_signals_that_meet(history: History) -> None:
 
 
 async def statements_that_meet(history: History) -> None:
-    """Every statement takes a while between its snapshot and its effect. An operator freezes all buckets now and then, and agents
-    that do not lead any more decide fires of schedules beside the leader."""
+    """Every statement takes a while between its snapshot and its effect. An operator freezes all buckets now and then, and
+    agents that do not lead any more decide fires of schedules beside the leader."""
     history.nemesis.lock_seconds = _LOCK_SECONDS
     async with asyncio.TaskGroup() as group:
         group.create_task(_freeze_and_unfreeze(history))
