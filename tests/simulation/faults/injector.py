@@ -329,10 +329,11 @@ class FaultInjector:
             history.master_offset_us += int(jump * 1e6)
 
     def _archive(self) -> bool:
-        """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row."""
+        """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row, nor a range of which
+        a batch may still take ids: retention keeps jobs for longer than a range is used."""
         history = self._history
         tables = history.master.statements.tables
-        known = sorted(history.audit.jobs)
+        known = sorted([*history.audit.jobs, *(each for each in history.new_id.ranges if self._is_in_use(each))])
         reach = 0
         aside = {job_id for job_id, _ in tables.quarantine}
         settled = (tables.jobs, history.audit.concluded, aside)
@@ -345,6 +346,11 @@ class FaultInjector:
             history.audit.concluded[job_id] = history.master.statements.drop_row(job_id)
             history.audit.hits["row archived"] += 1
         return True
+
+    def _is_in_use(self, lowest: bytes) -> bool:
+        tables = self._history.master.statements.tables
+        batch_id = tables.batch_ranges.get(lowest)
+        return batch_id is None or tables.batches[batch_id].state == "OPEN"
 
 
 def _ids(buckets: dict[bytes, SimBucket]) -> set[bytes]:

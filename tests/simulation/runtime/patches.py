@@ -114,6 +114,13 @@ class Ids:
         self._wall_us = wall_us
         self._chance = chance
         self._last = 0
+        self.ranges: list[bytes] = []
+        """Ranges of batches."""
+
+    def new_range(self) -> bytes:
+        """The lowest id of a fresh range."""
+        self.ranges.append(range_of(self()))
+        return self.ranges[-1]
 
     def __call__(self) -> bytes:
         ms = self._wall_us() // 1000
@@ -180,7 +187,7 @@ class PatchedProduct:
         more: patches of an ablation.
     """
 
-    def __init__(self, hits: Counter[str], new_id: Callable[[], bytes], more: list[Patch] | None = None) -> None:
+    def __init__(self, hits: Counter[str], new_id: Ids, more: list[Patch] | None = None) -> None:
         self._patches: list[Patch] = [
             *PERIODS,
             (provisioner, "new_id", new_id),
@@ -188,7 +195,7 @@ class PatchedProduct:
             (schedule_firing, "new_id", new_id),
             (held_lock, "new_id", new_id),
             (batches, "new_id", new_id),
-            (batch, "new_range", lambda: range_of(new_id())),
+            (batch, "new_range", new_id.new_range),
             (agent, "__version__", "0"),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),
