@@ -1,26 +1,37 @@
 """Every metric of a process, listed once. The only importer of prometheus_client.
 
 Hot paths add to plain attributes (``telemetry.jobs_claimed += n``): no lock, no label lookup, no library call. A collector
-reads them when somebody scrapes. What another object counts anyway is read from it at that moment (``read_from``).
+reads them at a scrape. What another object counts anyway is read from it at that moment (``read_from``).
 One ``Telemetry`` per process, made by the composition root; there is no global registry.
+
+The number of series is bounded: ``HANDLERS_MAX`` names of handlers have series of their own, and a metric whose labels come
+from jobs has at most ``metric_values.SERIES_MAX`` (``GROUPS_MAX`` lanes and priorities). What comes later is counted under
+``other``. A scrape encodes its text on the event loop.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobmaster import __version__
+from jobmaster.metric_values import Histogram, Histograms, Labels, NameLimit, Tallies, Tally
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 JOB_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+HANDLER_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 300.0, 1800.0)
+"""Fewer bounds: there is one histogram for each handler."""
+
+HANDLERS_MAX = 100
+"""Names of handlers with series of their own."""
+GROUPS_MAX = 100
+"""Lanes and priorities with a histogram of their own."""
 
 
 class Kind(StrEnum):
@@ -42,7 +53,7 @@ class Metric(NamedTuple):
     help: str
     label: str | None = None
     """Name of its label, if it has one, or names with commas between them; the values come from small closed sets (states,
-    periodic tasks, names of handlers)."""
+    periodic tasks), or their number is bounded."""
     bounds: tuple[float, ...] = ()
 
     @property
@@ -51,7 +62,22 @@ class Metric(NamedTuple):
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-KIND_LABELS = "handler, lane, priority"
+class RunOutcome(StrEnum):
+    """How an attempt ended, as ``jobmaster_handler_runs`` counts it."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    """The job has FAILED, for another reason than its time-out."""
+    RETRIED = "retried"
+    """It failed for another reason than its time-out, and the job is tried again."""
+    TIMED_OUT = "timed_out"
+    """Stopped at its time-out, whether the job is tried again or not."""
+    SNOOZED = "snoozed"
+    CANCELLED = "cancelled"
+
+
+GROUP_LABELS = "lane, priority"
+KIND_LABELS = f"handler, {GROUP_LABELS}"
 FAILURE_LABELS = f"{KIND_LABELS}, reason"
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
@@ -134,10 +160,35 @@ METRICS: dict[str, Metric] = {
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
     "job_wait_seconds": Metric(
-        "jobmaster_job_wait_seconds", _H, "Due (or submitted) to started, of jobs that ended.", None, JOB_SECONDS
+        "jobmaster_job_wait_seconds",
+        _H,
+        "Due (or submitted) to started, of jobs that ended.",
+        GROUP_LABELS,
+        JOB_SECONDS,
     ),
     "job_run_seconds": Metric(
         "jobmaster_job_run_seconds", _H, "Started to ended, of attempts whose outcome is committed.", None, JOB_SECONDS
+    ),
+    "handler_runs": Metric(
+        "jobmaster_handler_runs",
+        _C,
+        "Attempts whose outcome is committed, by handler (100 names, then `other`): succeeded, failed (for good), retried, "
+        "timed_out (tried again or not), snoozed, cancelled.",
+        "handler, outcome",
+    ),
+    "handler_run_seconds": Metric(
+        "jobmaster_handler_run_seconds",
+        _H,
+        "Started to ended, of attempts whose outcome is committed, by handler (100 names, then `other`).",
+        "handler",
+        HANDLER_SECONDS,
+    ),
+    "slots": Metric(
+        "jobmaster_slots",
+        _G,
+        "Jobs of this process that may run at once: async (all jobs, in the slots of its buckets), thread and process (of "
+        "handlers of that mode).",
+        "kind",
     ),
     "jobs_aside": Metric("jobmaster_jobs_aside", _G, "Claimed jobs whose start waits for the master to answer."),
     "outcome_write_seconds": Metric(
@@ -244,6 +295,25 @@ METRICS: dict[str, Metric] = {
     "stores_silent": Metric(
         "jobmaster_stores_silent", _G, "Agent stores of the configuration that do not answer this process."
     ),
+    "backlog_jobs": Metric(
+        "jobmaster_backlog_jobs",
+        _G,
+        "Jobs of the cluster that could run and wait, by the leader, every 5 s: in stores (pending; assigned, if due), in "
+        "the master (held_due, up to 100,000). Jobs in the memory of agents are in `jobmaster_jobs_queued`.",
+        f"{GROUP_LABELS}, where",
+    ),
+    "oldest_due_seconds": Metric(
+        "jobmaster_oldest_due_seconds",
+        _G,
+        "For how long the oldest of these jobs has been due, by the leader, every 5 s; 0: there is none.",
+        GROUP_LABELS,
+    ),
+    "held_jobs": Metric(
+        "jobmaster_held_jobs",
+        _G,
+        "HELD jobs in the master, due or not, by the leader, every 5 s: up to 100,000 due ones and 100,000 others.",
+        GROUP_LABELS,
+    ),
     "groups_unserved": Metric("jobmaster_groups_unserved", _G, "Lanes and priorities with due jobs and no bucket."),
     "orphans_returned": Metric("jobmaster_orphans_returned", _C, "In-flight rows of no live bucket, given back."),
     "rows_forgotten": Metric(
@@ -278,6 +348,7 @@ METRICS: dict[str, Metric] = {
     "place_certificates_failed": Metric(
         "jobmaster_supervisor_certificates_failed", _C, "Death certificates that it could not have written in time."
     ),
+    "build_info": Metric("jobmaster_build_info", _G, "1, by the version of the program.", "version, python"),
     # periodic tasks
     "periodic_task_ticks": Metric("jobmaster_periodic_task_ticks", _C, "Ticks of periodic tasks.", "task"),
     "periodic_task_failures": Metric(
@@ -286,55 +357,10 @@ METRICS: dict[str, Metric] = {
 }
 
 
-class Histogram:
-    """Counts per upper bound; one bisect per observation, or one per bound for a whole batch."""
-
-    __slots__ = ("bounds", "bounds_us", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.bounds_us = [round(bound * 1e6) for bound in bounds]
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """One value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def observe_batch_us(self, values: list[int]) -> None:
-        """Many values in microseconds, perhaps sorted in place: per value a tenth of the price of ``observe``."""
-        if not values:
-            return
-        counts, bounds, end = self.counts, self.bounds_us, len(values)
-        self.total += sum(values) / 1e6
-        place = bisect_left(bounds, min(values))
-        if place == bisect_left(bounds, max(values)):  # what ran or waited together is mostly alike
-            counts[place] += end
-            return
-        values.sort()
-        seen = 0
-        while seen < end and place < len(bounds):
-            below = bisect_right(values, bounds[place], seen)
-            counts[place] += below - seen
-            seen = below
-            place += 1
-        counts[place] += end - seen
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """``(upper bound, values at or below it)`` as Prometheus wants them."""
-        pairs: list[tuple[str, float]] = []
-        running = 0
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            running += count
-            pairs.append((bound, float(running)))
-        return pairs
-
-
-Tally = defaultdict[str, int]
-Tallies = defaultdict[tuple[str, ...], int]
-"""By the values of several labels, in the order of their names."""
 Reading = Callable[[], float]
+Series = Mapping[Labels, float]
+SeriesReading = Callable[[], Series]
+Value = float | Mapping[Any, float] | Histogram | Histograms
 
 
 class Telemetry:
@@ -347,18 +373,11 @@ class Telemetry:
         self.jobs_onboarded = self.onboarded_behind_cursor = 0
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
-        self.jobs_failed, self.attempts_failed = Tallies(int), Tallies(int)
-        self.jobs_snoozed, self.attempts_overdue = Tallies(int), Tallies(int)
-        self.jobs_retried = 0
-        self.jobs_held = 0
-        self.jobs_duplicate = 0
-        self.jobs_conflicting = 0
-        self.jobs_refused = 0
-        self.jobs_quarantined = 0
-        self.outcomes_moved_to_store = 0
-        self.outcomes_kept = 0
-        self.outcomes_applied = 0
-        self.batches_fenced = 0
+        self.jobs_failed, self.attempts_failed = Tallies(), Tallies()
+        self.jobs_snoozed, self.attempts_overdue = Tallies(), Tallies()
+        self.jobs_retried = self.jobs_held = self.jobs_duplicate = self.jobs_conflicting = 0
+        self.jobs_refused = self.jobs_quarantined = self.batches_fenced = 0
+        self.outcomes_moved_to_store = self.outcomes_kept = self.outcomes_applied = 0
         self.transactions: Tally = Tally(int)
         self.fires: Tally = Tally(int)
         self.breaker_changes: Tally = Tally(int)
@@ -368,8 +387,12 @@ class Telemetry:
         self.jobs_running = self.threads_stuck = self.handlers_stuck = 0
         self.progress_dropped = self.log_lines_dropped = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
-        self.job_wait_seconds = Histogram(JOB_SECONDS)
+        self.job_wait_seconds = Histograms(JOB_SECONDS, GROUPS_MAX)
         self.job_run_seconds = Histogram(JOB_SECONDS)
+        self.handler_runs = Tallies()
+        self.handler_run_seconds = Histograms(HANDLER_SECONDS, HANDLERS_MAX + 1)
+        self.slots: Series = {}
+        self.backlog_jobs, self.oldest_due_seconds, self.held_jobs = (dict[Labels, float]() for _ in range(3))
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
         self.beats: Tally = Tally(int)
         self.renewals: Tally = Tally(int)
@@ -399,7 +422,20 @@ class Telemetry:
         self.buckets_dropped = 0
         self.periodic_task_ticks: Tally = Tally(int)
         self.periodic_task_failures: Tally = Tally(int)
-        self._readings: dict[str, Reading] = {}
+        self.build_info: Series = {(__version__, platform.python_version()): 1.0}
+        self._handlers = NameLimit(HANDLERS_MAX)
+        self._readings: dict[str, Reading | SeriesReading] = {}
+
+    def serve(self, handlers: Iterable[str]) -> None:
+        """Give names of handlers their labels before other names come, and their counters the value 0: Prometheus sees no
+        growth in a series that begins at 1."""
+        for name in handlers:
+            for outcome in RunOutcome:
+                self.handler_runs.add((self.handler_label(name), outcome), 0)
+
+    def handler_label(self, name: str) -> str:
+        """Value of the label ``handler`` for the name of a handler."""
+        return self._handlers.label(name)
 
     def read_from(self, key: str, reading: Reading) -> None:
         """Take an unlabelled counter or gauge from the object that counts it anyway, at the moment of the scrape."""
@@ -408,12 +444,19 @@ class Telemetry:
             raise ValueError(f"{key} has labels or buckets: it cannot be one reading")
         self._readings[key] = reading
 
-    def value(self, key: str) -> float | dict[Any, int] | Histogram:
+    def read_series(self, key: str, reading: SeriesReading) -> None:
+        """Take the series of a gauge with labels from the object that has them, at the moment of the scrape."""
+        metric = METRICS[key]
+        if metric.label is None or metric.kind is not Kind.GAUGE:
+            raise ValueError(f"{key} is no gauge with labels")
+        self._readings[key] = reading
+
+    def value(self, key: str) -> Value:
         """Present value of a metric by its key in ``METRICS``."""
         reading = self._readings.get(key)
         if reading is not None:
             return reading()
-        found: float | dict[Any, int] | Histogram = getattr(self, key)
+        found: Value = getattr(self, key)
         return found
 
     def registry(self) -> CollectorRegistry:
@@ -427,10 +470,22 @@ class Telemetry:
         return registry
 
     def exposition(self) -> bytes:
-        """The numbers in Prometheus' text format (``CONTENT_TYPE``)."""
-        from prometheus_client import generate_latest
+        """The numbers in the text form of Prometheus."""
+        return self.negotiated("")[0]
 
-        return generate_latest(self.registry())
+    def negotiated(self, accept: str) -> tuple[bytes, str]:
+        """The numbers as text, and the content type of that text.
+
+        Args:
+            accept: header of the request. OpenMetrics when it asks for that, otherwise the text form of Prometheus.
+        """
+        from prometheus_client.exposition import choose_encoder
+
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # a version that is no number
+            encode, content_type = choose_encoder("")
+        return encode(self.registry()), content_type
 
 
 class _Collector:
@@ -446,16 +501,19 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
         for key, metric in METRICS.items():
-            value = self._telemetry.value(key)
+            value: Any = self._telemetry.value(key)
             labels = metric.label.split(", ") if metric.label else None
             if isinstance(value, Histogram):
-                spread = HistogramMetricFamily(metric.name, metric.help)
-                spread.add_metric([], value.cumulative(), value.total)
+                value = {(): value}
+            if metric.kind is Kind.HISTOGRAM:
+                spread = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+                for place, each in sorted(value.items()):
+                    spread.add_metric(list(place), each.cumulative(), each.total)
                 yield spread
                 continue
             make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
             family = make(metric.name, metric.help, labels=labels)
-            if isinstance(value, dict):
+            if isinstance(value, Mapping):
                 for label, count in sorted(value.items()):
                     family.add_metric([label] if isinstance(label, str) else list(label), count)
             else:

@@ -46,6 +46,7 @@ from jobmaster_agents.execute.permit_hints import PermitHints
 from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
+from jobmaster_agents.leader.backlog import BacklogMonitor
 from jobmaster_agents.leader.batch_watch import BatchWatch
 from jobmaster_agents.leader.breaker_trials import BreakerTrials
 from jobmaster_agents.leader.bulk_worker import BulkWorker
@@ -291,6 +292,7 @@ class AgentRuntime:
             horizon_seconds=settings.thresholds.transient_threshold_seconds,
         )
         self.job_retention = JobRetention(config.agent_id, settings, self._leads, log)
+        self.backlog = BacklogMonitor(master.queries, stores, self.reachability, self._leads, clock, telemetry)
         self.permit_hints = PermitHints(
             config.agent_id,
             master.limits,
@@ -312,6 +314,7 @@ class AgentRuntime:
     def _leads_or_not(self) -> None:
         self.breaker_trials.changed()
         self.job_retention.kicked.set()
+        self.backlog.changed()
         if self.due_listener is not None:
             self.due_listener.kicked.set()
 
@@ -374,7 +377,7 @@ class AgentRuntime:
             periodic_tasks.append(self.limit_publisher)
         if may_lead(self._agent.mode, self._agent.weight):
             periodic_tasks += [self.leader, self.leader.maintenance, self.schedule_firing, self.breaker_trials]
-            periodic_tasks.append(self.bulk_worker)
+            periodic_tasks += [self.bulk_worker, self.backlog]
             if self.due_listener is not None:
                 periodic_tasks.append(self.due_listener)
             if self._config.settings.retention.jobs.after_seconds is not None:
@@ -404,6 +407,7 @@ class AgentRuntime:
             submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
             capabilities=tuple(sorted(capabilities.CAPABILITIES)),
+            slots=self._agent.slots_at_once() if self._agent.mode in WORKING_MODES else 0,
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []

@@ -17,8 +17,9 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
+from jobmaster.metric_values import Labels
 from jobmaster.model.flow.batch import RANGE_BYTES
-from jobmaster.model.job import Entry
+from jobmaster.model.job import Entry, RunMode
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -519,6 +520,14 @@ class BucketWorker:
     def _claimed(self) -> int:
         return self._claimed_before + sum(claimer.claimed for claimer in self.claimers.values())
 
+    def _slots(self) -> dict[Labels, float]:
+        agent = self._agent
+        return {
+            (RunMode.ASYNC,): agent.slots_at_once(),
+            (RunMode.THREAD,): agent.threads,
+            (RunMode.PROCESS,): agent.isolated_processes,
+        }
+
     def _observe(self, telemetry: Telemetry) -> None:
         outcome_writer, executor, outcome_builder = self.outcome_writer, self.executor, self.outcome_builder
         telemetry.read_from("jobs_running", lambda: executor.running)
@@ -542,6 +551,8 @@ class BucketWorker:
         telemetry.read_from("outcomes_moved_to_store", lambda: self.kept_outcomes.kept)
         telemetry.read_from("batches_fenced", lambda: outcome_writer.fenced_batches)
         telemetry.read_from("buckets_owned", lambda: len(self._ownership.buckets))
+        telemetry.read_series("slots", self._slots)
+        telemetry.serve(sorted(self._handlers))
 
 
 def _log_level(settings: ClusterSettings) -> str | None:

@@ -1,12 +1,13 @@
-"""Metrics and probes of one agent process over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``.
+"""What one agent process answers over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``, ``/scale``.
 
 The server listens on the loopback address, unless ``observability.metrics_host`` names another one: there is no password, and
 the answers show the amount of work and the names of handlers.
 
 The agent's own event loop answers, so any answer of ``/live`` proves that the loop turns. No probe calls a store or the
 master: a probe is cheap, and an outage of a server ends no healthy process (Celery's probes, which go through the broker,
-have both faults). Every connection carries one request, is limited in bytes and time, and there are few at once: a peer that
-does not speak HTTP costs the agent a socket for some seconds.
+have both faults). ``/scale`` is no probe: it may call both, every five seconds at most. Every connection carries one request,
+is limited in bytes and time, and there are few at once: a peer that does not speak HTTP costs the agent a socket for some
+seconds.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import errno
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
+from urllib.parse import parse_qsl
 
-from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.model.errors import ConfigError, JobMasterError, Unavailable
+from jobmaster.model.job import Priority
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.telemetry import CONTENT_TYPE, Telemetry
+from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 
 PORT_MAX = 65535
@@ -37,6 +40,13 @@ _HINT = (
     "observability.metrics_port; 0 is any free one"
 )
 _HOST_HINT = "mend observability.metrics_host: 127.0.0.1 is this machine alone, 0.0.0.0 every address"
+
+
+class HttpRequest(NamedTuple):
+    """What an answer depends on."""
+
+    query: str
+    accept: str
 
 
 class HttpResponse(NamedTuple):
@@ -62,6 +72,13 @@ class Health(Protocol):
     def draining(self) -> Mapping[str, object]:
         """Progress of the graceful exit."""
 
+    async def scale(self, lane: str | None, priority: Priority | None) -> Mapping[str, object]:
+        """Figures of the cluster for an autoscaler; ``JobMasterError``: there are none now."""
+        ...
+
+
+Route = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+
 
 class HttpServer:
     """The HTTP server of one process."""
@@ -72,12 +89,13 @@ class HttpServer:
         self._log = log
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._routes: dict[str, Callable[[], HttpResponse]] = {
+        self._routes: dict[str, Route] = {
             "/metrics": self._metrics,
             "/live": self._live,
             "/startup": self._startup,
             "/ready": self._ready,
             "/drain": self._drain,
+            "/scale": self._scale,
         }
         self.port = 0
 
@@ -131,40 +149,66 @@ class HttpServer:
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             return _encoded(_text_answer(HTTPStatus.BAD_REQUEST), with_body=True)
         method, target, _ = words
-        return _encoded(self.answer(method, target), with_body=method != "HEAD")
+        answer = await self._answer(method, target, _accept_of(head))
+        return _encoded(answer, with_body=method != "HEAD")
 
-    def answer(self, method: str, target: str) -> HttpResponse:
-        """The answer to a request."""
-        route = self._routes.get(target.split("?", 1)[0])
+    async def _answer(self, method: str, target: str, accept: str) -> HttpResponse:
+        path, _, query = target.partition("?")
+        route = self._routes.get(path)
         if route is None:
             return _text_answer(HTTPStatus.NOT_FOUND, f"here are {', '.join(self._routes)}")
         if method not in ("GET", "HEAD"):
             return _text_answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD alone")
-        return route()
+        answer = route(HttpRequest(query, accept))
+        return answer if isinstance(answer, HttpResponse) else await answer
 
     # ------------------------------------------------------------ the answers
 
-    def _metrics(self) -> HttpResponse:
-        return HttpResponse(HTTPStatus.OK, CONTENT_TYPE, self._telemetry.exposition())
+    def _metrics(self, request: HttpRequest) -> HttpResponse:
+        text, content_type = self._telemetry.negotiated(request.accept)
+        return HttpResponse(HTTPStatus.OK, content_type, text)
 
-    def _live(self) -> HttpResponse:
+    def _live(self, request: HttpRequest) -> HttpResponse:
         return _state(HTTPStatus.OK, {"live": True})
 
-    def _startup(self) -> HttpResponse:
+    def _startup(self, request: HttpRequest) -> HttpResponse:
         why_not = self._health.why_not_started()
         if why_not is None:
             return _state(HTTPStatus.OK, {"started": True})
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"started": False, "reason": why_not})
 
-    def _drain(self) -> HttpResponse:
+    def _drain(self, request: HttpRequest) -> HttpResponse:
         return _state(HTTPStatus.OK, dict(self._health.draining()))
 
-    def _ready(self) -> HttpResponse:
+    async def _scale(self, request: HttpRequest) -> HttpResponse:
+        wanted = dict(parse_qsl(request.query, keep_blank_values=True))
+        lane, label = wanted.pop("lane", None), wanted.pop("priority", None)
+        if wanted:
+            return _state(HTTPStatus.BAD_REQUEST, {"error": f"unknown {', '.join(wanted)}; known are lane, priority"})
+        try:
+            priority = None if label is None else Priority.parse(label)
+        except ValueError as error:
+            return _state(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+        try:
+            return _state(HTTPStatus.OK, dict(await self._health.scale(lane, priority)))
+        except JobMasterError as error:
+            return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(error)})
+
+    def _ready(self, request: HttpRequest) -> HttpResponse:
         why_not = self._health.why_not_ready()
         if why_not is None:
             remark = self._health.remark()
             return _state(HTTPStatus.OK, {"ready": True} if remark is None else {"ready": True, "remark": remark})
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": why_not})
+
+
+def _accept_of(head: bytes) -> str:
+    """The header ``Accept`` of a request."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"accept":
+            return value.strip().decode("latin-1")
+    return ""
 
 
 def _state(status: HTTPStatus, body: dict[str, object]) -> HttpResponse:

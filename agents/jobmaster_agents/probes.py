@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 
 from jobmaster.clock import Clock
 from jobmaster.handlers.lifespan import OpenLifespans
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.job import Priority
 from jobmaster.rules.lease import LeaseStatus
 from jobmaster_agents.agent import AgentRuntime
 
@@ -59,6 +62,16 @@ class AgentLifecycle:
             "buckets": 0 if self.serving is None else len(self.serving.ownership.buckets),
             "seconds_left": left,
         }
+
+    async def scale(self, lane: str | None, priority: Priority | None) -> Mapping[str, object]:
+        """Figures of the cluster for an autoscaler.
+
+        Raises:
+            Unavailable: the agent is starting, or the master does not answer.
+        """
+        if self.serving is None:
+            raise Unavailable(self._starting())
+        return await self.serving.backlog.scale(lane, priority)
 
     def why_not_ready(self) -> str | None:
         """Reason of the readiness probe; ``None`` when the agent takes work. It reads the flags that the exit waits for,

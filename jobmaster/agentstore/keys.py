@@ -4,7 +4,7 @@
 ``jm:{<cluster>}:store``            HASH     ``generation``, ``cluster_uid`` (16 bytes each), ``protocol``
 ``jm:{<cluster>}:agent:<hex>``      STRING   heartbeat of an agent, gone by the server's own TTL
 ``jm:{<cluster>}:finished``         channel  ids (16 bytes each, concatenated) that just got a row in the master
-``jm:{<cluster>:<hex>}:meta``       HASH     ``epoch owner state gen ver seq bytes hint listed recalled lease_until lease_us``
+``jm:{<cluster>:<hex>}:meta``       HASH     ``epoch owner state gen ver seq bytes hint listed taken recalled lease_*``
 ``jm:{<cluster>:<hex>}:pending``    LIST     SavePending entries in arrival order
 ``jm:{<cluster>:<hex>}:assigned``   ZSET     onboarded entries, score = due time in microseconds
 ``jm:{<cluster>:<hex>}:claimed:<n>`` LIST    one batch taken by the owner, until it is settled

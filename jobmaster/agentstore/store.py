@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import cast
 
 from jobmaster.agentstore import library
-from jobmaster.agentstore.calls import Argument, function, pack, status_of
+from jobmaster.agentstore.calls import Answer, Argument, function, pack, pack_function, status_of
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
-from jobmaster.model.bucket import StoreOnlyJobs
+from jobmaster.model.bucket import BucketBacklog, StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
 from jobmaster.passwords import PasswordFunction
@@ -46,6 +46,7 @@ GRANT_TERM = function("grant_term")
 READ_KEPT = function("read_kept")
 REMOVE_KEPT = function("remove_kept")
 WITHDRAW = function("withdraw")
+BACKLOG = function("backlog")
 
 SCAN_KEYS_MAX = 2_000_000
 """``known_buckets`` looks at no more keys than this. A store of our own holds about ten per bucket."""
@@ -190,6 +191,20 @@ class AgentStore(ProducerStore):
         )
         claimed = tuple(entry.id for page in pages for entry in read_entries(page))
         return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, kept)
+
+    async def backlogs(self, bucket_ids: Sequence[bytes]) -> list[BucketBacklog | None]:
+        """What waits in each bucket to be run, in one write; ``None`` where the store has no such bucket."""
+        commands = []
+        for bucket_id in bucket_ids:
+            keys = self.keys.bucket(bucket_id)
+            commands.append(pack_function(BACKLOG, (keys.meta, keys.pending, keys.assigned), ()))
+        answers: list[Answer] = await self._calls.look(commands)
+        return [
+            BucketBacklog(answer[1], answer[2], answer[3] / 1e6, answer[4])
+            if status_of(answer) is ReplyStatus.OK
+            else None
+            for answer in answers
+        ]
 
     async def leave(self) -> bool:
         """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""

@@ -43,6 +43,7 @@ class Members:
             _JSON.encode(agent.settings).decode(),
             agent.clock_us,
             list(agent.capabilities),
+            agent.slots,
         )
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")

@@ -15,7 +15,18 @@ from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.job import IN_FLIGHT_STATES, ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView, moment
 from jobmaster.model.run_progress import RunProgress
-from jobmaster.ports import EVERY_OWNER, CountStep, EndedRow, JobsStep, OwnerTraits, SentBefore, SentRow
+from jobmaster.ports import (
+    EVERY_OWNER,
+    CountStep,
+    EndedRow,
+    FilledBucket,
+    HeldJobs,
+    JobsStep,
+    MasterBacklog,
+    OwnerTraits,
+    SentBefore,
+    SentRow,
+)
 from jobmaster.rules.unserved_cause import UnservedCause
 
 INDEXED_STATES = IN_FLIGHT_STATES | {JobState.HELD}
@@ -118,6 +129,19 @@ class Queries:
             row["id"]: EndedRow(row["id"], JobState(row["state"]), row["handler"], row["result"], _error(row["error"]))
             for row in rows
         }
+
+    async def backlog(self, jobs_max: int) -> MasterBacklog:
+        """HELD jobs, buckets and agents. Of each lane and priority ``jobs_max`` due jobs are counted at most, and as many of
+        the others."""
+        (row,) = await self._data.read("queries/backlog", jobs_max)
+        held = zip(*map(row.get, ("lanes", "priorities", "due", "later", "oldest_seconds")), strict=True)
+        of_buckets = ("buckets", "stores", "bucket_lanes", "bucket_priorities", "owners", "active")
+        buckets = zip(*map(row.get, of_buckets), strict=True)
+        return MasterBacklog(
+            [HeldJobs(*each) for each in held],
+            [FilledBucket(*each) for each in buckets],
+            dict(zip(row["agents"], row["slots"], strict=True)),
+        )
 
     async def now_us(self) -> int:
         """The master's clock, in microseconds since 1970."""

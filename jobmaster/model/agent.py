@@ -44,6 +44,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Its wall clock at registration."""
     capabilities: tuple[str, ...] = ()
     """What its program knows (``rules.capabilities``)."""
+    slots: int = 0
+    """Jobs that it may run at once."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

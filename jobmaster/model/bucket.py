@@ -46,6 +46,18 @@ class BucketDepth(msgspec.Struct, frozen=True):
     pending_bytes: int
 
 
+class BucketBacklog(msgspec.Struct, frozen=True):
+    """Jobs of a bucket in its store that wait to be run."""
+
+    pending: int
+    due: int
+    """Of ``assigned``: those whose due time has come."""
+    oldest_seconds: float
+    """For how long the oldest of both has been due; 0: there is none."""
+    taken: int
+    """Jobs that claims have taken out of the bucket since it was opened."""
+
+
 class StoreOnlyJobs(msgspec.Struct, frozen=True):
     """Jobs and outcomes of one bucket that may be in its store only."""
 

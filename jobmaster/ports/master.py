@@ -28,6 +28,7 @@ from jobmaster.ports.master_answers import (
     HelpRequest,
     HostCordon,
     LeaderTick,
+    MasterBacklog,
     Onboarded,
     OwnerTraits,
     ProgressLine,
@@ -582,6 +583,15 @@ class BucketQueries(ListBuckets, Protocol):
 
     async def served(self) -> dict[bytes, OwnerTraits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
+        ...
+
+
+class BacklogQueries(Protocol):
+    """For the figures of how much waits."""
+
+    async def backlog(self, jobs_max: int) -> MasterBacklog:
+        """HELD jobs, buckets and agents. Of each lane and priority ``jobs_max`` due jobs are counted at most, and as many of
+        the others."""
         ...
 
 

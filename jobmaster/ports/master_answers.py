@@ -305,6 +305,38 @@ class DueGroup(NamedTuple):
     priority: int
 
 
+class HeldJobs(NamedTuple):
+    """HELD jobs of one lane and priority, counted up to a bound."""
+
+    lane: str
+    priority: int
+    due: int
+    later: int
+    """Those whose due time has not come."""
+    oldest_seconds: float
+    """For how long the oldest of the due ones has been due; 0: none is due."""
+
+
+class FilledBucket(NamedTuple):
+    """A bucket in which jobs may wait."""
+
+    id: bytes
+    store: str
+    lane: str
+    priority: int
+    owner: bytes
+    active: bool
+
+
+class MasterBacklog(NamedTuple):
+    """What the master knows of waiting jobs."""
+
+    held: list[HeldJobs]
+    buckets: list[FilledBucket]
+    slots: dict[bytes, int]
+    """Of the agents that take jobs, by their ids."""
+
+
 class RecordKind(StrEnum):
     """Records beside jobs that the leader removes after their retention."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from jobmaster.model.bucket import BucketDepth, StoreOnlyJobs
+from jobmaster.model.bucket import BucketBacklog, BucketDepth, StoreOnlyJobs
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports.store_answers import Claimed, KeptPage, Page, ReplyStatus
@@ -56,6 +56,14 @@ class FindStore(Protocol):
     ) -> list[dict[bytes, Entry]]:
         """Which of these jobs (at most ``FIND_IDS_MAX``) lie among the first ``scan_max`` of each bucket, by id; one scan
         of a bucket's lists for all of them. Nothing for a bucket that the store does not have."""
+        ...
+
+
+class BacklogStore(Protocol):
+    """For the figures of how much waits."""
+
+    async def backlogs(self, bucket_ids: Sequence[bytes]) -> list[BucketBacklog | None]:
+        """What waits in each bucket to be run; ``None`` where the store has no such bucket."""
         ...
 
 

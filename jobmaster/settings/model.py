@@ -279,6 +279,15 @@ class AgentSettings(Section, frozen=True, kw_only=True):
         found = in_lane.of(priority) if in_lane is not None else None
         return found or self.priority_slots.of(priority) or self.slots
 
+    def slots_at_once(self) -> int:
+        """Jobs of all configured buckets of one process that may run at once."""
+        slots = sum(
+            counts.of(priority) * self.slots_of(lane, priority)
+            for lane, counts in self.bucket_counts().items()
+            for priority in Priority
+        )
+        return min(self.max_running, slots)
+
     def bucket_counts(self) -> dict[str, BucketCounts]:
         """Lane -> counts, with the shorthand ``buckets`` resolved."""
         return dict(self.lanes) if self.lanes else {"default": self.buckets}

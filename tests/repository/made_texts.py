@@ -19,6 +19,8 @@ from jobmaster.telemetry import METRICS
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(?P<begin><!-- made from the code: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 _WORDS_IN_A_ROW = 3
+_OF_ITS_OWN = {"build_info"}
+"""Metrics that ``Telemetry`` knows by itself."""
 
 
 def diagram(
@@ -87,7 +89,9 @@ def idle_metrics() -> set[str]:
     return {
         key
         for key in METRICS
-        if not key.startswith(prefixes) and not re.search(rf"telemetry\.{key}\b|read_from\(\s*\"{key}\"", code)
+        if not key.startswith(prefixes)
+        and key not in _OF_ITS_OWN
+        and not re.search(rf"telemetry\.{key}\b|read_(?:from|series)\(\s*\"{key}\"", code)
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 from jobmaster.cli.main import root as command_line
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import UnknownPath, resolve
-from jobmaster.telemetry import METRICS, Telemetry
+from jobmaster.telemetry import METRICS, Kind, Telemetry
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.run_agent import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
@@ -48,8 +48,10 @@ def served_names() -> set[str]:
     """Names of the metrics as a scrape shows them."""
     telemetry = Telemetry()
     for key, metric in METRICS.items():
-        if metric.label is not None:
-            getattr(telemetry, key)["some"] += 1
+        if metric.kind is Kind.HISTOGRAM and metric.label is not None:
+            getattr(telemetry, key).of(*metric.label.split(", "))
+        elif metric.label is not None:
+            getattr(telemetry, key)[tuple(metric.label.split(", "))] = 1
     samples = re.findall(
         r"^(jobmaster_\w+?)(?:_bucket|_sum|_count)?[{ ]", telemetry.exposition().decode(), re.MULTILINE
     )

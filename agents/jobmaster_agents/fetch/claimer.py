@@ -25,13 +25,14 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
+from jobmaster.metric_values import Histogram
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import Claimed, ClaimerStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
-from jobmaster.telemetry import STEP_SECONDS, Histogram
+from jobmaster.telemetry import STEP_SECONDS
 from jobmaster_agents.call_retry import Backoff, RepeatedLog
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.execute.bucket_queues import BucketQueue

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from jobmaster.codec import decode_error
+from jobmaster.metric_values import OTHER
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
-from jobmaster.telemetry import Telemetry
+from jobmaster.telemetry import RunOutcome, Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.line_limit import LineLimit
 
-_NAMES = 1000
-"""Names of handlers with a count of their own. A job that is cancelled or expires may have any name."""
 _MESSAGE_CHARS = 500
 _SNOOZED = "snoozed"
+_TIMED_OUT = "timeout"
 
 
 class FailureLog:
@@ -32,16 +32,19 @@ class FailureLog:
         self._telemetry = telemetry
         self._log = log
         self._line_limit = LineLimit(now)
-        self._names: set[str] = set()
 
     def ended(self, rows: Iterable[FinalRow]) -> None:
         """These outcomes were committed, and none is a success."""
         for row in rows:
             info = _read(row.error)
             labels = self._labels(row, info)
-            self._telemetry.jobs_failed[labels] += 1
+            self._telemetry.jobs_failed.add(labels)
+            if row.state == JobState.CANCELLED and row.ran_us:
+                self._telemetry.handler_runs.add((labels[0], RunOutcome.CANCELLED))
             if row.state == JobState.FAILED:
-                self._telemetry.attempts_failed[labels] += 1
+                self._telemetry.attempts_failed.add(labels)
+                outcome = RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.FAILED
+                self._telemetry.handler_runs.add((labels[0], outcome))
                 if (fields := self._line(Event.JOB_FAILED, row, info)) is not None:
                     self._log.warning(Event.JOB_FAILED, fields)
 
@@ -49,27 +52,27 @@ class FailureLog:
         """These attempts, failed or snoozed, were committed, and others follow."""
         for row in rows:
             info = _read(row.error)
+            labels = self._labels(row, info)
             if info.reason == _SNOOZED:
-                self._telemetry.jobs_snoozed[self._labels(row, info)[:-1]] += 1
+                self._telemetry.jobs_snoozed.add(labels[:-1])
+                self._telemetry.handler_runs.add((labels[0], RunOutcome.SNOOZED))
                 if (fields := self._line(Event.JOB_SNOOZED, row, info)) is not None:
                     self._log.info(Event.JOB_SNOOZED, fields)
                 continue
-            self._telemetry.attempts_failed[self._labels(row, info)] += 1
+            self._telemetry.attempts_failed.add(labels)
+            outcome = RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.RETRIED
+            self._telemetry.handler_runs.add((labels[0], outcome))
             if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
                 self._log.info(Event.ATTEMPT_FAILED, fields)
 
     def _labels(self, row: FinalRow | HoldRow, info: ErrorInfo) -> tuple[str, ...]:
-        name = row.handler
-        if name not in self._names:
-            if len(self._names) < _NAMES:
-                self._names.add(name)
-            else:
-                name = "other"
-        return name, row.lane, Priority(row.priority).label, info.reason
+        # A job that is cancelled or expires may have any name.
+        return self._telemetry.handler_label(row.handler), row.lane, Priority(row.priority).label, info.reason
 
     def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
         """Fields of the line; ``None``: there have been enough lines."""
-        left_out = self._line_limit.admit(row.handler if row.handler in self._names else "", event)
+        name = self._telemetry.handler_label(row.handler)
+        left_out = self._line_limit.admit("" if name == OTHER else name, event)
         if left_out is None:
             return None
         return {

@@ -26,8 +26,8 @@ class HandlerLog:
     def overdue(self, job: ClaimedJob, seconds: float) -> None:
         """An attempt has run for so long, and that is more than ``warn_after`` of its handler."""
         owned = job.claimed_list.owned
-        labels = (job.entry.handler, owned.lane, Priority(owned.priority).label)
-        self._telemetry.attempts_overdue[labels] += 1
+        name = self._telemetry.handler_label(job.entry.handler)
+        self._telemetry.attempts_overdue.add((name, owned.lane, Priority(owned.priority).label))
         if (fields := self._fields(job, Event.ATTEMPT_OVERDUE)) is not None:
             self._log.warning(Event.ATTEMPT_OVERDUE, {**fields, "seconds": seconds})
 

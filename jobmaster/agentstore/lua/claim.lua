@@ -6,7 +6,7 @@
 --          | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: the oldest of pending and of the due part of assigned -> claimed:<name> (+ its name in lists), at most limit and
 --          of together bytes_max bytes, but always one; hint is taken; cancelled is read and stays until its owner has noted
---          it (withdraw). Nothing taken: no list. The list exists: it is returned again and nothing is changed. A name that
+--          it (withdraw). meta.taken counts what was moved. Nothing taken: no list. The list exists: it is returned again and nothing is changed. A name that
 --          ends in -<n> takes nothing when a list of that or a higher number was made before: meta keeps the highest.
 -- flags: allow-oom (a full store must be emptied, and a move needs no room)
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
@@ -105,6 +105,7 @@ redis.register_function{
           if number then
             redis.call('HSET', keys[1], 'listed', number)
           end
+          redis.call('HINCRBY', keys[1], 'taken', #taken)
           ver = redis.call('HINCRBY', keys[1], 'ver', 1)
         end
       end

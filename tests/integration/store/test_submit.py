@@ -10,7 +10,7 @@ import pytest
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_entry, encode_entry
-from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.bucket import BucketBacklog, BucketDepth
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
 from jobmaster.ports import FIND_IDS_MAX, ReplyStatus, Submitted
@@ -36,6 +36,35 @@ async def test_counters_follow_the_batches(one_bucket: OneBucketStore) -> None:
     assert await one_bucket.store.depths([one_bucket.bucket_id]) == [
         BucketDepth(4, 0, 1, 0, size - sum(map(len, (first + second)[:3])))
     ]
+
+
+async def test_what_waits_is_counted_with_the_age_of_the_oldest_and_what_claims_have_taken(
+    one_bucket: OneBucketStore,
+) -> None:
+    async def backlog() -> BucketBacklog:
+        found, missing = await one_bucket.store.backlogs([one_bucket.bucket_id, new_id()])
+        assert missing is None
+        assert found is not None
+        return found
+
+    assert await backlog() == BucketBacklog(0, 0, 0.0, 0)
+    items = make_items(4)
+    await one_bucket.submit(items)
+    fresh = await backlog()
+    assert (fresh.pending, fresh.due, fresh.taken) == (4, 0, 0)
+    assert 0.0 <= fresh.oldest_seconds < 3600.0
+    now_us = (await one_bucket.store.claim(one_bucket.fence, "look", 0)).now_us
+    later, due = make_items(2)
+    await one_bucket.store.assign(one_bucket.fence, [(now_us + 10**9, later), (now_us - 7200 * 10**6, due)])
+    found = await backlog()
+    assert (found.pending, found.due) == (4, 1), "what is due later does not wait to be run"
+    assert 7200.0 <= found.oldest_seconds < 10_000.0
+    await one_bucket.store.claim(one_bucket.fence, "a-1", 3)
+    await one_bucket.store.claim(one_bucket.fence, "a-1", 3)  # the repetition of a claim takes nothing
+    found = await backlog()
+    assert (found.pending, found.due, found.taken) == (2, 0, 3)
+    await one_bucket.store.assign(one_bucket.fence, [(0, make_items(1)[0])])
+    assert (await backlog()).due == 1
 
 
 async def test_20000_jobs_go_in_and_out_in_portions(one_bucket: OneBucketStore) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
+import msgspec
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from jobmaster.agentstore.library import LIBRARY
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_entry
+from jobmaster.model.bucket import BucketBacklog
 from jobmaster.model.ids import AgentId, BucketId, Fence, Identity
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, ReplyStatus
@@ -46,7 +48,7 @@ dues = st.sampled_from([0, 0, DUE_US, LATER_US])
 sizes = st.sampled_from([1, 100, 250, 2**30])
 """Bounds in bytes; an entry has some 60."""
 some_names = st.sets(names, max_size=2).map(sorted)
-COUNTERS = ("ver", "seq", "bytes", "lease_us", "listed")
+COUNTERS = ("ver", "seq", "bytes", "lease_us", "listed", "taken")
 Chosen = tuple[int, bytes] | None
 Call = Callable[[AgentStore], Coroutine[Any, Any, Any]]
 
@@ -219,6 +221,7 @@ class TwoStores(RuleBasedStateMachine):
         self.both(process, lambda store: store.claimed_lists(self.fence_of(fence)))
         self.both(process, lambda store: store.read_claimed(self.fence_of(fence), name))
         self.both(process, lambda store: store.depths([self.bucket_id]))
+        self.both(process, lambda store: _ageless(store.backlogs([self.bucket_id, b"z" * 16])))
 
     @rule(process=processes, fence=fences)
     def close_intake(self, process: int, fence: Chosen) -> None:
@@ -330,6 +333,13 @@ class TwoStores(RuleBasedStateMachine):
         }
 
 
+async def _ageless(answer: Coroutine[Any, Any, list[BucketBacklog | None]]) -> list[BucketBacklog | None]:
+    """An answer whose ages say only whether there are any."""
+    return [
+        each and msgspec.structs.replace(each, oldest_seconds=float(each.oldest_seconds > 0.0)) for each in await answer
+    ]
+
+
 def _clockless(answer: Any) -> Any:
     """An answer without what the clocks of two servers say."""
     if isinstance(answer, Claimed):
@@ -357,6 +367,7 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
             "bytes": bucket.bytes,
             "lease_us": bucket.lease_until[1],
             "listed": bucket.listed,
+            "taken": bucket.taken,
         },
         "pending": bucket.pending,
         "assigned": bucket.assigned,

@@ -180,6 +180,14 @@ async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
     return AttemptResult(kind=kind, error=error, ran_us=ran_us, after_seconds=after)
 
 
+def _without_figures(runtime: agent.AgentRuntime) -> list[periodic_task.PeriodicTask]:
+    """No decision reads the figures of what waits; without them a seed goes on to mean the same history."""
+    return [task for task in _periodic_tasks(runtime) if task is not runtime.backlog]
+
+
+_periodic_tasks = agent.AgentRuntime.periodic_tasks
+
+
 class PatchedProduct:
     """Replaces names while it is open, and puts them back.
 
@@ -197,6 +205,7 @@ class PatchedProduct:
             (batches, "new_id", new_id),
             (batch, "new_range", new_id.new_range),
             (agent, "__version__", "0"),
+            (agent.AgentRuntime, "periodic_tasks", _without_figures),
             (bucket_worker, "ProcessPool", SimPool),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),
             *(more or []),

@@ -74,6 +74,7 @@ class StoreFunctions(IntakeFunctions):
             bucket = self.buckets.setdefault(meta, SimBucket())
             bucket.gen, bucket.epoch, bucket.owner, bucket.state = args[0], args[1], args[2], b"ACTIVE"
             bucket.ver, bucket.seq, bucket.bytes, bucket.listed, bucket.hint = 1, 0, 0, 0, False
+            bucket.taken = 0
             return [b"OK", 1]
         no, bucket = self._refusal(meta, args, INTAKE)
         return no or [b"OK", bucket.ver]
@@ -107,6 +108,7 @@ class StoreFunctions(IntakeFunctions):
                     bucket.claimed[name] = taken
                     bucket.lists.add(name)
                     bucket.listed = number or bucket.listed
+                    bucket.taken += len(taken)
                     bucket.ver += 1
             if bucket.hint:
                 bucket.hint, hinted = False, 1

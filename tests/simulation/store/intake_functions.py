@@ -41,6 +41,7 @@ class SimBucket:
         "recalled",
         "seq",
         "state",
+        "taken",
         "ver",
         "wake",
     )  # fmt: skip
@@ -54,6 +55,7 @@ class SimBucket:
         self.ver = self.seq = self.bytes = 0
         self.listed = 0
         """Highest number of a claimed list's name."""
+        self.taken = 0
         self.hint = False
         self.recalled = b""
         """The copies that clients have recalled last: their identities, one after the other."""
@@ -290,6 +292,17 @@ class IntakeFunctions:
         if item is not None:
             bucket.recalled = (bucket.recalled + identity)[-1500:]
         return [b"OK", b"recalled" if identity in bucket.recalled else b"absent"]
+
+    def backlog(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        now = self.now_us()
+        due = [(due_us, item) for due_us, item in bucket.assigned if due_us <= now]
+        since = [made_us(bucket.pending[0])] if bucket.pending else []
+        since += [due[0][0] if due[0][0] > 0 else made_us(due[0][1])] if due else []
+        oldest_us = max(now - min(since), 0) if since else 0
+        return [b"OK", len(bucket.pending), len(due), oldest_us, bucket.taken]
 
     def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])

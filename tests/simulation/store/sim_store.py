@@ -9,8 +9,8 @@ from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.producer import FIND, found_in
-from jobmaster.agentstore.store import AgentStore
-from jobmaster.model.bucket import BucketDepth
+from jobmaster.agentstore.store import BACKLOG, AgentStore
+from jobmaster.model.bucket import BucketBacklog, BucketDepth
 from jobmaster.model.errors import StoreRefused
 from jobmaster.model.job import Entry
 from jobmaster.ports import StoreHealth
@@ -111,6 +111,14 @@ class SimStore(AgentStore):
         self._fences.generation = answer[1]
         found: bytes = answer[1]
         return found
+
+    async def backlogs(self, bucket_ids: Sequence[bytes]) -> list[BucketBacklog | None]:
+        answers = []
+        for bucket_id in bucket_ids:
+            keys = self.keys.bucket(bucket_id)
+            found = (keys.meta, keys.pending, keys.assigned)
+            answers.append(await self._calls.function(BACKLOG, found, mutating=False))
+        return [BucketBacklog(a[1], a[2], a[3] / 1e6, a[4]) if a[0] == b"OK" else None for a in answers]
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         answers = [

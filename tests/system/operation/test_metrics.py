@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import os
+import platform
 import signal
 import socket
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jobmaster import __version__
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
@@ -94,7 +96,11 @@ async def test_the_sums_of_a_scrape_equal_the_rows_of_the_master(
     assert after["jobmaster_jobs_ended_total:SUCCEEDED"] == ended["SUCCEEDED"]
     assert after["jobmaster_jobs_ended_total:FAILED"] == ended["FAILED"]
     assert after["jobmaster_jobs_started_total"] == after["jobmaster_job_run_seconds_count"] == attempts
-    assert after["jobmaster_job_wait_seconds_count"] == len(receipts)
+    assert sum(v for k, v in after.items() if k.startswith("jobmaster_job_wait_seconds_count")) == len(receipts)
+    runs = {key: count for key, count in after.items() if key.startswith("jobmaster_handler_runs_total") and count}
+    assert sum(runs.values()) == sum(v for k, v in after.items() if k.startswith("jobmaster_handler_run_seconds_count"))
+    assert sum(runs.values()) == attempts
+    assert runs["jobmaster_handler_runs_total:fails:failed"] == 12
     assert after["jobmaster_jobs_retried_total"] == again
     assert after["jobmaster_jobs_claimed_total"] == attempts
     assert after["jobmaster_outcome_write_seconds_count"] >= 2
@@ -102,6 +108,49 @@ async def test_the_sums_of_a_scrape_equal_the_rows_of_the_master(
     ran_us = (await deployment.fetch("SELECT (SELECT sum(ran_us) FROM job) + (SELECT sum(ran_us) FROM attempt)"))[0][0]
     assert after["jobmaster_job_run_seconds_sum"] == pytest.approx(float(ran_us) / 1e6)
     assert dict(cluster.telemetry.jobs_submitted) == {"store": 170, "master": 40}
+
+
+async def test_waiting_jobs_are_shown_by_the_leader_and_told_to_an_autoscaler(
+    deployment: Deployment, cluster: Cluster
+) -> None:
+    deployment.document["agents"]["default"] = {"slots": 1, "bucket_buffer": 1, "buckets": {"medium": 1, "high": 1}}
+    deployment.document["observability"]["metrics_port"] = 0
+    agent = await deployment.start_agent()
+    port = await port_of(agent)
+    path, gate = str(deployment.path("w")), str(deployment.path("gate"))
+    receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(30)]
+    later = [await cluster.submit(noop, after=7200.0, priority="high") for _ in range(5)]
+
+    async def shown() -> dict[str, float]:
+        found = await scrape(port)
+        waiting = found.get("jobmaster_backlog_jobs:default:medium:pending", 0.0)
+        held = found.get("jobmaster_held_jobs:default:high", 0.0)
+        return found if waiting and waiting + found["jobmaster_jobs_queued"] == 29 and held == 5 else {}
+
+    found = await eventually(shown, PATIENCE_SECONDS, "the leader to look")
+    assert found["jobmaster_backlog_jobs:default:high:held_due"] == 0
+    assert found["jobmaster_oldest_due_seconds:default:medium"] > 0
+    assert (found["jobmaster_slots:async"], found["jobmaster_slots:thread"]) == (5, 16)
+    assert found[f"jobmaster_build_info:{platform.python_version()}:{__version__}"] == 1
+    assert found["jobmaster_handler_runs_total:until_file:succeeded"] == 0
+    whole = json.loads((await get(port, "/scale"))[1])
+    waiting = found["jobmaster_backlog_jobs:default:medium:pending"]
+    assert (whole["backlog_jobs"], whole["held_jobs"], whole["slots"], whole["agents"]) == (waiting, 5, 5, 1)
+    assert whole["backlog_seconds"] > 0
+    some = json.loads((await get(port, "/scale?lane=default&priority=high"))[1])
+    assert (some["backlog_jobs"], some["held_jobs"], some["backlog_seconds"]) == (0, 5, 0)
+    Path(gate).touch()
+    await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
+
+    async def drained() -> bool:
+        found = await scrape(port)
+        answer = json.loads((await get(port, "/scale"))[1])
+        counted = found["jobmaster_handler_runs_total:until_file:succeeded"] == len(receipts)
+        counted = counted and found["jobmaster_job_wait_seconds_count:default:medium"] == len(receipts)
+        return counted and answer["backlog_jobs"] == 0 and answer["jobs_per_second"] > 0
+
+    await eventually(drained, PATIENCE_SECONDS, "the next look")
+    assert len(later) == 5
 
 
 async def test_jobs_given_back_are_counted(deployment: Deployment, cluster: Cluster) -> None:

@@ -12,9 +12,12 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from jobmaster.clock import new_id
 from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.model.job import Priority
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
 from jobmaster.telemetry import Telemetry
@@ -51,6 +54,11 @@ class HttpServerHarness:
     def draining(self) -> Mapping[str, object]:
         return {"draining": True, "in_flight": 3}
 
+    async def scale(self, lane: str | None, priority: Priority | None) -> Mapping[str, object]:
+        if self.not_started is not None:
+            raise Unavailable(self.not_started)
+        return {"lane": lane, "priority": priority and priority.label}
+
     async def request(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of one raw request."""
         reader, writer = await asyncio.open_connection(HOST, self.server.port)
@@ -86,6 +94,42 @@ async def test_metrics_are_what_the_process_counts(harness: HttpServerHarness) -
     assert b"jobmaster_jobs_started_total 3.0\n" in body
 
 
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (b"application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
+        (b"application/openmetrics-text", "application/openmetrics-text; version=1.0.0"),
+        (b"text/html", "text/plain; version=0.0.4"),
+        (b"application/openmetrics-text;version=new", "text/plain; version=0.0.4"),
+        (b"\xff\x00;;,=", "text/plain; version=0.0.4"),
+    ],
+    ids=["prometheus", "without a version", "a browser", "a strange version", "bytes"],
+)
+async def test_metrics_come_in_the_form_that_is_asked_for(
+    harness: HttpServerHarness, accept: bytes, content_type: str
+) -> None:
+    status, headers, body = await harness.request(b"GET /metrics HTTP/1.1\r\nX: y\r\naccept:" + accept + b"\r\n\r\n")
+    assert status == 200
+    assert headers["Content-Type"].startswith(content_type)
+    assert body.endswith(b"# EOF\n") == content_type.startswith("application")
+    read = parse_openmetrics if content_type.startswith("application") else text_string_to_metric_families
+    assert "jobmaster_jobs_started" in {family.name for family in read(body.decode())}
+
+
+async def test_scale_takes_a_lane_and_a_priority_and_says_what_it_does_not_know(harness: HttpServerHarness) -> None:
+    status, body = await harness.get("/scale")
+    assert (status, json.loads(body)) == (503, {"error": "it is starting"})
+    harness.not_started = None
+    assert json.loads((await harness.get("/scale"))[1]) == {"lane": None, "priority": None}
+    status, body = await harness.get("/scale?lane=a%20b&priority=high")
+    assert (status, json.loads(body)) == (200, {"lane": "a b", "priority": "high"})
+    status, body = await harness.get("/scale?priority=urgent")
+    assert status == 400
+    assert b"unknown priority 'urgent'; valid are very_low" in body
+    status, body = await harness.get("/scale?queue=x")
+    assert (status, json.loads(body)["error"]) == (400, "unknown queue; known are lane, priority")
+
+
 async def test_ready_gives_its_reason_in_one_line_of_json_and_live_does_not_change(harness: HttpServerHarness) -> None:
     assert await harness.get("/ready") == (200, b'{"ready": true}\n')
     harness.why_not = "it is leaving"
@@ -103,7 +147,7 @@ async def test_a_head_request_has_no_body(harness: HttpServerHarness) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "reason"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /startup, /ready, /drain"),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /startup, /ready, /drain, /scale"),
         (b"GET /metrics/x HTTP/1.0\r\n\r\n", 404, b"Not Found"),
         (b"POST /live HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405, b"GET and HEAD"),
         (b"hello\r\n\r\n", 400, b"Bad Request"),

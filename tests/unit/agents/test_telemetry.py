@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobmaster.codec import encode_error
+from jobmaster.metric_values import SERIES_MAX, Histogram, Histograms, Labels
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
-from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
+from jobmaster.telemetry import GROUPS_MAX, HANDLERS_MAX, JOB_SECONDS, METRICS, Kind, RunOutcome, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
 from jobmaster_agents.launch.shared_deadline import AgentPhase, ChildCounters, Deadline
 from jobmaster_agents.line_limit import LINES, WINDOW_SECONDS
@@ -34,7 +35,7 @@ def test_names_follow_the_rule_and_kinds_fit_their_numbers(key: str) -> None:
     assert not metric.name.endswith("_total")  # the exposition adds it to counters
     assert metric.help.endswith(".")
     value = getattr(Telemetry(), key)
-    assert isinstance(value, Histogram) == (metric.kind is Kind.HISTOGRAM)
+    assert isinstance(value, Histogram | Histograms) == (metric.kind is Kind.HISTOGRAM)
     assert isinstance(value, dict) == (metric.label is not None)
 
 
@@ -129,7 +130,7 @@ def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time()
     never = final(4, JobState.EXPIRED, 0)
     metrics.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
     assert telemetry.jobs_ended == {"SUCCEEDED": 1, "FAILED": 1, "EXPIRED": 1}
-    assert sum(telemetry.job_wait_seconds.counts) == sum(telemetry.job_run_seconds.counts) == 2
+    assert sum(telemetry.job_wait_seconds.of("d", "medium").counts) == sum(telemetry.job_run_seconds.counts) == 2
     assert telemetry.job_run_seconds.total == pytest.approx(4.0)
     metrics.accepted([never], Written(True, ids(never)))
     assert telemetry.jobs_ended["EXPIRED"] == 2
@@ -203,9 +204,74 @@ def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_counts_those_left_o
     assert max(len(JsonLines().format(record)) for record in caplog.records) < 1500
 
 
-def test_names_of_unregistered_handlers_make_no_new_series() -> None:
+NAMES = 10_000
+
+
+def series_of(telemetry: Telemetry) -> int:
+    return sum(line.startswith(b"jobmaster_") for line in telemetry.exposition().splitlines())
+
+
+def test_ten_thousand_names_of_handlers_make_a_bounded_number_of_series() -> None:
     telemetry = Telemetry()
-    failures = FailureLog(telemetry, EventLog(), lambda: 0.0)
-    row = final(1, JobState.CANCELLED)._replace(error=error("cancelled"))
-    failures.ended(row._replace(handler=f"made up {number}") for number in range(5000))
-    assert len(telemetry.jobs_failed) == 1001
+    telemetry.serve(f"registered {number}" for number in range(3))
+    metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
+    for number in range(NAMES):
+        handler, lane = f"made up {number}", f"lane {number}"
+        rows = [
+            final(1, JobState.SUCCEEDED)._replace(handler=handler, lane=lane),
+            final(2, JobState.FAILED)._replace(error=error("timeout"), handler=handler, lane=lane),
+            final(3, JobState.CANCELLED)._replace(error=error("cancelled"), handler=handler, lane=lane),
+        ]
+        tried = held(4, error("error"))._replace(handler=handler, lane=lane)
+        metrics.ended(rows)
+        metrics.given_back([tried], Written(True, ids(tried)), here=True)
+    assert len({handler for handler, _ in telemetry.handler_runs}) == HANDLERS_MAX + 1
+    assert telemetry.handler_runs["other", RunOutcome.TIMED_OUT] == NAMES - (HANDLERS_MAX - 3)
+    assert len(telemetry.handler_run_seconds) == HANDLERS_MAX + 1 - 3
+    assert len(telemetry.job_wait_seconds) == GROUPS_MAX + 1
+    assert len(telemetry.jobs_failed) == len(telemetry.attempts_failed) == SERIES_MAX + 1
+    assert sum(telemetry.jobs_failed.values()) == 2 * NAMES, "none is left out"
+    assert series_of(telemetry) < 8000
+    metrics.ended([final(5, JobState.SUCCEEDED)._replace(handler="registered 2")])
+    assert telemetry.handler_runs["registered 2", RunOutcome.SUCCEEDED] == 1, "registered names came first"
+
+
+def test_runs_are_counted_by_handler_and_outcome_and_waits_by_lane_and_priority() -> None:
+    telemetry = Telemetry()
+    telemetry.serve(["h"])
+    assert telemetry.handler_runs == {("h", outcome): 0 for outcome in RunOutcome}, "a counter is there before it grows"
+    metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
+    done = [final(number, JobState.SUCCEEDED) for number in range(3)]
+    elsewhere = final(4, JobState.SUCCEEDED)._replace(handler="g", lane="e", priority=4, ran_us=50_000)
+    failed = final(5, JobState.FAILED)._replace(error=error("error"))
+    late = final(6, JobState.FAILED)._replace(error=error("timeout"))
+    stopped, unstarted = final(7, JobState.CANCELLED), final(8, JobState.CANCELLED, 0)
+    metrics.ended([*done, elsewhere, failed, late, stopped, unstarted])
+    metrics.ended(done)
+    tries = [held(9, error("error")), held(10, error("timeout")), held(11, error("snoozed"))]
+    metrics.given_back(tries, Written(True, ids(*tries)), here=False)
+    runs = {key: count for key, count in telemetry.handler_runs.items() if count}
+    assert runs == {
+        ("h", "succeeded"): 6, ("g", "succeeded"): 1, ("h", "failed"): 1, ("h", "timed_out"): 2, ("h", "cancelled"): 1,
+        ("h", "retried"): 1, ("h", "snoozed"): 1,
+    }  # fmt: skip
+    assert sum(telemetry.handler_run_seconds.of("h").counts) == 8 + 3
+    assert telemetry.handler_run_seconds.of("g").total == pytest.approx(0.05)
+    assert sum(telemetry.job_run_seconds.counts) == 12
+    assert {group: sum(each.counts) for group, each in telemetry.job_wait_seconds.items()} == {
+        ("d", "medium"): 8, ("e", "high"): 1,
+    }  # fmt: skip
+    assert b'jobmaster_handler_run_seconds_bucket{handler="g",le="0.1"} 1.0' in telemetry.exposition()
+
+
+def test_series_are_read_from_their_owner_at_the_scrape() -> None:
+    telemetry = Telemetry()
+    waiting: dict[Labels, float] = {("default", "high", "pending"): 3.0}
+    telemetry.read_series("backlog_jobs", lambda: waiting)
+    text = telemetry.exposition()
+    assert b'jobmaster_backlog_jobs{lane="default",priority="high",where="pending"} 3.0' in text
+    assert b'jobmaster_build_info{python="' in text
+    waiting.clear()
+    assert b"jobmaster_backlog_jobs{" not in telemetry.exposition()
+    with pytest.raises(ValueError, match="gauge"):
+        telemetry.read_series("jobs_running", dict)

@@ -138,6 +138,20 @@ async def test_finding_due_groups_costs_two_probes_a_group(filled: MasterFixture
     assert read <= 4, "10,000 waiting jobs are not counted"
 
 
+@pytest.mark.parametrize("analysed", [False, True])
+async def test_counting_what_waits_reads_the_due_index_and_no_more_than_its_bound(
+    filled: MasterFixture, analysed: bool
+) -> None:
+    if analysed:
+        await filled.sql.execute("ANALYZE job")
+    nodes = await _plan(filled, "queries/backlog", 100, generic=True)
+    assert {index for _, index in _scans(nodes)} == {"_lane_priority_due_at_idx"}
+    read = sum(
+        node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))
+    )
+    assert read <= 100 + 5, "of 10,000 waiting jobs"
+
+
 async def test_jobs_whose_time_has_come_are_found_by_the_index_of_expiries(filled: MasterFixture) -> None:
     for name, args in (
         ("maintenance/reassign_late", (10, 3, b"{}")),
