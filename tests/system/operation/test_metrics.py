@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import platform
+import re
 import signal
 import socket
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
+from tests.repository.test_monitoring import expressions, metrics_in
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
@@ -151,6 +153,15 @@ async def test_waiting_jobs_are_shown_by_the_leader_and_told_to_an_autoscaler(
 
     await eventually(drained, PATIENCE_SECONDS, "the next look")
     assert len(later) == 5
+
+
+async def test_every_metric_of_an_alert_and_of_a_dashboard_is_in_a_scrape(served: tuple[AgentProcess, int]) -> None:
+    _, port = served
+    _, text = await get(port, "/metrics")
+    there = {name for kind, name in re.findall(r"^# (TYPE|HELP) (\w+) ", text, re.MULTILINE)}
+    named = {name for expression in expressions() for name in metrics_in(expression)}
+    assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in named} - there == set()
+    assert len(named) > 60
 
 
 async def test_jobs_given_back_are_counted(deployment: Deployment, cluster: Cluster) -> None:
