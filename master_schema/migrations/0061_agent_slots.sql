@@ -1,4 +1,0 @@
--- 0061 agent slots: how many jobs an agent may run at once, for the figures that autoscalers read.
--- programs: >= 0060
-
-ALTER TABLE agent ADD COLUMN slots integer NOT NULL DEFAULT 0;
