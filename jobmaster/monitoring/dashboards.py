@@ -49,9 +49,9 @@ class Dashboard(NamedTuple):
     rows: tuple[Row, ...]
 
 
-def _here(**more: str) -> str:
-    """Selector of the chosen cluster, and of the chosen values of other labels."""
-    return "{" + ", ".join([f'{CLUSTER}="$cluster"', *(f'{label}=~"{value}"' for label, value in more.items())]) + "}"
+def _here(*more: str) -> str:
+    """Selector of the chosen cluster, and of further conditions."""
+    return "{" + ", ".join([f'{CLUSTER}="$cluster"', *more]) + "}"
 
 
 def _of(function: Callable[..., str], key: str, *by: str, where: str = HERE) -> tuple[str, str]:
@@ -66,9 +66,9 @@ def _quantiles(key: str, *by: str, where: str = HERE) -> tuple[tuple[str, str], 
     )
 
 
-_GROUP = _here(lane="$lane", priority="$priority")
-_HANDLER = _here(handler="$handler")
-_FAILED = _here(handler="$handler", outcome="failed|retried|timed_out")
+_GROUP = _here('lane=~"$lane"', 'priority=~"$priority"')
+_HANDLER = _here('handler=~"$handler"')
+_FAILED = _here('handler=~"$handler"', 'outcome=~"failed|retried|timed_out"')
 
 DASHBOARDS: tuple[Dashboard, ...] = (
     Dashboard(
