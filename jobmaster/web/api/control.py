@@ -141,7 +141,7 @@ class TenantsQuery(Query, frozen=True, kw_only=True):
 async def list_schedules(call: Call, query: SchedulesQuery) -> list[ScheduleRecord]:
     """Schedules by name."""
     views = await call.cluster.schedules.list(tag=query.tag, retired=query.retired)
-    return [_schedule(call, view) for view in views]
+    return [await _schedule(call, view) for view in views]
 
 
 @OPERATIONS.get("/schedules/{name:path}/next", scope=Scope.VIEW)
@@ -178,7 +178,7 @@ async def run_schedule(call: Call, name: Name) -> ReceiptRecord:
 @OPERATIONS.get("/schedules/{name:path}", scope=Scope.VIEW)
 async def get_schedule(call: Call, name: Name) -> ScheduleRecord:
     """One schedule."""
-    return _schedule(call, await call.cluster.schedules.get(name))
+    return await _schedule(call, await call.cluster.schedules.get(name))
 
 
 @OPERATIONS.put("/schedules/{name:path}", scope=Scope.SCHEDULES)
@@ -191,7 +191,7 @@ async def put_schedule(call: Call, name: Name, body: ScheduleBody) -> ScheduleRe
     }
     view = await call.cluster.schedules.put(name, body.when, body.handler, body.args, **options)
     await call.note("schedule put", name, {"expression": view.expression, "handler": view.handler})
-    return _schedule(call, view)
+    return await _schedule(call, view)
 
 
 @OPERATIONS.delete("/schedules/{name:path}", scope=Scope.SCHEDULES)
@@ -200,7 +200,8 @@ async def remove_schedule(call: Call, name: Name) -> NamesRecord:
     return NamesRecord(names=await call.cluster.schedules.remove(name, actor=call.actor))
 
 
-def _schedule(call: Call, view: ScheduleView) -> ScheduleRecord:
+async def _schedule(call: Call, view: ScheduleView) -> ScheduleRecord:
+    view = await call.cluster.redacted(view)
     return record_of(ScheduleRecord, view, arguments=view.arguments if call.may(Scope.PAYLOAD) else None)
 
 

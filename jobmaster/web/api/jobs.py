@@ -135,7 +135,7 @@ async def count_jobs(call: Call, query: CountQuery) -> CountRecord:
 @OPERATIONS.get("/jobs/{job}", scope=Scope.VIEW)
 async def get_job(call: Call, job: UUID) -> JobDetail:
     """One job, wherever it is: in a bucket or in the master."""
-    return _detail(call, await call.cluster.get(job))
+    return await _detail(call, job)
 
 
 @OPERATIONS.get("/jobs/{job}/attempts", scope=Scope.VIEW)
@@ -162,7 +162,7 @@ async def wait_for_job(call: Call, job: UUID, query: WaitQuery) -> WaitRecord:
         await call.cluster.wait(job, timeout=query.timeout)
     except WaitTimeout:
         ended = False
-    return WaitRecord(ended=ended, job=_detail(call, await call.cluster.get(job)))
+    return WaitRecord(ended=ended, job=await _detail(call, job))
 
 
 @OPERATIONS.post("/jobs/{job}/retry", scope=Scope.JOBS, status=201)
@@ -216,7 +216,8 @@ def _listed(call: Call, view: JobView) -> JobRecord:
     return record_of(JobRecord, view, **_own(call, view))
 
 
-def _detail(call: Call, view: JobView) -> JobDetail:
+async def _detail(call: Call, job: UUID) -> JobDetail:
+    view = await call.cluster.redacted(await call.cluster.get(job))
     shown = call.may(Scope.PAYLOAD)
     progress = None if view.progress is None else record_of(ProgressRecord, view.progress)
     return record_of(

@@ -9,9 +9,14 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
+from jobmaster import Handlers
 from jobmaster.clock import new_job_id
 from jobmaster.model.job import ErrorInfo, JobState
+from jobmaster.rules.access import Role
+from jobmaster.web.app import create_app
+from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
+from tests.support.web_callers import WEB
 
 API = "/api/v1"
 
@@ -177,3 +182,21 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
     plain = await operator.post(f"{API}/jobs", content=b"{}", headers={"Content-Type": "text/plain"})
     assert (plain.status_code, plain.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+async def test_secret_arguments_are_shown_to_no_caller(
+    client: ClientFixture, open_cluster: OpenCluster, callers: Any
+) -> None:
+    registry = Handlers()
+
+    @registry.job(name="charge", secret=("card",))
+    async def charge(card: str, amount: int) -> None: ...
+
+    cluster = await open_cluster(handlers=registry)
+    admin = callers(create_app(cluster, WEB))(Role.ADMIN)
+    receipt = await cluster.submit(charge, {"card": "4111-1111", "amount": 7}, after=3600.0)
+    await cluster.schedules.put("monthly", "0 3 1 * *", charge, {"card": "4111-1111", "amount": 7})
+    shown = {"card": "***", "amount": 7}
+    assert (await got(admin, f"/jobs/{receipt.id}"))["arguments"] == shown
+    assert (await got(admin, "/schedules/monthly"))["arguments"] == shown
+    assert [each["arguments"] for each in await got(admin, "/schedules")] == [shown]
