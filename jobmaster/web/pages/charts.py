@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from jobmaster.client.jobs.timeline import REFUSED_EVENT, TimelineLine
+from jobmaster.model.flow.workflow import RunsOn, StepState, WorkflowView
 from jobmaster.model.job import AttemptOutcome, JobState
 from jobmaster.units import rounded_us
 
@@ -14,6 +15,14 @@ SPARK_WIDTH, SPARK_HEIGHT = 120.0, 28.0
 _BAD = frozenset(
     {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST, JobState.FAILED, JobState.EXPIRED}
 )
+
+
+_SIGNS = {
+    StepState.SUCCEEDED: "\u2713",
+    StepState.FAILED: "\u2715",
+    StepState.EXPIRED: "\u2715",
+    StepState.STARTED: "\u25b6",
+}
 
 
 def sparkline(values: Sequence[float], label: str) -> Markup:
@@ -48,13 +57,16 @@ def meter(share: float, label: str, warn: float = 0.7, bad: float = 0.9) -> Mark
     ).format(label=label, kind=kind, width=f"{100 * share:.1f}")
 
 
-def columns(bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, mark: int | None = None) -> Markup:
+def columns(
+    bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, mark: int | None = None, sums: bool = True
+) -> Markup:
     """Columns of stacked parts.
 
     Args:
         bars: label of each column, and its parts from the bottom up: the class that colours a part, and its size.
         label: what a screen reader says of the chart.
         mark: number of the column before which a dashed line stands.
+        sums: write the sum of each column above it.
     """
     width, height, foot = 760.0, 190.0, 24.0
     top = max([sum(size for _, size in parts) for _, parts in bars] or [0]) or 1
@@ -76,7 +88,7 @@ def columns(bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, m
             )
         middle = f"{number * step + step / 2:.1f}"
         total = sum(size for _, size in parts)
-        if total:
+        if total and sums:
             pieces.append(
                 Markup('<text x="{x}" y="{y}" text-anchor="middle">{total}</text>').format(
                     x=middle, y=f"{y - 5:.1f}", total=f"{total:,}".replace(",", "\u202f")
@@ -132,3 +144,56 @@ def run_chart(lines: Sequence[TimelineLine], created_us: int, now_us: int) -> Ma
     return Markup(
         '<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-label="the runs on an axis of time">{body}</svg>'
     ).format(w=f"{width:g}", h=f"{height:g}", body=Markup("").join(pieces))
+
+
+def workflow_graph(workflow: WorkflowView, levels: Sequence[Sequence[int]]) -> Markup:
+    """The steps of a workflow as boxes in columns, with a line from each step to those that run after it.
+
+    Args:
+        levels: numbers of the steps, column by column.
+    """
+    wide, tall, gap_x, gap_y = 168.0, 44.0, 46.0, 14.0
+    steps = {step.number: step for step in workflow.steps}
+    place = {
+        number: (column * (wide + gap_x), row * (tall + gap_y))
+        for column, numbers in enumerate(levels)
+        for row, number in enumerate(numbers)
+    }
+    pieces = []
+    for number, (x, y) in place.items():
+        for parent in steps[number].parents:
+            if parent in place:
+                from_x, from_y = place[parent][0] + wide, place[parent][1] + tall / 2
+                to_y, half = y + tall / 2, gap_x / 2
+                path = f"M{from_x:g} {from_y:g}C{from_x + half:g} {from_y:g} {x - half:g} {to_y:g} {x:g} {to_y:g}"
+                kind = "edge undo" if steps[number].runs_on is RunsOn.UNDO else "edge"
+                pieces.append(Markup('<path class="{kind}" d="{path}"/>').format(kind=kind, path=path))
+    for number, (x, y) in place.items():
+        step = steps[number]
+        pieces.append(
+            Markup(
+                '<g class="step {state}"><rect x="{x}" y="{y}" width="{w}" height="{h}" rx="6"/>'
+                '<text x="{tx}" y="{name_y}">{name}</text><text class="under" x="{tx}" y="{state_y}">{said}</text></g>'
+            ).format(
+                state=step.state.value, x=f"{x:g}", y=f"{y:g}", w=f"{wide:g}", h=f"{tall:g}", tx=f"{x + 10:g}",
+                name_y=f"{y + 18:g}", state_y=f"{y + 35:g}", name=_fitted(step.name or step.handler, 22),
+                said=f"{_SIGNS.get(step.state, '')} {step.state.value.lower()}".strip(),
+            )
+        )  # fmt: skip
+    width = len(levels) * (wide + gap_x) - gap_x + 2
+    height = max((len(numbers) for numbers in levels), default=1) * (tall + gap_y)
+    label = f"{len(steps)} steps; the table below has the same"
+    return Markup(
+        '<svg class="graph" width="{w}" height="{h}" viewBox="-1 -1 {vw} {vh}" role="img" aria-label="{label}">{body}</svg>'
+    ).format(
+        w=f"{width:g}",
+        h=f"{height:g}",
+        vw=f"{width + 2:g}",
+        vh=f"{height + 2:g}",
+        label=label,
+        body=Markup("").join(pieces),
+    )
+
+
+def _fitted(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 1]}\u2026"

@@ -20,9 +20,19 @@ QUALIFIERS: Mapping[str, str] = {
     "tag": "tag:eu",
     "since": "since:2h",
     "until": "until:2030-01-31T12:00:00Z",
+    "due-after": "due-after:10m",
+    "due-before": "due-before:1h",
+    "schedule": "schedule:reports.nightly",
+    "batch": "batch:ID",
+    "workflow": "workflow:ID",
+    "tenant": "tenant:acme",
+    "error": "error:ValueError",
+    "meta.NAME": "meta.customer:42",
 }
 """Qualifier -> an example."""
+METADATA = "meta."
 ID_DIGITS_MIN = 4
+_TIMES = frozenset({"since", "until", "due-after", "due-before"})
 
 
 class JobSearch(NamedTuple):
@@ -53,16 +63,21 @@ def parsed_search(text: str) -> JobSearch:
         if not colon:
             job = _id_digits(word)
             continue
-        if name not in QUALIFIERS:
+        metadata = name.removeprefix(METADATA) if name.startswith(METADATA) else None
+        if metadata == "" or name == "meta.NAME" or (metadata is None and name not in QUALIFIERS):
             near = did_you_mean(name, QUALIFIERS)
-            raise InputError(f"there is no qualifier {name!r:.60}", hint=near or f"there are {', '.join(QUALIFIERS)}")
-        if name in filters:
+            known = f"there are {', '.join(QUALIFIERS)}; for example {QUALIFIERS['meta.NAME']}"
+            raise InputError(f"there is no qualifier {name!r:.60}", hint=near or known)
+        if name.replace("-", "_") in filters or metadata in filters.get("metadata", {}):
             raise InputError(f"{name!r} is given twice in the search")
         if not value:
-            raise InputError(f"{name!r} has no value", hint=f"for example {QUALIFIERS[name]}")
-        filters[name] = (
-            value.split(",") if name == "state" else _time(name, value) if name in ("since", "until") else value
-        )
+            raise InputError(f"{name!r} has no value", hint=f"for example {QUALIFIERS.get(name, 'meta.customer:42')}")
+        if metadata is not None:
+            filters.setdefault("metadata", {})[metadata] = value
+        elif name in _TIMES:
+            filters[name.replace("-", "_")] = _time(name, value)
+        else:
+            filters[name] = value.split(",") if name == "state" else value
     if job is not None and filters:
         raise InputError("an id needs no qualifier", hint="search for the id alone")
     return JobSearch(filters, job)
@@ -80,11 +95,15 @@ def _id_digits(word: str) -> str:
 
 
 def _time(name: str, value: str) -> datetime | timedelta:
-    """``2h`` is so long ago; otherwise a time with its zone."""
+    """``2h`` is so long ago, of a due time so far ahead (and with a minus so long ago); otherwise a time with its zone."""
+    ahead = name.startswith("due-")
+    behind = ahead and value.startswith("-")
     try:
-        return timedelta(seconds=parse_duration(value))
+        span = timedelta(seconds=parse_duration(value[behind:]))
     except (UnitError, OverflowError):
         pass
+    else:
+        return -span if behind else span
     try:
         at = datetime.fromisoformat(value)
     except ValueError:

@@ -52,6 +52,13 @@ def draw_live_part(samples: Sequence[Totals], root: str) -> str:
     )
 
 
+def recorded_per_second(samples: Sequence[Totals]) -> float | None:
+    """Jobs recorded a second, on the average of the last minute of the samples; ``None``: not known."""
+    line = [each for each in samples if each.at_us >= samples[-1].at_us - LINE_SECONDS * 1e6] if samples else []
+    rates = [rate for _, rate in _rates(line)]
+    return sum(rates) / len(rates) if rates else None
+
+
 def _rates(line: Sequence[Totals]) -> list[tuple[int, float]]:
     """Jobs recorded a second, from each sample to the next. A fall is a new subscription, not a rate."""
     rates = []

@@ -164,6 +164,7 @@ def environment() -> Environment:
         meter=charts.meter,
         columns=charts.columns,
         run_chart=charts.run_chart,
+        workflow_graph=charts.workflow_graph,
         uuid=lambda data: UUID(bytes=data),
     )
     return made

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from jobmaster.model.errors import NotFound
 from jobmaster.rules.access import Scope
 from jobmaster.web.guard import GuardedRoute
-from jobmaster.web.pages import job_pages, map_pages
+from jobmaster.web.pages import actions, bulk_pages, flow_pages, job_pages, map_pages, watch_pages
 from jobmaster.web.pages.site import Pages
 
 FOLDER = Path(__file__).parent.parent / "static"
@@ -35,6 +35,29 @@ def page_routes() -> list[GuardedRoute]:
         pages.route("/buckets/{id}", map_pages.bucket_page),
         pages.route("/jobs", job_pages.jobs_page),
         pages.route("/jobs/{id}", job_pages.job_page),
+        pages.route("/jobs/{id}/retry", actions.retry_job, Scope.JOBS, "POST"),
+        pages.route("/jobs/{id}/cancel", actions.cancel_job, Scope.JOBS, "POST"),
+        pages.route("/jobs/{id}/run-now", actions.run_job_now, Scope.JOBS, "POST"),
+        pages.route("/bulk", bulk_pages.preview_page, Scope.JOBS),
+        pages.route("/bulk", bulk_pages.start, Scope.JOBS, "POST"),
+        pages.route("/bulk/{id}", bulk_pages.bulk_page),
+        pages.route("/bulk/{id}/cancel", bulk_pages.cancel, Scope.JOBS, "POST"),
+        pages.route("/held", watch_pages.held_page),
+        pages.route("/rescues", watch_pages.rescues_page),
+        pages.route("/schedules", flow_pages.schedules_page),
+        pages.route("/schedules/{name}", flow_pages.schedule_page),
+        pages.route("/schedules/{name}/{action}", actions.change_schedule, Scope.SCHEDULES, "POST"),
+        pages.route("/batches", flow_pages.batches_page),
+        pages.route("/batches/{id}", flow_pages.batch_page),
+        pages.route("/batches/{id}/{action}", actions.change_batch, Scope.JOBS, "POST"),
+        pages.route("/workflows", flow_pages.workflows_page),
+        pages.route("/workflows/{id}", flow_pages.workflow_page),
+        pages.route("/workflows/{id}/{action}", actions.change_workflow, Scope.JOBS, "POST"),
+        pages.route("/limits", flow_pages.limits_page),
+        pages.route("/pauses/{action}", actions.change_pause, Scope.CONTROL, "POST"),
+        pages.route("/breakers/{action}", actions.change_breaker, Scope.CONTROL, "POST"),
+        pages.route("/operations", watch_pages.operations_page),
+        pages.route("/system", watch_pages.system_page),
     ]
 
 

@@ -60,25 +60,25 @@ class Site:
         """The cluster of the application."""
         return self.context.cluster
 
-    async def shared(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
-        """What ``read`` returns; viewers who ask for the same within a second share one read.
+    async def shared(self, key: Hashable, read: Callable[[], Awaitable[T]], seconds: float = SHARED_SECONDS) -> T:
+        """What ``read`` returns; viewers who ask for the same within some seconds share one read.
 
         Raises:
             JobMasterError: as ``read``; or it took longer than ``READ_SECONDS``.
         """
         now = self.context.clock.boottime()
         kept = self._shared.get(key)
-        if kept is None or kept[0] < now - SHARED_SECONDS:
-            for old in [each for each, (at, task) in self._shared.items() if at < now - SHARED_SECONDS and task.done()]:
+        if kept is None or kept[0] < now:
+            for old in [each for each, (until, task) in self._shared.items() if until < now and task.done()]:
                 del self._shared[old]
             while len(self._shared) >= SHARED_MAX:
                 del self._shared[next(iter(self._shared))]
             task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(_bounded(read))
             task.add_done_callback(_observed)
-            kept = self._shared[key] = now, task
+            kept = self._shared[key] = now + seconds, task
         return await asyncio.shield(kept[1])
 
-    async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
+    async def report(self, name: str, *values: object, seconds: float = SHARED_SECONDS) -> list[dict[str, Any]]:
         """Rows of a report of the master, shared as by ``shared``."""
 
         async def read() -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ class Site:
             finally:
                 await reader.close()
 
-        return await self.shared((name, values), read)
+        return await self.shared((name, repr(values)), read, seconds)
 
 
 async def _bounded(read: Callable[[], Awaitable[T]]) -> T:
@@ -158,6 +158,7 @@ class View:
             "cluster": self.cluster.settings.cluster,
             "principal": None if self.principal.anonymous else self.principal.name,
             "may": self.may,
+            "scopes": sorted(self.principal.scopes),
             "may_payload": self.may_payload,
             "may_traceback": self.may_traceback,
             "now_us": self.site.context.clock.wall_us(),

@@ -15,8 +15,10 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from jobmaster import call, chain, group, step
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import ValkeyServer
+from jobmaster.model.ids import text
 from jobmaster.rules.access import READING, Role
 from jobmaster.settings.model import Web, WebToken
 from jobmaster.web.app import create_app
@@ -25,7 +27,7 @@ from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.migrated_databases import MigratedDatabases
 from tests.support.waiting import until
-from tests.system.page_jobs import handlers
+from tests.system.page_jobs import handlers, nightly_report, send_mail
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -48,8 +50,8 @@ class Shown(NamedTuple):
     """Of pages on which nothing can be changed."""
     operator_url: str
     """Of pages for callers with a token."""
-    failed: str
-    hostile: str
+    ids: dict[str, str]
+    """Of jobs and other things that pages show, by their name in addresses."""
     agents: list[AgentProcess]
 
 
@@ -79,26 +81,42 @@ async def shown(
     deployment.document["handlers"] = ["tests.system.page_jobs"]
     agents = [await deployment.start_agent() for _ in range(2)]
     async with await open_cluster(deployment.settings, handlers) as cluster:
-        failed, hostile = await _fill(cluster, deployment.directory)
+        ids = await _fill(cluster, deployment.directory)
         reading = create_app(cluster, Web(anonymous=sorted(READING)))
         writing = create_app(cluster, Web(tokens={"ann": WebToken(token=TOKEN, role=Role.ADMIN)}))
         async with serving(reading) as url, serving(writing) as operator_url:
-            yield Shown(deployment, cluster, url, operator_url, failed, hostile, agents)
+            yield Shown(deployment, cluster, url, operator_url, ids, agents)
     await deployment.close()
     await migrated_databases.give_back(dsn)
 
 
-async def _fill(cluster: Cluster, directory: Path) -> tuple[str, str]:
-    """Jobs in every state; the ids of one that has failed, and of one with hostile content."""
+async def _fill(cluster: Cluster, directory: Path) -> dict[str, str]:
+    """Something of everything that pages show; ids by name."""
     sent = [await cluster.submit("mail.send", {"to": f"user {n}"}, priority="high", tags=["eu"]) for n in range(60)]
     failed = await cluster.submit("reports.nightly", {"day": "2030-01-31"}, priority="low")
     hostile = await cluster.submit("hostile", {"text": HOSTILE}, tags=["<b>bold</b>"], metadata={"note": HOSTILE[:500]})
     for minutes in (2, 2, 30, 300, 3000):
         await cluster.submit("mail.send", {"to": "later"}, after=minutes * 60.0)
     running = await cluster.submit("index.build", {"gate": str(directory / "gate")})
+    flow = chain(
+        step(call(send_mail, "a"), name="<b>first</b>"), group(call(send_mail, "b"), call(nightly_report, "today"))
+    )
+    workflow = await cluster.workflows.start("<i>order</i>", flow)
+    async with cluster.batch("import") as batch:
+        await batch.submit(call(send_mail, "c"))
+    await cluster.schedules.put("nightly", "0 3 * * *", call(send_mail, "d"), zone="Europe/Berlin")
+    await cluster.pause(tag="asia", reason="<script>", timeout=0)
+    await cluster.limits.set("stripe", 50, rate="10/s", reason="tests", force=True)
     await cluster.wait_all([*sent, failed, hostile])
     await cluster.wait_saved(running)
-    return str(failed.id), str(hostile.id)
+    await cluster.workflows.wait(workflow)
+    buckets = await cluster.master.queries.list_buckets()
+    ids = {"failed": failed.id, "hostile": hostile.id, "running": running.id, "workflow": workflow, "batch": batch.id}
+    return {
+        **{name: str(value) for name, value in ids.items()},
+        "bucket": text(buckets[0].id),
+        "agent": text(buckets[0].owner),
+    }
 
 
 @asynccontextmanager

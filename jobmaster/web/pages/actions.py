@@ -1,0 +1,143 @@
+"""What a person changes: forms that send a POST. The guard has checked where the request comes from, the route its scope."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.responses import Response
+
+from jobmaster.model.errors import InputError
+from jobmaster.model.job_change import ChangeEffect
+from jobmaster.web.pages.map_pages import id_of
+from jobmaster.web.pages.site import View
+
+FORM_BYTES_MAX = 16_384
+FORM_SECONDS = 10.0
+FIELDS_MAX = 20
+PAUSE_SECONDS = 5.0
+"""How long a page waits for the agents to obey a pause."""
+
+
+async def form_of(view: View) -> dict[str, str]:
+    """The fields of the form.
+
+    Raises:
+        InputError: it is no form, or too large.
+    """
+    chunks, size = [], 0
+    try:
+        async with asyncio.timeout(FORM_SECONDS):
+            async for chunk in view.request.stream():
+                size += len(chunk)
+                if size > FORM_BYTES_MAX:
+                    raise InputError(f"a form has at most {FORM_BYTES_MAX} bytes")
+                chunks.append(chunk)
+        fields = parse_qs(b"".join(chunks).decode(), max_num_fields=FIELDS_MAX)
+    except (UnicodeDecodeError, ValueError, TimeoutError):
+        raise InputError("the form cannot be read") from None
+    return {name: values[-1] for name, values in fields.items()}
+
+
+async def retry_job(view: View) -> Response:
+    """``POST /jobs/{id}/retry``."""
+    job_id = id_of(view)
+    receipt = await view.cluster.retry(job_id)
+    word = "had been retried before" if receipt.duplicate else "was retried"
+    return view.moved(f"jobs/{receipt.id}", f"Job {job_id} {word}: this is the new job.")
+
+
+async def cancel_job(view: View) -> Response:
+    """``POST /jobs/{id}/cancel``."""
+    job_id = id_of(view)
+    state = await view.cluster.cancel(job_id, actor=view.principal.actor)
+    done = "The job is cancelled." if state == "CANCELLED" else f"The cancel is requested; the job is {state.lower()}."
+    return view.moved(f"jobs/{job_id}", done)
+
+
+async def run_job_now(view: View) -> Response:
+    """``POST /jobs/{id}/run-now``."""
+    job_id = id_of(view)
+    change = await view.cluster.run_now(job_id, actor=view.principal.actor)
+    done = {
+        ChangeEffect.CHANGED: "The job is due now.",
+        ChangeEffect.ALREADY_CLAIMED: "An agent has the job already, and starts it when a slot is free.",
+        ChangeEffect.ALREADY_STARTED: "The job runs already.",
+        ChangeEffect.ALREADY_ENDED: "The job has ended.",
+    }
+    return view.moved(f"jobs/{job_id}", done[change.effect])
+
+
+async def change_schedule(view: View) -> Response:
+    """``POST /schedules/{name}/{action}``: ``run``, ``pause`` or ``resume``."""
+    name, action = view.request.path_params["name"], view.request.path_params["action"]
+    schedules, actor = view.cluster.schedules, view.principal.actor
+    if action == "run":
+        receipt = await schedules.run(name, actor=actor)
+        return view.moved(f"jobs/{receipt.id}", f"Schedule {name} was run: this is its job.")
+    if action == "pause":
+        await schedules.pause(name, reason=(await form_of(view)).get("reason", ""), actor=actor)
+    elif action == "resume":
+        await schedules.resume(name, actor=actor)
+    else:
+        raise InputError(f"a schedule has no action {action!r:.60}", hint="there are run, pause and resume")
+    return view.moved(f"schedules/{name}", f"The schedule is {action}d.")
+
+
+async def change_batch(view: View) -> Response:
+    """``POST /batches/{id}/{action}``: ``cancel`` or ``retry``."""
+    batch_id, action = id_of(view), view.request.path_params["action"]
+    if action == "cancel":
+        await view.cluster.batches.cancel(batch_id, actor=view.principal.actor)
+        return view.moved(f"batches/{batch_id}", "The batch is cancelled; jobs that run are asked to stop.")
+    if action == "retry":
+        again = await view.cluster.batches.retry_failed(batch_id, actor=view.principal.actor)
+        return view.moved(f"batches/{again.id}", f"This is the retry of batch {batch_id}.")
+    raise InputError(f"a batch has no action {action!r:.60}", hint="there are cancel and retry")
+
+
+async def change_workflow(view: View) -> Response:
+    """``POST /workflows/{id}/{action}``: ``cancel`` or ``retry``."""
+    workflow_id, action = id_of(view), view.request.path_params["action"]
+    if action == "cancel":
+        await view.cluster.workflows.cancel(workflow_id, actor=view.principal.actor)
+        return view.moved(f"workflows/{workflow_id}", "The workflow is cancelled.")
+    if action == "retry":
+        await view.cluster.workflows.retry(workflow_id, actor=view.principal.actor)
+        return view.moved(f"workflows/{workflow_id}", "The workflow goes on at the steps that failed.")
+    raise InputError(f"a workflow has no action {action!r:.60}", hint="there are cancel and retry")
+
+
+async def change_pause(view: View) -> Response:
+    """``POST /pauses/{action}``: ``pause`` or ``resume``."""
+    fields, action = await form_of(view), view.request.path_params["action"]
+    kind, value = fields.get("kind", ""), fields.get("value", "")
+    if kind not in ("handler", "lane", "priority", "tag") or not value:
+        raise InputError("name what is meant: a handler, a lane, a priority or a tag")
+    subject: dict[str, Any] = {kind: value}
+    given: dict[str, Any] = {
+        "actor": view.principal.actor,
+        "reason": fields.get("reason", ""),
+        "timeout": PAUSE_SECONDS,
+    }
+    if action == "pause":
+        await view.cluster.pause(**given, **subject)
+    elif action == "resume":
+        await view.cluster.resume(**given, **subject)
+    else:
+        raise InputError(f"there is no action {action!r:.60}", hint="there are pause and resume")
+    return view.moved("limits", f"The {kind} {value} is {'paused' if action == 'pause' else 'resumed'}.")
+
+
+async def change_breaker(view: View) -> Response:
+    """``POST /breakers/{action}``: ``open`` or ``close``."""
+    fields, action = await form_of(view), view.request.path_params["action"]
+    name, actor = fields.get("name", ""), view.principal.actor
+    if action == "open":
+        await view.cluster.breakers.open(name, reason=fields.get("reason", ""), actor=actor)
+    elif action == "close":
+        await view.cluster.breakers.close(name, reason=fields.get("reason", ""), actor=actor)
+    else:
+        raise InputError(f"a breaker has no action {action!r:.60}", hint="there are open and close")
+    return view.moved("limits", f"The breaker {name} is {'open' if action == 'open' else 'closed'}.")
