@@ -34,7 +34,8 @@ FAILURES_MAX, FAILURE_SECONDS = 10, 60.0
 ADDRESSES_MAX = 10_000
 NAME_CHARS_MAX = 150
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-_CHALLENGE = {"WWW-Authenticate": 'Bearer, Basic realm="jobmaster", charset="UTF-8"'}
+# Bearer is not named: Chromium reads one scheme from a header, and shows its dialog for Basic alone.
+_CHALLENGE = {"WWW-Authenticate": 'Basic realm="jobmaster", charset="UTF-8"'}
 
 
 class Principal(NamedTuple):

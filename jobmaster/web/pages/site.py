@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -77,6 +78,10 @@ class Site:
             task.add_done_callback(_observed)
             kept = self._shared[key] = now + seconds, task
         return await asyncio.shield(kept[1])
+
+    def forget(self) -> None:
+        """Give no answer again that was read before now: something was changed."""
+        self._shared.clear()
 
     async def report(self, name: str, *values: object, seconds: float = SHARED_SECONDS) -> list[dict[str, Any]]:
         """Rows of a report of the master, shared as by ``shared``."""
@@ -168,8 +173,7 @@ class View:
 
     def moved(self, path: str, done: str) -> Response:
         """The answer to a change: the page that shows its effect, with a sentence."""
-        from urllib.parse import urlencode
-
+        self.site.forget()
         root = self.request.scope.get("root_path", "")
         return RedirectResponse(f"{root}/{path}?{urlencode({'done': done})}", 303)
 
