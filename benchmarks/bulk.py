@@ -115,8 +115,9 @@ def measure(jobs: int, drain_jobs: int, runs: int) -> dict[str, Any]:
         after = measured.cpu_seconds()
         assert view.changed == jobs, view
         progress(f"alone: {jobs / seconds:,.0f} jobs/s, {seconds:.1f} s")
-        asyncio.run(fill(measured, jobs, "beside"))
-        drain_rate(measured, max(drain_jobs // 10, 1000))
+        if runs:
+            asyncio.run(fill(measured, jobs, "beside"))
+            drain_rate(measured, max(drain_jobs // 10, 1000))
         alone, beside, retried = [], [], []
         for number in range(runs):
             alone.append(drain_rate(measured, drain_jobs))
@@ -126,15 +127,22 @@ def measure(jobs: int, drain_jobs: int, runs: int) -> dict[str, Any]:
             progress(f"pair {number + 1}: {alone[-1]:,.0f}/s alone, {rate:,.0f}/s beside, {again:,} jobs run again")
         servers = asyncio.run(measured.described())
     ratios = [mine / other for mine, other in zip(beside, alone, strict=True)]
+    pairs = (
+        {}
+        if not ratios
+        else {
+            "drain_ratio": round(median(ratios), 3),
+            "retried_during_a_drain": retried,
+            "spread": {"drain_alone": summary(alone), "drain_beside": summary(beside)},
+        }
+    )
     return {
         "jobs": jobs,
         "seconds": round(seconds, 1),
         "jobs_per_second": round(jobs / seconds),
         "cpu_seconds": {name: round(after[name] - before[name], 1) for name in after},
         "drain_jobs": drain_jobs,
-        "drain_ratio": round(median(ratios), 3),
-        "retried_during_a_drain": retried,
-        "spread": {"drain_alone": summary(alone), "drain_beside": summary(beside)},
+        **pairs,
         "servers": servers,
     }
 
@@ -142,7 +150,7 @@ def measure(jobs: int, drain_jobs: int, runs: int) -> dict[str, Any]:
 @click.command()
 @click.option("--jobs", default=1_000_000, show_default=True, help="Failed jobs of each operation.")
 @click.option("--drain-jobs", default=200_000, show_default=True)
-@click.option("--runs", default=3, show_default=True, help="Pairs of drains.")
+@click.option("--runs", default=3, show_default=True, help="Pairs of drains; 0: the operation alone.")
 @output_options
 def main(jobs: int, drain_jobs: int, runs: int, as_json: bool, save: bool) -> None:
     """How long a bulk retry takes, and what it costs a drain."""

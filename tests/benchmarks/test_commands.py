@@ -19,8 +19,8 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness", "memory",
-    "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing",
+    "bulk", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness",
+    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing",
 )  # fmt: skip
 
 
@@ -131,6 +131,14 @@ def test_rescue() -> None:
     for case in ("child", "child_alone", "agent_short_leases"):
         assert 0 < found[case]["p50_seconds"] <= found[case]["p99_seconds"] <= found[case]["max_seconds"]
         assert found[case]["trials"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_bulk() -> None:
+    found = measured("benchmarks.bulk", "--jobs", "300", "--runs", "0")
+    assert found["jobs_per_second"] > 0
 
 
 @pytest.mark.slow

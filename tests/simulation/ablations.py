@@ -70,6 +70,8 @@ class Ablation:
     """Every history has jobs with unique keys."""
     has_breaker: bool = False
     """Every history has jobs with a circuit breaker."""
+    has_bulk: bool = False
+    """Every history has bulk operations."""
 
     def run(self, seed: int) -> Result:
         """One history without the guard."""
@@ -87,6 +89,7 @@ class Ablation:
             limited=self.limited,
             has_unique=self.has_unique,
             has_breaker=self.has_breaker,
+            has_bulk=self.has_bulk,
         )
 
 
@@ -544,6 +547,16 @@ ABLATIONS = {
         frozenset({"mark of the replaced"}),
         has_unique=True,
     ),
+    "cursor of a bulk operation": Ablation(
+        "a page is written although another one was written since its leader has looked",
+        frozenset({"cursor of a bulk operation"}),
+        has_bulk=True,
+    ),
+    "end of a bulk operation": Ablation(
+        "a page is written although its operation was cancelled meanwhile",
+        frozenset({"end of a bulk operation"}),
+        has_bulk=True,
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }
 
@@ -551,6 +564,8 @@ KNOWN_SEEDS = {
     "a start that is sent again": 55,
     "beats of a full store": 14,
     "count of a batch": 6,
+    "cursor of a bulk operation": 202,
+    "end of a bulk operation": 85,
     "jobs of a batch that retention takes": 6,
     "number of a lock's renewal": 82,
     "one choice of trials": 15,

@@ -35,6 +35,7 @@ from tests.simulation.runtime.network import Network
 from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
 from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.workload.batches import unended
+from tests.simulation.workload.bulk import Bulk, unfinished_bulk
 from tests.simulation.workload.clients import HANDLERS, Clients, isolated
 from tests.simulation.workload.guarded import GUARDED_EVERY, Guarded, with_breaker
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
@@ -99,6 +100,7 @@ class History:
         limited: there are jobs with limits and ordering keys; ``None``: by the seed.
         has_unique: some jobs have unique keys, which they have in some histories only.
         has_breaker: some jobs need a resource that is down for a while, which they do in some histories only.
+        has_bulk: there are bulk operations.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class History:
         limited: bool | None = None,
         has_unique: bool = False,
         has_breaker: bool = False,
+        has_bulk: bool = False,
     ) -> None:
         self.seed = seed
         by_seed = seed % LIMITED_EVERY == 5 or seed % (2 * LIMITED_EVERY) == 0
@@ -143,6 +146,7 @@ class History:
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
         self.has_unique = has_unique or seed % UNIQUE_EVERY == 1
         self.has_breaker = has_breaker or seed % GUARDED_EVERY == 3
+        self.has_bulk = has_bulk
         if self.has_breaker:
             self.handlers = with_breaker(self.handlers)
         self.resource_is_down = False
@@ -225,6 +229,8 @@ class History:
             self.audit.broken("definition", wrong)
         for wrong in unended(self):
             self.audit.broken("L1", wrong)
+        for wrong in unfinished_bulk(self):
+            self.audit.broken("L1", wrong)
         for wrong in self.signallers.wrong():
             self.audit.broken("signal", wrong)
         for task in (*hosts, clients, *scenario):
@@ -252,6 +258,8 @@ class History:
             work.append(unique.run(ACTIVE_SECONDS))
         if self.has_breaker:
             work.append(Guarded(self, cluster, Random(f"guarded {self.seed}")).run(ACTIVE_SECONDS))
+        if self.has_bulk:
+            work.append(Bulk(self, cluster, Random(f"bulk {self.seed}")).run(ACTIVE_SECONDS))
         await asyncio.gather(*work)
 
     async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:
@@ -267,7 +275,7 @@ class History:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
             return False
-        if undecided(self) or left_behind(self) or unfinished(self) or unended(self):
+        if undecided(self) or left_behind(self) or unfinished(self) or unended(self) or unfinished_bulk(self):
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False

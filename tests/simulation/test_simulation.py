@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -33,6 +34,13 @@ def test_a_seed_is_one_history(seed: int) -> None:
 
 def test_another_seed_is_another_history() -> None:
     assert len({History(seed).run().digest for seed in (1, 2, 3)}) == 3
+
+
+def test_histories_with_bulk_operations_keep_every_promise() -> None:
+    results = play(seeds_of(1, 3), lambda seed: History(seed, has_bulk=True).run()).results
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+    hits = sum((result.hits for result in results), Counter[str]())
+    assert all(hits[f"bulk: page of a {kind}"] for kind in ("retry", "cancel", "reschedule"))
 
 
 SCENARIOS = [name for name, ablation in ABLATIONS.items() if ablation.scenario is not None]

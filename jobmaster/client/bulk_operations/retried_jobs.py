@@ -70,9 +70,7 @@ class RetriedJobs:
                 continue
             new = job.holder or _above(new_id(), above)
             own = digest(job.handler, job.args)
-            made.append(
-                BulkRetry(job.id, new, job.holder is not None, job.handler, job.priority, job.lane, headers, own)
-            )
+            made.append(BulkRetry(job.id, new, job.holder is not None, headers, own))
         return made, skipped
 
     async def _resolved(self, name: str) -> ResolvedHandler | None:

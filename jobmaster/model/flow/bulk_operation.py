@@ -146,16 +146,15 @@ class BulkStep(NamedTuple):
 
 
 class BulkRetry(NamedTuple):
-    """A new job of a bulk retry. Its arguments are copied from the row of the old one."""
+    """A new job of a bulk retry. Handler, arguments, priority and lane are copied from the row of the old one."""
 
     old: bytes
     id: bytes
     reserved: bool
-    handler: str
-    priority: int
-    lane: str
+    """Its id is reserved for the retry already."""
     headers: bytes
     digest: bytes
+    """Of the payload, kept with the idempotency key."""
 
 
 class BulkPage(NamedTuple):

@@ -207,6 +207,8 @@ class RowParser:
             own = read_headers(headers)
             if isinstance(own, str):
                 return own
+            if own.deleted:
+                return "the contents of the job have been deleted"
             if self._rules.replay:
                 own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
             merged = Headers(

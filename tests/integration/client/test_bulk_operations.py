@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from uuid import UUID
@@ -9,8 +10,10 @@ from uuid import UUID
 import pytest
 
 from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
+from jobmaster.client.idempotency_keys import digest
 from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.signals.wait import signal
+from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
 from jobmaster.model.flow.bulk_operation import BulkPage, BulkState, BulkView, SkipCause
@@ -279,6 +282,40 @@ async def test_of_two_leaders_one_writes_a_page(client: ClientFixture) -> None:
     assert await states(client, [UUID(bytes=job) for job in jobs]) == ["CANCELLED", "CANCELLED", "HELD"]
 
 
+async def test_a_job_that_is_retried_alone_between_look_and_page_is_not_retried_again(client: ClientFixture) -> None:
+    jobs, bulk = await failed(client, 2), client.master.bulk
+    view = await client.cluster.bulk.start("retry", handler=resize)
+    work = await bulk.next()
+    assert work is not None
+    step = await bulk.find(
+        work.kind, work.chosen, work.change, work.lowest, work.highest, reads=9, limit=9, payload=True
+    )
+    retried = RetriedJobs(client.cluster.settings, client.master.queries, SystemClock())
+    made, refused = await retried.make(step.jobs, work.highest)
+    assert (len(made), dict(refused)) == (2, {})
+    alone = await client.cluster.retry(jobs[0])
+    page = BulkPage(work.id, None, step.jobs[-1].id, {})
+    assert await bulk.retry_page(page, made, work.chosen.states) == 1
+    half = await client.cluster.bulk.get(view)
+    assert (half.changed, half.skipped) == (1, {"CHANGED": 1})
+    assert (await client.cluster.retry(jobs[0])).id == alone.id
+    new = {each.metadata["retry_of"] for each in await client.cluster.jobs(state="HELD")} | {str(jobs[0])}
+    assert new == {str(job) for job in jobs}
+
+
+async def test_a_retry_whose_key_was_reserved_and_that_was_not_stored_is_made_under_its_id(
+    client: ClientFixture,
+) -> None:
+    (job,) = await failed(client, 1)
+    reserved = new_id()
+    key = (f"retry of {job}", reserved, digest("images.resize", b'{"path":"a"}'))
+    await client.master.intake.reserve_keys("images.resize", [key])
+    view = await ended(client, "retry", handler=resize)
+    assert (view.changed, view.skipped) == (1, {})
+    assert (await client.cluster.get(UUID(bytes=reserved))).metadata["retry_of"] == str(job)
+    assert (await client.cluster.retry(job)).id_bytes == reserved
+
+
 async def test_an_operation_that_is_cancelled_half_way_changes_nothing_more(
     client: ClientFixture, small_pages: None
 ) -> None:
@@ -358,3 +395,26 @@ async def test_the_leaders_tick_sees_an_operation_until_it_has_ended(client: Cli
     await Leader(client).work()
     assert (await client.cluster.bulk.get(view)).state is BulkState.DONE
     assert not (await leadership.tick(agent, 1, 60.0, 1.0)).bulk
+
+
+async def test_a_leader_that_ends_many_jobs_itself_pauses_longer(client: ClientFixture, small_pages: None) -> None:
+    await held(client, 9)
+    await client.cluster.bulk.start("cancel", handler=resize)
+    leader = Leader(client)
+    leader.worker.on_bulk()
+    idle = await leader.worker.tick()
+    leader.telemetry.jobs_ended["SUCCEEDED"] += 1_000_000
+    assert await leader.worker.tick() > 5 * idle > 0
+
+
+async def test_the_same_in_plain_code(client: ClientFixture, plain: SyncCluster) -> None:
+    await held(client, 2, tags=["a"])
+
+    def calls() -> list[Any]:
+        preview = plain.bulk.preview("cancel", tag="a")
+        view = plain.bulk.start("cancel", tag="a", reason="a test")
+        stopped = plain.bulk.cancel(view)
+        ended = plain.bulk.wait(view, timeout=10)
+        return [preview.eligible, stopped.state, ended.state, plain.bulk.get(view).reason, len(plain.bulk.list())]
+
+    assert await asyncio.to_thread(calls) == [2, "CANCELLED", "CANCELLED", "a test", 1]

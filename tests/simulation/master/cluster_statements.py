@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.simulation.master.batch_statements import BatchStatements
 from tests.simulation.master.breaker_statements import BreakerStatements
+from tests.simulation.master.bulk_statements import BulkStatements
 from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.limit_statements import LimitStatements
 from tests.simulation.master.lock_statements import LockStatements
@@ -32,6 +33,7 @@ class ClusterStatements(
     SignalStatements,
     UniquenessStatements,
     BatchStatements,
+    BulkStatements,
     WorkflowStatements,
 ):
     """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
@@ -231,7 +233,8 @@ class ClusterStatements(
         return [
             Record(
                 epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, late=late,
-                signals=self.signals_wanted(), batches=self.batches_wanted(), bulk=False, lanes=lanes, priorities=priorities,
+                signals=self.signals_wanted(), batches=self.batches_wanted(), bulk=self.bulk_goes_on(),
+                lanes=lanes, priorities=priorities,
                 fires_in_seconds=self.fires_in_seconds(),
             )
         ]  # fmt: skip

@@ -196,7 +196,7 @@ class ScheduleStatements(RescueStatements):
         ]  # fmt: skip
 
     def queries_now(self, old: Snapshot) -> list[Any]:
-        return [(self.moment(self.now_us()),)]
+        return [Record(now=self.moment(self.now_us()))]
 
     def schedules_put(self, old: Snapshot, source: str, started: tuple[int] | None, *columns: Any) -> list[Record]:
         lead = columns[-1]

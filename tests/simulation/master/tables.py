@@ -289,6 +289,7 @@ class Tables:
         self.workflows: dict[bytes, Any] = {}
         self.workflow_steps: dict[bytes, Any] = {}
         """Of each workflow by number; replaced as a whole."""
+        self.bulk: dict[bytes, Any] = {}
         self.batches: dict[bytes, Any] = {}
         self.batch_ranges: dict[bytes, bytes] = {}
         self.batch_tallies: dict[tuple[bytes, bytes], tuple[int, int]] = {}
@@ -354,6 +355,9 @@ class Record(dict[str, Any]):
 
     def __iter__(self) -> Any:
         return iter(self.values())
+
+    def __missing__(self, place: int) -> Any:
+        return list(self.values())[place]
 
 
 Watch = Callable[[JobRow | None, JobRow, str], None]

@@ -16,6 +16,7 @@ from typing import Any
 
 from jobmaster.client.batches import batch
 from jobmaster.client.batches import batches as client_batches
+from jobmaster.client.bulk_operations import operations, retried_jobs
 from jobmaster.client.locks import held_lock, once
 from jobmaster.codec import error_of
 from jobmaster.handlers import Fail, Snooze
@@ -40,7 +41,14 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
-from jobmaster_agents.leader import batch_watch, breaker_trials, due_notifier, schedule_firing, unserved_jobs
+from jobmaster_agents.leader import (
+    batch_watch,
+    breaker_trials,
+    bulk_worker,
+    due_notifier,
+    schedule_firing,
+    unserved_jobs,
+)
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reachability
@@ -99,6 +107,10 @@ PERIODS: list[Patch] = [
     (reporter, "EVERY_SECONDS", 0.15),
     (reporter, "KEPT_SECONDS", 1.0),
     (breaker_trials, "LOOK_SECONDS", 0.1),
+    (bulk_worker, "PAGE_JOBS", 2),
+    (bulk_worker, "PAGE_JOBS_MIN", 2),
+    (bulk_worker, "PAGE_JOBS_MAX", 4),
+    (bulk_worker, "READS_MAX", 16),
     (unserved_jobs.UnservedJobsMonitor, "_count_paused", _nothing),  # a figure for people, which changes nothing
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
@@ -203,6 +215,8 @@ class PatchedProduct:
             (schedule_firing, "new_id", new_id),
             (held_lock, "new_id", new_id),
             (batches, "new_id", new_id),
+            (operations, "new_id", new_id),
+            (retried_jobs, "new_id", new_id),
             (batch, "new_range", new_id.new_range),
             (agent, "__version__", "0"),
             (agent.AgentRuntime, "periodic_tasks", _without_figures),

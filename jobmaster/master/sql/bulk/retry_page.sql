@@ -7,11 +7,8 @@
 -- in: $6 uuid[] ids of the new jobs
 -- in: $7 boolean[] the id is reserved for the retry already
 -- in: $8 text[] states that the filter admits
--- in: $9 text[] handlers
--- in: $10 smallint[] priorities
--- in: $11 text[] lanes
--- in: $12 bytea[] headers
--- in: $13 bytea[] digests of the payloads
+-- in: $9 bytea[] headers of the new jobs
+-- in: $10 bytea[] digests of the payloads
 -- out: jobs bigint (no row: the page was written before, or the operation has ended)
 -- move: none -> HELD
 -- fence: compare-and-set on the cursor of the operation, whose row is locked first: of two leaders one writes a page, and none
@@ -22,9 +19,8 @@ WITH op AS MATERIALIZED (
     WHERE id = $1::uuid AND state IN ('WAITING', 'RUNNING') AND cursor IS NOT DISTINCT FROM $2::uuid
     FOR UPDATE
 ), input AS MATERIALIZED (
-    SELECT new.*, j.args
-    FROM unnest($5::uuid[], $6::uuid[], $7::boolean[], $9::text[], $10::smallint[], $11::text[], $12::bytea[], $13::bytea[])
-             AS new (old, id, reserved, handler, priority, lane, headers, digest)
+    SELECT new.*, j.handler, j.priority, j.lane, j.args
+    FROM unnest($5::uuid[], $6::uuid[], $7::boolean[], $9::bytea[], $10::bytea[]) AS new (old, id, reserved, headers, digest)
          JOIN job j ON j.id = new.old AND j.id BETWEEN $5[1] AND $5[cardinality($5)]
     WHERE EXISTS (SELECT FROM op) AND j.state = ANY ($8::text[]::job_state[]) AND j.state IN ('FAILED', 'CANCELLED', 'EXPIRED')
       AND j.headers <> deleted_headers()

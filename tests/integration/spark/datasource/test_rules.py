@@ -205,3 +205,5 @@ def test_rows_follow_the_limits_and_the_unique_key_that_their_handler_declares()
     again = RowParser(rules._replace(replay=True))
     assert isinstance(again._job("k", b'{"customer":7}', "sync", None, None, None, None), NewJob)
     assert again.unique == {}
+    deleted = again._job("k", b'{"customer":7}', "sync", None, None, None, b'{"deleted":true}')
+    assert deleted == "the contents of the job have been deleted"
