@@ -9,12 +9,14 @@ from uuid import UUID
 
 import pytest
 
+from jobmaster.audit import audit
 from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
 from jobmaster.client.idempotency_keys import digest
 from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.signals.wait import signal
 from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import SystemClock, new_id
+from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
 from jobmaster.model.flow.bulk_operation import BulkPage, BulkState, BulkView, SkipCause
 from jobmaster.model.job import ErrorInfo, JobState
@@ -210,8 +212,9 @@ async def test_a_delete_keeps_the_row_that_proves_the_end_and_nothing_else(clien
     assert view.changed == 2
     for job, old in zip(jobs, before, strict=True):
         now = await client.cluster.get(job)
-        assert (now.arguments, now.result_json, now.error, now.tags, now.metadata) == ({}, None, None, (), {})
-        assert now.deleted
+        assert (now.arguments, now.result_json, now.tags, now.metadata) == ({}, None, (), {})
+        assert now.error is not None
+        assert (now.deleted, now.error.type) == (True, "Deleted")
         assert (now.state, now.token, now.bucket_id, now.changed_us, now.attempt) == (
             old.state, old.token, old.bucket_id, old.changed_us, old.attempt
         )  # fmt: skip
@@ -222,6 +225,34 @@ async def test_a_delete_keeps_the_row_that_proves_the_end_and_nothing_else(clien
     assert [event for event in events if getattr(event, "job_id", None) in jobs] == [], "no event comes again"
     assert (await ended(client, "delete", handler=resize)).changed == 1
     assert (await ended(client, "retry", handler=resize)).changed == 0
+
+
+async def test_the_audit_is_clean_after_a_delete(client: ClientFixture) -> None:
+    async with client.cluster.batch("night") as batch:
+        await batch.submit(resize, {"path": "a"})
+    keyed = (await client.cluster.submit(resize, {"path": "k"}, idempotency_key="k")).id
+    (lost,) = await failed(client, 1)
+    await sql(client, "UPDATE job SET token = 10 WHERE id = $1", lost)
+    await sql(
+        client,
+        "INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome, error) "
+        "SELECT id, 9, bucket_id, 1, 'failed', '{}' FROM job WHERE id = $1",
+        lost,
+    )
+    await sql(client, "INSERT INTO job_log VALUES ($1, 1, 1, now(), 20, 'secret')", lost)
+    batch_view = await client.cluster.batches.cancel(batch.id)
+    assert (await ended(client, "delete", handler=resize)).changed == 3
+    assert (await client.cluster.batches.get(batch.id)).state is batch_view.state
+    assert (await client.cluster.submit(resize, {"path": "k"}, idempotency_key="k")).id == keyed, "it keeps its key"
+    assert await sql(client, "SELECT FROM job_log") == []
+    [line] = await sql(client, "SELECT outcome, error FROM attempt WHERE token = 9")
+    assert (line["outcome"], line["error"]) == ("failed", None)
+    reader = await Reader.connect(dsn=client.dsn, schema=client.settings.schema_name(), settings=client.settings.master)
+    try:
+        report = await audit(reader, {"default": client.store})
+    finally:
+        await reader.close()
+    assert report.clean, report
 
 
 class DyingMaster:

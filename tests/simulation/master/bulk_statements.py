@@ -14,6 +14,7 @@ from tests.simulation.master.job_statements import JobStatements
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
 _DELETED = b'{"deleted":true}'
+_DELETED_ERROR = b'{"type":"Deleted","message":"the contents of the job have been deleted","reason":"deleted"}'
 _RETRYABLE = ("FAILED", "CANCELLED", "EXPIRED")
 _WAITS = ("HELD", "WAITING")
 
@@ -204,7 +205,8 @@ class BulkStatements(JobStatements):
             row for row in self._rows(ids) if row.state in states and row.state in FINAL and row.headers != _DELETED
         ]
         for row in rows:  # a final row stays final, so it is no write that the audit would compare
-            self.tables.jobs[row.id] = row._replace(args=b"{}", headers=_DELETED, result=None, error=None)
+            error = None if row.error is None else _DELETED_ERROR
+            self.tables.jobs[row.id] = row._replace(args=b"{}", headers=_DELETED, result=None, error=error)
         return self._moved(there, read_to, skipped, len(ids), len(rows))
 
     def bulk_retry_page(

@@ -9,7 +9,8 @@
 -- move: nothing
 -- fence: compare-and-set on the cursor of the operation, whose row is locked first: of two leaders one writes a page, and none
 --        does after a cancel. A row that is final stays as it is, with its state, its times and its identity: a late copy of the job is refused by it. It
---        was recorded before; a number ahead of every transaction fills in the bits that xmin lacks, so no event comes again
+--        was recorded before; a number ahead of every transaction fills in the bits that xmin lacks, so no event comes again. A job
+--        that has failed keeps an error, without which its row would be no outcome
 -- index: bulk_operation_pkey; job_pkey, attempt_pkey, job_log_pkey and run_progress_pkey for each job, within the bounds of the page
 WITH op AS MATERIALIZED (
     SELECT id FROM bulk_operation
@@ -36,7 +37,9 @@ WITH op AS MATERIALIZED (
     DELETE FROM run_progress r WHERE r.job_id IN (SELECT id FROM locked)
 ), deleted AS (
     UPDATE job j
-    SET args = '{}', headers = deleted_headers(), result = NULL, error = NULL,
+    SET args = '{}', headers = deleted_headers(), result = NULL,
+        error = CASE WHEN j.error IS NOT NULL
+                     THEN '{"type":"Deleted","message":"the contents of the job have been deleted","reason":"deleted"}'::bytea END,
         recorded_xid = coalesce(j.recorded_xid, pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1073741824
             - ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1073741824 - j.xmin::text::bigint) & 4294967295))
     WHERE j.id = ANY (ARRAY (SELECT id FROM locked)) AND j.id BETWEEN $5[1] AND $5[cardinality($5)]
