@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from jobmaster.client.limits.sync import SyncLimits
     from jobmaster.client.locks.lock import Lock
     from jobmaster.client.locks.sync_lock import SyncLock
+    from jobmaster.client.operate.operating import Frozen, Operating
+    from jobmaster.client.operate.sync import SyncOperating
     from jobmaster.client.options import BulkOptions, SubmitOptions
     from jobmaster.client.receipts import JobReceipt
     from jobmaster.client.schedules.new_schedule import NewSchedule
@@ -176,6 +178,7 @@ __all__ = [
     "FireOutcome",
     "FireView",
     "Flow",
+    "Frozen",
     "Handlers",
     "InputError",
     "InvalidArguments",
@@ -214,6 +217,7 @@ __all__ = [
     "OnceState",
     "OnceView",
     "Opening",
+    "Operating",
     "OperatorEvent",
     "OutcomeUnknown",
     "Overlap",
@@ -254,6 +258,7 @@ __all__ = [
     "SyncLimits",
     "SyncListener",
     "SyncLock",
+    "SyncOperating",
     "SyncReceipt",
     "SyncSchedules",
     "SyncSignals",
@@ -319,6 +324,9 @@ _MODULE_OF = {
     "Fail": "jobmaster.handlers",
     "FireOutcome": "jobmaster.model.schedule",
     "FireView": "jobmaster.model.schedule_view",
+    "Frozen": "jobmaster.client.operate.operating",
+    "Operating": "jobmaster.client.operate.operating",
+    "SyncOperating": "jobmaster.client.operate.sync",
     "Flow": "jobmaster.client.workflows.definition",
     "Handlers": "jobmaster.handlers",
     "InputError": "jobmaster.model.errors",

@@ -43,6 +43,7 @@ from jobmaster.client.locks.options import (
     wait_seconds,
 )
 from jobmaster.client.lookup import JobLookup, confirm_run
+from jobmaster.client.operate.operating import Operating
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.outbox.outbox import Outbox
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
@@ -122,6 +123,8 @@ class Cluster:
         """What waits and runs for each tenant: ``await cluster.tenants.list()``; see ``Tenants``."""
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
+        self.operate = Operating(master, stores, self._refuse_closed)
+        """Agents and buckets: ``await cluster.operate.drain(agent)``; see ``Operating``."""
         self.breakers = Breakers(master.breakers, self._refuse_closed)
         """Circuit breakers: ``await cluster.breakers.open("stripe")``; see ``Breakers``."""
         self.signals = Signals(master.signals, settings.limits, self._refuse_closed)

@@ -45,6 +45,7 @@ from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount
 from jobmaster.client.limits.sync import SyncLimits
 from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
 from jobmaster.client.locks.sync_lock import SyncLock
+from jobmaster.client.operate.sync import SyncOperating
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.outbox.outbox import SyncOutbox
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Until
@@ -180,6 +181,8 @@ class SyncCluster:
         """Recurring jobs: ``cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``SyncSchedules``."""
         self.outbox = SyncOutbox(self)
         """Messages to other systems, in the caller's transaction; see ``SyncOutbox``."""
+        self.operate = SyncOperating(self)
+        """Agents and buckets: ``cluster.operate.drain(agent)``; see ``SyncOperating``."""
         self.breakers = SyncBreakers(self)
         """Circuit breakers: ``cluster.breakers.open("stripe")``; see ``SyncBreakers``."""
         self.signals = SyncSignals(self)

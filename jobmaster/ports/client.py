@@ -24,6 +24,7 @@ from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
 from jobmaster.ports.master_answers import CountStep, EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
+from jobmaster.ports.operating import OperatingMaster, OperatingStore
 from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
@@ -283,7 +284,7 @@ class ScheduleMaster(Protocol):
     def schedules(self) -> ClientSchedules: ...
 
 
-class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, Protocol):
+class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, OperatingMaster, Protocol):
     """For clients."""
 
     @property
@@ -384,5 +385,5 @@ class FinishedStore(Protocol):
         ...
 
 
-class ClientStore(PlacementStore, AntiEntropyStore, LookupStore, ChangeStore, FinishedStore, Protocol):
+class ClientStore(PlacementStore, AntiEntropyStore, LookupStore, ChangeStore, FinishedStore, OperatingStore, Protocol):
     """For clients."""

@@ -144,6 +144,32 @@ class MemoryMaster:
         """No bucket is ever full."""
         raise AssertionError("a bucket in memory has room")
 
+    # ------------------------------------------------------------ agents and buckets
+
+    @property
+    def members(self) -> MemoryMaster:
+        return self
+
+    @property
+    def buckets(self) -> MemoryMaster:
+        return self
+
+    async def request_drain(self, agent_id: bytes, actor: str) -> bool:
+        """There is no agent process."""
+        return False
+
+    async def freeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """There is no bucket."""
+        return []
+
+    async def unfreeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """There is no bucket."""
+        return []
+
     # ------------------------------------------------------------ requests
 
     async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:

@@ -72,6 +72,10 @@ class MemoryStore:
         """The row has the request."""
         return ReplyStatus.OK
 
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
+        """There is no bucket."""
+        return ReplyStatus.NO_BUCKET
+
     async def recall(self, job_id: bytes, identity: Identity, due_us: int, scan_max: int) -> Recall:
         """Every job that waits can be changed where it is."""
         raise AssertionError("a job in memory needs no recall")

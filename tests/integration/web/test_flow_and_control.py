@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import httpx
 
@@ -147,3 +148,23 @@ async def test_bulk_operations_over_http(
     assert (await posted(operator, "/bulk", {**body, "kind": "delete"}, 403))["error"]["code"] == "forbidden"
     assert (await posted(operator, "/bulk", {"kind": "cancel", "filters": {}}, 422))["error"]["code"] == "input_error"
     assert {actor for actor, action, _ in await acts(client) if action.startswith("bulk")} == {"operator@web"}
+
+
+async def test_agents_and_buckets_over_http(
+    client: ClientFixture, operator: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    (first, _) = (UUID(bytes=bucket.id) for bucket in client.agent.buckets[("default", 3)])
+    body = {"buckets": [str(first)], "reason": "charges twice"}
+    assert (await posted(operator, "/buckets/freeze", body, 403))["error"]["code"] == "forbidden"
+    frozen = await posted(admin, "/buckets/freeze", body)
+    assert [(each["id"], each["state"], each["priority"]) for each in frozen["buckets"]] == [
+        (str(first), "FROZEN", "medium")
+    ]
+    assert (await posted(admin, "/buckets/freeze", {"reason": "x"}, 422))["error"]["code"] == "input_error"
+    (thawed,) = (await posted(admin, "/buckets/unfreeze", {"every": True}))["buckets"]
+    assert (thawed["state"], thawed["epoch"]) == ("ACTIVE", 2)
+    agent = UUID(bytes=client.agent.id)
+    assert await posted(admin, f"/agents/{agent}/drain") == {"id": str(agent), "drain_requested": True}
+    assert (await posted(admin, f"/agents/{first}/drain", status=404))["error"]["code"] == "not_found"
+    done = [(actor, action) for actor, action, _ in await acts(client)]
+    assert done == [("admin@web", f"{name}") for name in ("bucket freeze", "bucket unfreeze", "agent drain")]

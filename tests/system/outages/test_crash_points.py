@@ -110,7 +110,7 @@ async def test_on_leaving(deployment: FaultyDeployment, point: CrashPoint, later
     leaving = await deployment.agent_id(FAULTY)
     work = await deployment.crowd()
     deployment.give("point", point.fault(later=later))
-    await deployment.client.master.members.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
+    await deployment.client.master.members.request_drain(leaving, actor="test")
     await deployment.struck("point")
     await deployment.healed(work, rescues_max=1)
 

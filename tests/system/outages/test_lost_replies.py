@@ -196,7 +196,7 @@ async def test_on_leaving(deployment: FaultyDeployment, call: str) -> None:
     # The last call again and again, until a renewal is due meanwhile: that the row has ended is no certificate then.
     names = lose(deployment, call, *((1, 2, 3, 4, 5) if call == "master.end_agent" else (1, 3)))
     exits = deployment.faulty.count("child_exited")
-    await deployment.client.master.members.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
+    await deployment.client.master.members.request_drain(leaving, actor="test")
     await deployment.struck(names[0])
     assert await deployment.faulty.wait_exit(HEAL_SECONDS) == 0, deployment.tails()
     assert deployment.faulty.count("child_exited") == exits + 1, deployment.tails()

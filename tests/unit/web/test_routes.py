@@ -30,7 +30,7 @@ def routes_of(app: Starlette) -> list[GuardedRoute]:
 def path_of(route: GuardedRoute) -> str:
     """A path that the route answers."""
     kinds = {"job": "0199a1f0-1111-7111-8111-111111111111", "kind": "lane"}
-    kinds |= {"batch": kinds["job"], "workflow": kinds["job"]}
+    kinds |= dict.fromkeys(("batch", "workflow", "operation", "agent", "bucket"), kinds["job"])
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: kinds.get(found[1], "some"), route.path)
 
 
