@@ -407,7 +407,7 @@ class AgentRuntime:
             submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
             capabilities=tuple(sorted(capabilities.CAPABILITIES)),
-            slots=self._agent.slots_at_once() if self._agent.mode in WORKING_MODES else 0,
+            slots=self._slots(),
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
@@ -446,6 +446,14 @@ class AgentRuntime:
         self.bucket_worker.retune(settings, agent)
         if agent.mode in WORKING_MODES:
             self.bucket_provisioner.follow(agent, self.grace_seconds)
+            self.bucket_worker.spawn(self._publish_slots)
+
+    def _slots(self) -> int:
+        return self._agent.slots_at_once() if self._agent.mode in WORKING_MODES else 0
+
+    async def _publish_slots(self) -> None:
+        with contextlib.suppress(JobMasterError, TimeoutError):  # a figure: that of the next reload is right again
+            await self._master.members.publish_slots(self._config.agent_id, self._slots())
 
     async def leave(self, grace_seconds: float, reason: str) -> bool:
         """Graceful exit; True when no bucket and no job is left behind."""

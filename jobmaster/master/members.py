@@ -62,6 +62,10 @@ class Members:
         """Limits and defaults for submits in SQL, as ``jobmaster.settings.submit_rules`` gives them."""
         await self._control.write("members/publish_submit_rule", _JSON.encode(rules).decode())
 
+    async def publish_slots(self, agent_id: bytes, slots: int) -> None:
+        """How many jobs the agent may run at once from now on."""
+        await self._control.write("members/publish_slots", agent_id, slots)
+
     async def announce_stopping(self, agent_id: bytes) -> None:
         """ACTIVE -> STOPPING, for display: nothing depends on it."""
         await self._control.write("members/announce_stopping", agent_id)

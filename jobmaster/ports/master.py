@@ -248,6 +248,10 @@ class Members(HeartbeatMembers, DetectorMembers, Protocol):
         """Agent row with a fresh lease; publishes the handlers' specs."""
         ...
 
+    async def publish_slots(self, agent_id: bytes, slots: int) -> None:
+        """How many jobs the agent may run at once from now on; a figure for autoscalers."""
+        ...
+
     async def announce_stopping(self, agent_id: bytes) -> None:
         """ACTIVE -> STOPPING, for display only."""
         ...

@@ -55,6 +55,11 @@ async def test_buckets_follow_the_file_and_no_job_is_lost(
         return (await active(deployment))["default", 3] == 1
 
     await eventually(shrunk, 30, "one bucket of medium priority")
+
+    async def published() -> bool:
+        return bool((await deployment.fetch("SELECT slots FROM agent"))[0]["slots"] == 3 * 3)
+
+    await eventually(published, PATIENCE_SECONDS, "the slots of the file for autoscalers")
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     assert len(deployment.witnessed("n")) == 120, "each ran once"
     assert await deployment.bucket_events("LOST") == 0
