@@ -256,8 +256,8 @@ ALERTS: tuple[Alert, ...] = (
         _PAGE,
         "{{ $value }} agent stores do not answer {{ $labels.instance }}",
         "A store of the configuration has not answered this agent for two minutes.",
-        "Its agents lose their leases' support and end; new jobs go to other stores or to the master; its "
-        "lost buckets wait.",
+        "Agents with buckets in it renew no lease and end; new jobs go to other stores or to the master; what lies in "
+        "its buckets waits.",
         "`jobmaster store check` and the event `store_silent` name it. Bring it back with its data: jobs "
         "without a row lie there alone.",
     ),
