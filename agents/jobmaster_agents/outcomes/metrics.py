@@ -101,6 +101,8 @@ def _parted(rows: Sequence[_Row], key: Callable[[_Row], _Key]) -> list[tuple[_Ke
     """Rows by a key; without a copy when all have the same, as most batches do."""
     if not rows:
         return []
+    if len(rows) == 1:  # at light load each outcome is a batch
+        return [(key(rows[0]), rows)]
     keys = list(map(key, rows))
     first = keys[0]
     if keys.count(first) == len(keys):
