@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -396,6 +397,11 @@ def alerts_page() -> str:
     return "\n".join(_lines())
 
 
+def _plain(summary: str) -> str:
+    """A summary without the templates that Prometheus fills in."""
+    return re.sub(r"\{\{ \$value.*?\}\}", "N", re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"`\1`", summary))
+
+
 def _lines() -> Iterator[str]:
     yield """\
 <!-- made by: python -m jobmaster.monitoring.generated_texts -->
@@ -420,6 +426,6 @@ rule_files: [alerts.yml]
 """
     for alert in ALERTS:
         held = "at once" if alert.for_ == "0m" else f"after {alert.for_}"
-        yield f"## {alert.name}\n\n{alert.summary} ({alert.severity.value}, {held}).\n"
+        yield f"## {alert.name}\n\n{_plain(alert.summary)} ({alert.severity.value}, {held}).\n"
         yield f"```promql\n{alert.expression}\n```\n"
         yield f"**What it means.** {alert.means}\n\n**Why it matters.** {alert.matters}\n\n**What to do.** {alert.action}\n"
