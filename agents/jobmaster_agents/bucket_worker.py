@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 import msgspec
 
 from jobmaster.clock import Clock
+from jobmaster.encryption import cipher_of
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.lifespan import OpenLifespans, needs_lifespans
 from jobmaster.master.transactions import Transactions
@@ -85,6 +86,9 @@ class BucketWorker:
         self._store = store
         self._ownership = ownership
         self._handlers = {handler.name: handler for handler in handlers}
+        if (cipher := cipher_of(settings.encryption.keys, settings.encryption.active)) is not None:
+            for handler in handlers:
+                handler.use_cipher(cipher)
         self._clock = clock
         self._log = log
         self._telemetry = telemetry

@@ -167,6 +167,7 @@ class BulkSubmit:
         summary: BulkSummary | None = None,
     ) -> None:
         self._submitter = submitter
+        self._seals = submitter.cipher is not None
         self._router: SubmitRouter = submitter.router
         self._options = options
         self._checked: CheckedOptions = submitter.checked(options)
@@ -347,6 +348,8 @@ class BulkSubmit:
             assert rule is not None, "a bulk has no idempotency keys"
             headers = headers_with_key(headers, rule)
             chunk.rules.append(rule)
+        if self._seals:
+            data = self._submitter.sealed(resolved.name, job_id, data)
         entry = encode_entry(Entry(job_id, 1, resolved.name, data, self._checked.due_us, headers))
         chunk.entries.append(entry)
         if place is not None:

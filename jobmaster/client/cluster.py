@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+import msgspec
+
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.batches import Batches
 from jobmaster.client.batches.options import BatchOptions, check_batch_options
@@ -58,6 +60,7 @@ from jobmaster.client.tenants.tenants import Tenants
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import Clock, SystemClock
+from jobmaster.encryption import opened_view
 from jobmaster.handlers import Call, Handlers, check_name
 from jobmaster.handlers.call import parts
 from jobmaster.handlers.once import once_action
@@ -114,9 +117,9 @@ class Cluster:
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
         self._job_lookup = JobLookup(master, stores, self._buckets)
-        self._results = Results(master.queries, self.handlers, self._clock)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
         self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
+        self._results = Results(master.queries, self.handlers, self._clock, self._submit_checks.cipher)
         self.limits = Limits(master.limits)
         """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
         self.tenants = Tenants(master.queries, settings.tenants.weights)
@@ -353,7 +356,11 @@ class Cluster:
     async def get(self, job: JobRef) -> JobView:
         """The job as it is now; ``NotFound`` when neither the master nor a bucket has it."""
         job_id, bucket_id = ref_of(job)
-        return await self._job_lookup.get(job_id, bucket_id)
+        return self._opened(await self._job_lookup.get(job_id, bucket_id))
+
+    def _opened(self, view: JobView) -> JobView:
+        """The job with its payload opened, where it was sealed."""
+        return opened_view(self._submit_checks.cipher, view)
 
     async def redacted(self, view: V) -> V:
         """A job or schedule as it may be shown: ``***`` in place of the arguments that its handler declares as
@@ -493,7 +500,7 @@ class Cluster:
         queries = self.master.queries
         chosen = await checked_filter(queries, self.handlers, filters, "jobs()")
         last = None if after is None else job_id_of(after)
-        return await list_jobs(queries, chosen, limit=limit, after=last, payload=payload)
+        return [*map(self._opened, await list_jobs(queries, chosen, limit=limit, after=last, payload=payload))]
 
     async def count(self, *, at_most: int = COUNTED, **filters: Unpack[JobFilters]) -> JobCount:
         """How many jobs that have a row in the master fit; ``exact`` of the answer is False when there are more.
@@ -521,7 +528,20 @@ class Cluster:
         found = await self.master.queries.attempts(job_id)
         if not found:
             await self._job_lookup.get(job_id, bucket_id)
-        return found
+        return await self._opened_attempts(job_id, found)
+
+    async def _opened_attempts(self, job_id: bytes, found: list[Attempt]) -> list[Attempt]:
+        """The attempts with their errors opened, where they were sealed."""
+        cipher = self._submit_checks.cipher
+        if cipher is None or not any(each.error for each in found):
+            return found
+        handler = (await self.get(job_id)).handler
+        return [
+            each
+            if each.error is None
+            else msgspec.structs.replace(each, error=cipher.open_error(handler, job_id, each.error))
+            for each in found
+        ]
 
     async def retry(
         self, job: JobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]

@@ -42,6 +42,7 @@ from jobmaster.client.uniqueness.unique_submits import (
 )
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
+from jobmaster.encryption import SealKind, cipher_of
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.flow.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
@@ -82,6 +83,8 @@ class SubmitChecks:
         self._clock = clock
         self._limits = settings.limits
         self._args_max = settings.limits.args_bytes
+        self.cipher = cipher_of(settings.encryption.keys, settings.encryption.active)
+        """Opens payloads, and seals those of jobs when it has an active key."""
 
     def encode(self, resolved: ResolvedHandler, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
@@ -107,6 +110,16 @@ class SubmitChecks:
                         hint="decode them first; bytes travel as base64, for a parameter declared as bytes",
                     )
         return data
+
+    def sealed(self, handler: str, job_id: bytes | None, data: bytes) -> bytes:
+        """Encoded arguments as they are stored.
+
+        Args:
+            job_id: ``None``: an idempotency key decides which job it is.
+        """
+        if self.cipher is None or not self.cipher.seals:
+            return data
+        return self.cipher.seal(SealKind.ARGUMENTS, handler, job_id, data)
 
     def encode_template(self, resolved: ResolvedHandler, args: Mapping[str, object], later: frozenset[str]) -> bytes:
         """Encoded arguments of which ``later`` get their values when the job is made; their names are checked now."""
@@ -259,6 +272,7 @@ class Submitter(SubmitChecks):
         if caller is not None:
             refuse_in_transaction(options)
         request, connection = await self._request(handler, args, options)
+        request = self._sealed(request)
         if connection is not None:
             return await self._within(connection, request)
         receipt = await self.router.place(request)
@@ -273,7 +287,15 @@ class Submitter(SubmitChecks):
         """One job inside the caller's transaction, and the request that it became."""
         refuse_in_transaction(options)
         request, _ = await self._request(handler, args, options)
+        request = self._sealed(request)
         return await self._within(connection, request), request
+
+    def _sealed(self, request: SubmitRequest) -> SubmitRequest:
+        if self.cipher is None:
+            return request
+        job = request.job
+        data = self.sealed(job.handler, None if request.key is not None else job.id, job.args)
+        return request._replace(job=job._replace(args=data))
 
     async def job_of(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> NewJob:
         """The job that a submit would store, with every check; nothing is stored. The uniqueness of its handler is left out:
@@ -326,6 +348,8 @@ class Submitter(SubmitChecks):
 
     def _remember_batcher(self, handler: Callable[..., Any] | str, request: SubmitRequest) -> None:
         """The next plain submit of the handler can use ``start``, if this one went into a bucket."""
+        if self.cipher is not None:
+            return  # ``start`` seals nothing
         resolved = self.handler_lookup.local(handler)
         if resolved is not None and (batcher := self.router.known_batcher(request)) is not None:
             self._batchers[resolved.name] = batcher
@@ -336,7 +360,7 @@ class Submitter(SubmitChecks):
         """One job with every check, as a call of the SQL function that the caller's driver has to run."""
         refuse_in_transaction(options)
         request, _ = await self._request(handler, args, options, calls_function=True)
-        job = request.job
+        job = self._sealed(request).job
         await self.router.check_served(job.lane)
         await self.router.refuse_unserved(request)
         decided: dict[str, object] = {

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from jobmaster.codec import decode_json, encode_value
+from jobmaster.encryption import PayloadCipher, SealKind, is_sealed
 from jobmaster.handlers.context import JobContext
 from jobmaster.handlers.flow.ordering import key_of_function, published
 from jobmaster.handlers.lifespan import Lifespan
@@ -21,9 +22,9 @@ from jobmaster.handlers.options import HandlerOptions
 from jobmaster.handlers.secrets import check_parameters
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.errors import ConfigError, InvalidArguments
 from jobmaster.model.flow.limit import LimitUse
-from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
+from jobmaster.model.job import Confirm, Delivery, Entry, ErrorInfo, RunMode, StartRule
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.pydantic_models import ModelDecoder, ModelType, plain_arguments
 
@@ -47,6 +48,7 @@ class Handler:
         "_signature",
         "_typed_result",
         "around",
+        "cipher",
         "function",
         "has_dependencies",
         "is_async",
@@ -135,9 +137,31 @@ class Handler:
         """It is run with a ``JobContext``."""
         self._once: Handler | None = None
         self._ordered: Handler | None = None
+        self.cipher: PayloadCipher | None = None
+        """Opens and seals payloads of its jobs."""
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"
+
+    def use_cipher(self, cipher: PayloadCipher | None) -> None:
+        """Have the payloads of its jobs opened and sealed. It is called with a context then, which knows the job."""
+        if cipher is not None and cipher.seals and self.options.records_itself and self.options.mode is RunMode.PROCESS:
+            raise ConfigError(
+                f"handler {self.name!r} records its outcome in a worker process, which has no keys of encryption",
+                hint="declare it without mode='process', or leave encryption.active out",
+            )
+        self.cipher = cipher
+        self.needs_context = self.needs_context or cipher is not None
+
+    def args_of(self, entry: Entry) -> bytes:
+        """The arguments of a job, opened where they were sealed; ``CannotOpen`` as ``PayloadCipher.open``."""
+        if self.cipher is None:
+            return entry.args
+        return self.cipher.open(SealKind.ARGUMENTS, self.name, entry.id, entry.args)
+
+    def seals(self, entry: Entry) -> bool:
+        """True when the outcome of a job is sealed: its arguments are."""
+        return self.cipher is not None and self.cipher.seals and is_sealed(entry.args)
 
     def ordered(self) -> Handler:
         """This handler for a job that was submitted with an ordering key."""
@@ -145,6 +169,7 @@ class Handler:
             self._ordered = Handler(
                 self.name, self.function, self.options.ordered(), self._signature, self.lifespan, self.around
             )
+            self._ordered.use_cipher(self.cipher)
         return self._ordered
 
     def once(self) -> Handler:
@@ -155,6 +180,7 @@ class Handler:
             self._once = Handler(
                 self.name, self.function, self.options.once(), self._signature, self.lifespan, self.around
             )
+            self._once.use_cipher(self.cipher)
         return self._once
 
     @property

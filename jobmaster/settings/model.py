@@ -69,6 +69,14 @@ WebTokenText = Annotated[
         extra_json_schema={"secret": True},
     ),
 ]
+KeyText = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9+/]{43}=$",
+        description="base64 of 32 bytes, by a reference such as ${file:/run/secrets/key}",
+        extra_json_schema={"secret": True},
+    ),
+]
 HashText = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits, as of SHA-256")]
 HostName = Annotated[
     str,
@@ -560,6 +568,20 @@ class Web(Section, frozen=True, kw_only=True):
     """Addresses of proxies whose ``X-Forwarded-For`` and ``X-Forwarded-Proto`` are believed."""
 
 
+class Encryption(Section, frozen=True, kw_only=True):
+    """Encryption of payloads (extra ``encryption``): arguments, results and error texts of jobs that clients submit."""
+
+    keys: dict[Name, KeyText] = field(default_factory=dict)
+    """Keys by id, each base64 of 32 bytes, by a reference to a file or a variable. Agents, and programs that read payloads,
+    need all that sealed jobs of the retention were made with."""
+    active: Name | None = None
+    """Id of the key that seals. Null: nothing is sealed, and what was sealed is opened."""
+
+    def __post_init__(self) -> None:
+        if self.active is not None and self.active not in self.keys:
+            raise ValueError(f"encryption.active ({self.active}) must be the id of one of encryption.keys")
+
+
 class ScheduleSettings(Section, frozen=True, kw_only=True):
     """One schedule; agents declare it as they declare those of the code."""
 
@@ -648,6 +670,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """What agents do by themselves when a part of the cluster looks faulty."""
     observability: Observability = Observability()
     """Logs, metrics and probes."""
+    encryption: Encryption = Encryption()
+    """Encryption of payloads."""
     web: Web = Web()
     """The web server: pages and HTTP API."""
 

@@ -18,7 +18,15 @@ from jobmaster.settings.schema import Block, Series, Shape, Table, settings_shap
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))
-_NAMED_BY_USERS = {"agents.lanes", "agents.lane_slots", "schedules", "job_limits", "tenants.weights", "web.tokens"}
+_NAMED_BY_USERS = {
+    "agents.lanes",
+    "agents.lane_slots",
+    "schedules",
+    "job_limits",
+    "encryption.keys",
+    "tenants.weights",
+    "web.tokens",
+}
 """Tables without a line by default: their keys are names of users."""
 
 

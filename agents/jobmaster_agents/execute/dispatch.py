@@ -37,6 +37,7 @@ from jobmaster_agents.outcomes.outcome_builder import (
     is_at_most_once,
     needs_master,
     needs_write,
+    sealed_result,
     warn_after_seconds,
 )
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
@@ -362,7 +363,7 @@ class Dispatcher:
         handler = job.handler
         assert handler is not None
         try:
-            arguments = handler.decode(job.entry.args)
+            arguments = handler.decode(handler.args_of(job.entry))
             function = handler.function
             if handler.wants_context:
                 function = functools.partial(function, dispatched.current_context())
@@ -410,7 +411,7 @@ class Dispatcher:
         error: BaseException | None = None
         result: object = None
         try:
-            arguments = handler.decode(dispatched.job.entry.args)
+            arguments = handler.decode(handler.args_of(dispatched.job.entry))
             in_thread = functools.partial(self._await_thread, dispatched)
             result = await handler.run_surrounded(dispatched.current_context(), arguments, in_thread)
         except BaseException as raised:
@@ -523,7 +524,7 @@ class Dispatcher:
         return ProcessJob(
             job_id=entry.id,
             handler=entry.handler,
-            args=entry.args,
+            args=handler.args_of(entry),
             token=entry.token,
             attempt=entry.attempt + 1,
             max_attempts=self._outcome_builder.max_attempts(job),
@@ -546,7 +547,7 @@ class Dispatcher:
         job, started = dispatched.job, now - result.ran_us / 1e6
         kind = result.kind
         if kind is ResultKind.OK:
-            self._outcome_builder.encoded(job, result.result, started, now)
+            self._outcome_builder.encoded(job, sealed_result(job, result.result), started, now)
         elif kind is ResultKind.TIMEOUT:
             self._outcome_builder.stopped(job, StopCause.TIMEOUT, started, now)
         elif kind is ResultKind.CANCELLED:

@@ -491,10 +491,10 @@ class Executor:
         """Decode the arguments, and call a handler that is run with a context."""
         handler = job.handler
         assert handler is not None
-        arguments = handler.decode(job.entry.args)
+        arguments = handler.decode(job.entry.args if handler.cipher is None else handler.args_of(job.entry))
         slot.context = context = self._make_context(job, started)
         slot.context_job = job
-        if handler.is_surrounded:
+        if handler.is_surrounded or not handler.wants_context:
             return handler.run(context, arguments)
         result: Awaitable[object] = handler.function(context, **arguments)
         return result

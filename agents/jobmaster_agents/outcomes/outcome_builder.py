@@ -16,6 +16,7 @@ import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_error, encode_headers, error_of
+from jobmaster.encryption import CannotOpen, SealKind
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Retry, RetryDecision, Snooze
 from jobmaster.handlers.context import ProgressSink
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
@@ -134,7 +135,7 @@ class OutcomeBuilder:
             context.resources = self.resources[handler.lifespan]
         context.keep_logs = handler.options.keep_logs
         if secret := handler.options.secret:
-            hide_in_context(context, SecretTexts(entry.args, secret))
+            hide_in_context(context, SecretTexts(_open_args(job), secret))
         if (warn_after := handler.options.warn_after_seconds) is not None:
             context.warn_after = warn_after
             context.overdue_boottime = deadline - self.timeout_seconds(job) + warn_after
@@ -215,7 +216,10 @@ class OutcomeBuilder:
         """The result as it will be recorded, or the error if it cannot be."""
         assert job.handler is not None
         try:
-            return job.handler.encode_result(result, self._limits.result_bytes)
+            encoded = job.handler.encode_result(result, self._limits.result_bytes)
+            if job.handler.cipher is None or isinstance(encoded, ErrorInfo):
+                return encoded
+            return sealed_result(job, encoded)
         except BaseException as error:  # a result is foreign code: its properties and mappings may raise anything
             return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
 
@@ -476,8 +480,26 @@ def _store_us(job: ClaimedJob, moment: float) -> int:
 def _encoded(job: ClaimedJob, info: ErrorInfo) -> bytes:
     """An error of a run, without the values of secret arguments."""
     if job.handler is not None and (secret := job.handler.options.secret):
-        info = without_secrets(info, SecretTexts(job.entry.args, secret))
+        info = without_secrets(info, SecretTexts(_open_args(job), secret))
+    if job.handler is not None and job.handler.cipher is not None and job.handler.seals(job.entry):
+        info = job.handler.cipher.seal_error(job.entry.handler, job.entry.id, info)
     return encode_error(info)
+
+
+def _open_args(job: ClaimedJob) -> bytes:
+    """Arguments that can be read; none where they do not open."""
+    assert job.handler is not None
+    try:
+        return job.handler.args_of(job.entry)
+    except CannotOpen:
+        return b"{}"
+
+
+def sealed_result(job: ClaimedJob, result: bytes | None) -> bytes | None:
+    """A result as it is recorded: sealed, if the arguments are."""
+    if result is None or job.handler is None or job.handler.cipher is None or not job.handler.seals(job.entry):
+        return result
+    return job.handler.cipher.seal(SealKind.RESULT, job.entry.handler, job.entry.id, result)
 
 
 def _error(type_: str, message: str, reason: str) -> bytes:

@@ -15,7 +15,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable
 
+from jobmaster.encryption import CannotOpen
+from jobmaster.handlers import Handler
+from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse
+from jobmaster.model.job import Entry
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.time_limits import headers_of
@@ -111,7 +115,7 @@ class LimitedStarts:
         if found is None:
             assert job.handler is not None
             options = job.handler.options
-            uses = job.handler.limit_uses(job.entry.args) if options.limits else ()
+            uses = _uses_of(job.handler, job.entry) if options.limits else ()
             if options.is_ordered and (key := headers_of(job).ordering_key) is not None:
                 uses = (LimitUse(ORDERING, key, 1), *uses)
             found = job.limited = LimitedJob(uses)
@@ -263,3 +267,10 @@ class LimitedStarts:
                     del self._full[key]
         if self._full:
             self._arm(min(full.ask_at for full in self._full.values()))
+
+
+def _uses_of(handler: Handler, entry: Entry) -> tuple[LimitUse, ...]:
+    try:
+        return handler.limit_uses(handler.args_of(entry))
+    except CannotOpen as error:
+        raise InvalidArguments(error.message, hint=error.hint) from None

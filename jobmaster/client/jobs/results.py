@@ -12,6 +12,7 @@ from jobmaster.client.jobs.existence import not_found
 from jobmaster.client.jobs.result_waiter import ResultWaiter
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_json
+from jobmaster.encryption import CannotOpen, PayloadCipher, SealKind
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import JobFailed, JobMasterError, NotFound, WaitTimeout
@@ -25,10 +26,11 @@ RESULTS_PER_QUERY = 500
 class Results:
     """Results by job, decoded by the return annotation of the handler where that is declared here."""
 
-    def __init__(self, queries: Queries, handlers: Handlers, clock: Clock) -> None:
+    def __init__(self, queries: Queries, handlers: Handlers, clock: Clock, cipher: PayloadCipher | None = None) -> None:
         self._queries = queries
         self._handlers = handlers
         self._clock = clock
+        self._cipher = cipher
 
     async def all_of(
         self, job_ids: Sequence[bytes], doubtful: Collection[bytes], waiter: ResultWaiter, timeout: float | None
@@ -84,6 +86,11 @@ class Results:
     def _result(self, job_id: bytes, row: EndedRow | None) -> Any:
         if row is None:
             return NotFound(f"job {ids.text(job_id)} has been dropped by retention")
+        if self._cipher is not None:
+            try:
+                row = _opened(self._cipher, row)
+            except CannotOpen as error:
+                return error
         if row.state is not JobState.SUCCEEDED:
             return _failed(row)
         handler = self._handlers.get(row.handler)
@@ -96,6 +103,15 @@ class Results:
                 f"the result of job {ids.text(job_id)} does not fit the return annotation of {row.handler!r}: {error}",
                 hint="the job was run by another version of the handler; cluster.get(job).result_value has the plain value",
             )
+
+
+def _opened(cipher: PayloadCipher, row: EndedRow) -> EndedRow:
+    """The outcome opened, where it was sealed."""
+    result, error = row.result, row.error
+    return row._replace(
+        result=None if result is None else cipher.open(SealKind.RESULT, row.handler, row.id, result),
+        error=None if error is None else cipher.open_error(row.handler, row.id, error),
+    )
 
 
 def is_final(state: JobState | None) -> bool:

@@ -76,7 +76,7 @@ async def _found(view: View, digits: str) -> Response:
 async def job_page(view: View) -> Response:
     """``/jobs/{id}``."""
     job_id = id_of(view)
-    job = await view.site.shared(("job", job_id), lambda: view.cluster.get(job_id))
+    job = await view.site.shared(("job", job_id), lambda: _shown(view, job_id))
     attempts = await view.site.shared(("attempts", job_id), lambda: view.cluster.attempts(job_id))
     operations = await view.site.report("operations_of", str(job_id), OPERATIONS_MAX)
     lines = timeline(job, attempts, None, changes_of(operations))
@@ -105,6 +105,11 @@ async def job_page(view: View) -> Response:
         changeable=job.state in (JobState.HELD, JobState.ASSIGNED, JobState.SAVE_PENDING),
         finals=job.state.final,
     )
+
+
+async def _shown(view: View, job_id: UUID) -> JobView:
+    """The job without the values of secret arguments."""
+    return await view.cluster.redacted(await view.cluster.get(job_id))
 
 
 def _created_us(job: JobView) -> int:

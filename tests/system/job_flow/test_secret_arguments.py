@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import httpx
 import pytest
 
 from jobmaster.handlers import call
+from jobmaster.rules.access import Role
+from jobmaster.settings.model import Web, WebToken
+from jobmaster.web.app import create_app
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.waiting import eventually
@@ -39,6 +43,17 @@ async def test_secret_values_reach_the_handler_and_no_view_log_error_or_command(
         assert shown.arguments == {"order": -1, "token": "***", "card": "***"}
         seen = [repr(view), str(view.failed_because), view.error.traceback, shown.arguments_json.decode()]
         seen += [line.text for receipt in (good, bad, isolated) for line in await cluster.logs(receipt)]
+        app = create_app(cluster, Web(tokens={"admin": WebToken(token="t" * 20, role=Role.ADMIN)}))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://127.0.0.1",
+            headers={"Authorization": f"Bearer {'t' * 20}"},
+        ) as browser:
+            for path in (f"/jobs/{bad.id}?whole=1", f"/api/v1/jobs/{bad.id}"):
+                page = await browser.get(path)
+                assert page.status_code == 200, page.text
+                assert "***" in page.text
+                seen.append(page.text)
         await cluster.schedules.put("nightly", "0 3 * * *", call(charge, 1, TOKEN, CARD))
     # A command has no handler of its own: what agents have published says which arguments are secret.
     for words in (

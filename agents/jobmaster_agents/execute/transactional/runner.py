@@ -67,7 +67,7 @@ class TransactionalRunner:
         )
         dispatched.attempt = attempt
         try:
-            arguments = handler.decode(job.entry.args)
+            arguments = handler.decode(handler.args_of(job.entry))
             context = dispatched.current_context()
             context.runtime = attempt
             result = await handler.run(context, arguments)
