@@ -412,7 +412,8 @@ class AgentRuntime:
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
         self._publish_phase(AgentPhase.REGISTERED)
-        await self._master.members.register(row, lanes, specs)
+        mode = await self._master.members.register(row, lanes, specs)
+        self.bucket_provisioner.begin_in(mode)
         self.heartbeat.registered(sent)
         await self.schedule_publisher.publish()
         await self.limit_publisher.publish()
@@ -533,6 +534,7 @@ class AgentRuntime:
             self.breaker_trials.changed()
         if self._agent.mode in WORKING_MODES:
             self.ownership_check.renewed(renewal)
+            self.bucket_provisioner.follow_mode(renewal.mode, self.grace_seconds)
             self.fallback.renewed(renewal.helps)
             self.pause_watch.renewed(renewal.pauses, renewal.pauses_obeyed)
         if renewal.drain_requested and not self.stop_requested.is_set():

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.jobs.bulk:bulk_group",
         "Retry, cancel, reschedule or delete every job that fits a filter; list and stop such operations.",
     ),
+    "cluster": ("jobmaster.cli.commands.cluster.cluster:cluster_group", "Show and change the mode of the cluster."),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (
@@ -46,6 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "log": ("jobmaster.cli.commands.log:log_group", "Show the actions of operators."),
     "pause": ("jobmaster.cli.commands.pause:pause", "Stop the starts of a handler, a lane, a priority or a tag."),
     "pauses": ("jobmaster.cli.commands.pause:pauses", "List the pauses in force, and the paused schedules."),
+    "migrate": (
+        "jobmaster.cli.commands.cluster.cluster:migrate",
+        "Move all unfinished jobs to the master of another cluster.",
+    ),
     "once": ("jobmaster.cli.commands.lock:once_group", "List actions that run once per version."),
     "pipeline": (
         "jobmaster.cli.commands.pipeline:pipeline_group",

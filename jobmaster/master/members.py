@@ -8,6 +8,7 @@ import msgspec
 
 from jobmaster.master.driver.connection import Connection, Row, StatementRunner, rows_of, to_us
 from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
 from jobmaster.ports import HostCordon, Renewal
@@ -23,8 +24,12 @@ class Members:
         self._control = control
         self._heartbeat = heartbeat
 
-    async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> None:
-        """Agent row with a fresh lease; publishes handler specs. ``Conflict`` when the id has ended already."""
+    async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> ClusterMode:
+        """Agent row with a fresh lease; publishes handler specs; the mode of the cluster.
+
+        Raises:
+            Conflict: the id has ended already.
+        """
         rows = await self._control.write(
             "members/register",
             agent.id,
@@ -57,6 +62,7 @@ class Members:
             )
         if agent.submit_rules:
             await self.publish_submit_rules(agent.submit_rules)
+        return ClusterMode(rows[0]["mode"])
 
     async def publish_submit_rules(self, rules: Mapping[str, object]) -> None:
         """Limits and defaults for submits in SQL, as ``jobmaster.settings.submit_rules`` gives them."""
@@ -90,6 +96,7 @@ class Members:
             to_us(row["now_at"]),
             row["pauses"],
             row["pauses_obeyed"],
+            ClusterMode(row["mode"]),
         )
 
     async def host_standing(self, agent_id: bytes, deaths: int, cordon_seconds: float) -> HostCordon | None:

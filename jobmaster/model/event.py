@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
+from jobmaster.model.job import FINAL_STATES, ErrorInfo, Headers, JobState, Priority
 from jobmaster.model.job_view import moment
 
 _HEADERS = msgspec.json.Decoder(Headers)
@@ -39,7 +39,7 @@ class EventKind(StrEnum):
     """Events between the one before and the next one were missed. Only of ``cluster.listen``."""
 
 
-ENDED = {f"job_{state.value.lower()}": state for state in JobState if state.final}
+ENDED = {f"job_{state.value.lower()}": state for state in JobState if state in FINAL_STATES}
 """Kind -> state of the jobs that have ended."""
 LIVE_KINDS = frozenset({*(EventKind(kind) for kind in ENDED), EventKind.JOB_STARTED, EventKind.JOB_WAITS})
 """Kinds that ``cluster.listen`` can be asked for."""

@@ -11,7 +11,7 @@ from jobmaster.model.ids import ID_BYTES
 
 
 class JobState(StrEnum):
-    """State of a job. ``SAVE_PENDING`` and ``QUEUED`` are never in the master."""
+    """State of a job. ``SAVE_PENDING`` and ``QUEUED`` are never in the master; ``MOVED`` jobs live on in another cluster."""
 
     SAVE_PENDING = "SAVE_PENDING"
     HELD = "HELD"
@@ -23,16 +23,18 @@ class JobState(StrEnum):
     CANCELLED = "CANCELLED"
     EXPIRED = "EXPIRED"
     WAITING = "WAITING"
+    MOVED = "MOVED"
 
     @property
     def final(self) -> bool:
         """True for the states that no write leaves."""
-        return self in FINAL_STATES
+        return self in FINAL_STATES or self is JobState.MOVED
 
 
 FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
+"""Ends of jobs. ``MOVED`` is none: the job ends in another cluster."""
 IN_FLIGHT_STATES = frozenset({JobState.ASSIGNED, JobState.PROCESSING})
-MASTER_STATES = FINAL_STATES | IN_FLIGHT_STATES | {JobState.HELD, JobState.WAITING}
+MASTER_STATES = FINAL_STATES | IN_FLIGHT_STATES | {JobState.HELD, JobState.WAITING, JobState.MOVED}
 
 
 class Priority(IntEnum):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.cluster import ClusterRow
+from jobmaster.model.cluster import ClusterMode, ClusterRow
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.model.pause import PausesInForce
@@ -244,7 +244,7 @@ class DetectorMembers(Protocol):
 class Members(HeartbeatMembers, DetectorMembers, Protocol):
     """Agents, their leases and certificates."""
 
-    async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> None:
+    async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> ClusterMode:
         """Agent row with a fresh lease; publishes the handlers' specs."""
         ...
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, ErrorInfo, JobState
 from jobmaster.model.job_view import JobView
@@ -69,6 +70,8 @@ class Renewal(NamedTuple):
     """Version of the pauses; ``None``: not in the answer."""
     pauses_obeyed: int | None = None
     """The version that the master has of this agent; ``None``: none, or not in the answer."""
+    mode: ClusterMode = ClusterMode.ACTIVE
+    """In another mode the agent owns no buckets."""
 
 
 class HostCordon(NamedTuple):

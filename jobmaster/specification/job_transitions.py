@@ -48,6 +48,8 @@ class JobEvent(StrEnum):
     CONFIRM = "confirm"
     UNCONFIRMED = "unconfirmed"
     """No confirmation came in time. token + 1."""
+    MOVE = "move"
+    """The master of another cluster has the job from now on."""
     REASSIGN = "reassign"
     """It runs longer than its complete_time: another agent gets it. token + 1."""
 
@@ -83,6 +85,8 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     (S.WAITING, JobEvent.UNCONFIRMED): S.HELD,
     (S.PROCESSING, JobEvent.REASSIGN): S.HELD,
     (S.WAITING, JobEvent.FAIL): S.FAILED,
+    (S.HELD, JobEvent.MOVE): S.MOVED,
+    (S.WAITING, JobEvent.MOVE): S.MOVED,
     (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
     (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
 }

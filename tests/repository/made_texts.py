@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobmaster.audit.invariants import INVARIANTS
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.job import FINAL_STATES
+from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.specification import bucket_transitions, job_transitions
 from jobmaster.telemetry import METRICS
 
@@ -44,7 +44,9 @@ def diagram(
 
 def job_diagram() -> str:
     """The life of a job's row."""
-    return diagram(job_transitions.TRANSITIONS.items(), job_transitions.TOKEN_BUMPS, "token + 1", FINAL_STATES)
+    return diagram(
+        job_transitions.TRANSITIONS.items(), job_transitions.TOKEN_BUMPS, "token + 1", FINAL_STATES | {JobState.MOVED}
+    )
 
 
 def bucket_diagram() -> str:

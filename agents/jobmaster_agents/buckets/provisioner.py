@@ -18,6 +18,7 @@ from typing import Protocol
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.job import Priority
 from jobmaster.ports import ProvisionerMaster, ProvisionerStore, ReplyStatus
@@ -35,6 +36,7 @@ PUT_BACK_JOBS = 1000
 AGAIN_SECONDS_MAX = 60.0
 """Longest pause before a bucket that could not be completed is tried again."""
 _REASON = "the configuration has fewer buckets, and this one is not requested"
+_NOT_ACTIVE = "the cluster is migrating or archived"
 
 Group = tuple[str, int]
 """Lane and priority."""
@@ -76,6 +78,7 @@ class BucketProvisioner:
     ) -> None:
         self._configured = _counts(agent)
         self._fallback_groups: frozenset[Group] = frozenset()
+        self._active = True
         self._master = master
         self._store = store
         self._store_name = store_name
@@ -111,7 +114,19 @@ class BucketProvisioner:
         self._fallback_groups = groups
         self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
 
+    def begin_in(self, mode: ClusterMode) -> None:
+        """The mode of the cluster in which the agent starts."""
+        self._active = mode is ClusterMode.ACTIVE
+
+    def follow_mode(self, mode: ClusterMode, grace_seconds: float) -> None:
+        """A renewal has the mode of the cluster: in another one than ``active`` the agent owns no buckets."""
+        if (active := mode is ClusterMode.ACTIVE) != self._active:
+            self._active = active
+            self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
+
     def _wanted(self) -> Counter[Group]:
+        if not self._active:
+            return Counter()
         return self._configured | Counter(dict.fromkeys(self._fallback_groups, 1))
 
     # ------------------------------------------------------------ to the wanted number
@@ -130,7 +145,8 @@ class BucketProvisioner:
         leaving = [bucket_id for group in surplus for bucket_id in self._emptiest(mine, group)[: surplus[group]]]
         pauses = backoff_delays(REPLACE_SECONDS, AGAIN_SECONDS_MAX)
         while leaving and not self._is_over():
-            leaving = await self._bucket_worker.complete(leaving, grace_seconds, _REASON)
+            reason = _REASON if self._active else _NOT_ACTIVE
+            leaving = await self._bucket_worker.complete(leaving, grace_seconds, reason)
             if leaving:  # a server is away, or its jobs cannot be written yet; it takes no jobs any more
                 await asyncio.sleep(next(pauses))
 

@@ -30,7 +30,10 @@ METADATA_CHARS_MAX = 4000
 _FINGERPRINT = re.compile(r"[0-9a-f]{12}")
 _SECONDS_MAX = 1e12
 
-State = JobState | Literal["HELD", "ASSIGNED", "PROCESSING", "WAITING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
+State = (
+    JobState
+    | Literal["HELD", "ASSIGNED", "PROCESSING", "WAITING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "MOVED"]
+)
 Since = datetime | timedelta | float
 """A time (aware), or how long ago (seconds)."""
 Due = datetime | timedelta | float

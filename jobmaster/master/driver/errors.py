@@ -13,6 +13,7 @@ import asyncpg
 from jobmaster.model.errors import (
     AccessRefused,
     ConfigError,
+    Conflict,
     InputError,
     JobMasterError,
     OutcomeUnknown,
@@ -66,6 +67,9 @@ DRIVER_ERRORS = (
     EOFError,
 )
 """Errors that the driver raises."""
+
+OWN_CONFLICT = "JM001"
+"""State of errors that functions of the schema raise with a sentence and a hint for people."""
 
 MIGRATE_HINT = "run `jobmaster db migrate`"
 
@@ -135,6 +139,8 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         return pooler
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return Unavailable(f"the master database is read-only: {error}", hint="point master.dsn at the primary")
+    if getattr(error, "sqlstate", None) == OWN_CONFLICT:
+        return Conflict(str(error).splitlines()[0], hint=getattr(error, "hint", None))
     if isinstance(error, _SCHEMA):
         return SchemaMismatch(f"the master's schema does not fit this program: {error}", hint=MIGRATE_HINT)
     if isinstance(error, asyncpg.InsufficientPrivilegeError):

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from jobmaster.master.driver.connection import to_us
-from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
+from jobmaster.model.job import IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
 
 
 class RowResult(StrEnum):
@@ -54,7 +54,7 @@ def final(row: FinalRow, found: CurrentRow) -> RowResult:
         return RowResult.REFUSED
     if found.state == row.state:
         return RowResult.ACCEPTED
-    return RowResult.REFUSED if found.state in FINAL_STATES else RowResult.AGAIN
+    return RowResult.REFUSED if JobState(found.state).final else RowResult.AGAIN
 
 
 def persisted(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:

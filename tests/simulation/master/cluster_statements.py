@@ -55,7 +55,7 @@ class ClusterStatements(
         self.tables.agents[agent_id] = row
         self.audit.registered(agent_id)
         self.audit.renewed(agent_id)
-        return [Record(id=agent_id)]
+        return [Record(id=agent_id, mode="active")]
 
     def members_publish_handlers(
         self, old: Snapshot, agent_id: bytes, names: Sequence[str], specs: Sequence[str], digests: Any
@@ -109,7 +109,7 @@ class ClusterStatements(
             now_at=self.moment(now),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
             help_lanes=[], help_priorities=[], pauses=self.tables.pause_version,
-            pauses_obeyed=row.pauses_obeyed,
+            pauses_obeyed=row.pauses_obeyed, mode="active",
         )]  # fmt: skip
 
     def members_certify_dead(self, old: Snapshot, certifier_id: bytes, limit: int) -> list[Record]:

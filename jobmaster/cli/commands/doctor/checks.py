@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
-from jobmaster.cli.commands.doctor.life import hosts_finding, retention_finding, suspicion_finding
+from jobmaster.cli.commands.doctor.life import hosts_finding, mode_finding, retention_finding, suspicion_finding
 from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
@@ -161,6 +161,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     return [
         _alive(agents, alive),
+        await mode_finding(reader),
         await hosts_finding(settings, reader),
         await suspicion_finding(settings, reader),
         _led(server, alive),

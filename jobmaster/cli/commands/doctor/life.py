@@ -1,10 +1,11 @@
-"""The doctor's checks of what a cluster does by itself over its life: retention, cordoned hosts, suspicions."""
+"""The doctor's checks of what a cluster does by itself over its life: retention, hosts, suspicions, mode."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
+from jobmaster.model.cluster import ClusterMode
 from jobmaster.settings.model import OnSuspicion, RetiredJobs
 from jobmaster.units import format_duration, rounded_duration
 
@@ -72,3 +73,23 @@ async def suspicion_finding(settings: ClusterSettings, reader: Reader) -> Findin
     ]
     fix = "see docs/operations.md, Suspicions; when the cause is gone: jobmaster bucket unfreeze, if buckets are frozen"
     return Finding("suspicions", WARN, "; ".join(said), fix)
+
+
+async def mode_finding(reader: Reader) -> Finding:
+    """Whether the cluster is active."""
+    (row,) = await reader.report("cluster_mode")
+    name, mode = "cluster.mode", ClusterMode(row["mode"])
+    if row["in_doubt"] and mode is not ClusterMode.MIGRATING:
+        detail = (
+            f"the cluster is {mode}, and {row['in_doubt']} jobs of an interrupted move may be in {row['target']}, too"
+        )
+        return Finding(name, WARN, detail, "run jobmaster migrate again, with the same target")
+    if mode is ClusterMode.MIGRATING:
+        moved = f"; {row['moved']} jobs have moved to {row['target']}" if row["target"] else ""
+        detail = f"the cluster is migrating and runs no jobs; {row['open_buckets']} buckets are open{moved}"
+        return Finding(name, WARN, detail, "go on with jobmaster migrate, or back with jobmaster cluster mode active")
+    if mode is ClusterMode.ARCHIVED:
+        return Finding(
+            name, WARN, "the cluster is archived and takes no jobs", "jobmaster cluster mode active ends that"
+        )
+    return Finding(name, OK, "active")

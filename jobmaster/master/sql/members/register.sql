@@ -15,8 +15,12 @@
 -- in: $14 text settings, JSON
 -- in: $15 bigint its wall clock, microseconds since 1970 (NULL: unknown)
 -- in: $16 text[] capabilities of its program
+<<<<<<< HEAD
 -- in: $17 integer jobs that it may run at once
 -- out: id uuid
+=======
+-- out: id uuid, mode text (of the cluster)
+>>>>>>> 4e380042 (Modes of a cluster, and jobmaster migrate: all unfinished jobs move to another master)
 -- move: none -> ACTIVE
 -- fence: the primary key; sent again it only renews; an agent that has ended stays ended
 -- index: agent_pkey
@@ -28,4 +32,4 @@ VALUES ($1::uuid, $2::text, $3::text, $4::integer, $5::text, $6::text, $7::text,
         $16::text[], $17::integer)
 ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until, lease_seconds = EXCLUDED.lease_seconds
 WHERE a.state = 'ACTIVE'
-RETURNING id
+RETURNING id, (SELECT mode FROM cluster) AS mode

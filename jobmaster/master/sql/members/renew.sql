@@ -2,14 +2,14 @@
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
 -- out: drain_requested boolean, leader uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
---      help_lanes text[], help_priorities smallint[], now_at timestamptz, pauses bigint (version), pauses_obeyed bigint (NULL: the agent's row has none)
+--      help_lanes text[], help_priorities smallint[], now_at timestamptz, pauses bigint (version), pauses_obeyed bigint (NULL: the agent's row has none), mode text
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
 -- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request, and
 --        those that wait leave it with the next statement of their owner: so all of them are read, and those that run come first;
 --        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table;
---        bucket_request is nearly always empty; pause_version has one row
+--        bucket_request is nearly always empty; pause_version and cluster have one row
 WITH me AS (
     UPDATE agent
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
@@ -37,5 +37,6 @@ SELECT me.drain_requested,
        ARRAY (SELECT priority FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_priorities,
        clock_timestamp() AS now_at,
        (SELECT version FROM pause_version) AS pauses,
-       me.pauses_obeyed
+       me.pauses_obeyed,
+       (SELECT mode FROM cluster) AS mode
 FROM me

@@ -18,8 +18,8 @@ from tests.integration.postgres.fixture import MasterFixture
 _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
 _OF_JOBS = (
-    "batches/", "changes/", "intake/", "jobs/", "leadership/", "limits/", "maintenance/", "onboarding/", "outcomes/",
-    "requests/", "rescue/", "schedules/", "signals/", "uniqueness/", "unserved/", "workflows/",
+    "batches/", "changes/", "cluster/", "intake/", "jobs/", "leadership/", "limits/", "maintenance/", "onboarding/",
+    "outcomes/", "requests/", "rescue/", "schedules/", "signals/", "uniqueness/", "unserved/", "workflows/",
 )  # fmt: skip
 """Folders of statements that move jobs, if they move anything."""
 _TYPES = {

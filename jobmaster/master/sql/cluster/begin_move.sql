@@ -1,0 +1,13 @@
+-- begin_move: notes where the jobs of the cluster go, or returns the move that has begun
+-- in: $1 uuid of the target cluster
+-- in: $2 text its name
+-- out: target uuid, target_name text, page uuid[] (jobs that may be in both), moved bigint
+-- move: nothing
+-- fence: the one row: while a page is in doubt, the target stays
+-- index: cluster_move_pkey
+INSERT INTO cluster_move AS m (target, target_name)
+VALUES ($1::uuid, $2::text)
+ON CONFLICT (one_row) DO UPDATE
+SET target = CASE WHEN m.page = '{}' THEN EXCLUDED.target ELSE m.target END,
+    target_name = CASE WHEN m.page = '{}' THEN EXCLUDED.target_name ELSE m.target_name END
+RETURNING target, target_name, page, moved

@@ -1,0 +1,294 @@
+"""Unfinished jobs move to the master of another cluster: none is lost, none is in both, wherever the move is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from jobmaster.cli.commands.doctor.findings import CheckStatus
+from jobmaster.cli.commands.doctor.life import mode_finding
+from jobmaster.clock import new_id
+from jobmaster.master.history.cluster_move import ClusterMove, MasterPlace
+from jobmaster.master.master import Master
+from jobmaster.master.reports import Reader
+from jobmaster.model.cluster import ClusterMode
+from jobmaster.model.errors import Conflict
+from jobmaster.retention import cluster_move
+from jobmaster.retention.cluster_move import move_cluster, set_mode
+from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
+from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, hold_row, new_job
+from tests.support.migrated_databases import MigratedDatabases
+
+
+class Two(NamedTuple):
+    """The two clusters."""
+
+    source: MasterFixture
+    target: MasterFixture
+
+    def settings(self, which: MasterFixture) -> ClusterSettings:
+        return ClusterSettings(
+            cluster=which.master.cluster.name,
+            master=MasterSettings(dsn=which.dsn, schema=SCHEMA, pool_size=1),
+            stores={"default": StoreSettings(url="redis://localhost")},
+        )
+
+    async def move(
+        self, *, archive: bool = False, progress: Callable[[str], None] = lambda line: None
+    ) -> cluster_move.MoveResult:
+        settings = [self.settings(db) for db in self]
+        return await move_cluster(settings[0], settings[1], "ann", progress, archive=archive)
+
+    async def places(self) -> dict[UUID, tuple[str | None, str | None]]:
+        """Job -> its states in the source and in the target."""
+        found: dict[UUID, list[str | None]] = {}
+        for place, db in enumerate(self):
+            for row in await db.sql.fetch("SELECT id, state::text FROM job"):
+                found.setdefault(row["id"], [None, None])[place] = row["state"]
+        return {id_: (states[0], states[1]) for id_, states in found.items()}
+
+
+async def _fixture(dsn: str) -> MasterFixture:
+    sql = await asyncpg.connect(dsn, server_settings={"search_path": SCHEMA})
+    master = await Master.connect(
+        dsn=dsn, schema=SCHEMA, settings=MasterSettings(pool_size=1), application_name="tests"
+    )
+    return MasterFixture(dsn, master, sql)
+
+
+@pytest.fixture
+async def two(migrated_dsn: str, migrated_databases: MigratedDatabases) -> AsyncIterator[Two]:
+    other = await migrated_databases.take("target")
+    made = Two(await _fixture(migrated_dsn), await _fixture(other))
+    yield made
+    for db in made:
+        await db.master.close()
+        await db.sql.close()
+    await migrated_databases.give_back(other)
+
+
+async def _hold(db: MasterFixture, count: int) -> set[UUID]:
+    ids = [new_id() for _ in range(count)]
+    held = await db.master.intake.insert_held([new_job(id_) for id_ in ids])
+    assert held.accepted == set(ids)
+    return {UUID(bytes=id_) for id_ in ids}
+
+
+async def test_what_waits_moves_with_all_that_belongs_to_it_once_no_agent_can_run_it(two: Two) -> None:
+    source, target = two
+    waiting = await _hold(source, 20)
+    await source.agent(source.owner, lease_seconds=0.5)
+    source.fence = await source.bucket()
+    again = new_id()  # a failed attempt, and a job of a range that has left
+    await source.master.outcomes.hold(source.fence, [hold_row(again, error=ERROR)])
+    await source.sql.execute("INSERT INTO idempotency (scope, key, job_id, digest) SELECT 'h', 'k' || n, $1, '' "
+                             "FROM generate_series(1, 20) n", UUID(bytes=again))  # fmt: skip
+    await source.sql.execute("INSERT INTO job_limit (name, set_running, set_at) VALUES ('stripe', 7, now())")
+    await source.sql.execute("INSERT INTO pause (kind, value, actor, reason) VALUES ('lane', 'slow', 'ann', '')")
+    await source.sql.execute(_SCHEDULE)
+    await source.sql.execute(_PUT_OFF, min(waiting))
+    waits = asyncio.Event()
+    moving = asyncio.create_task(two.move(progress=lambda line: waits.set() if "1 open bucket" in line else None))
+    await waits.wait()
+    assert set((await two.places()).values()) == {("HELD", None)}, "an owner may still run them"
+    late = await _hold(source, 3)
+    await source.sql.execute("UPDATE bucket SET state = 'READY_TO_DELETE'")
+    moved = await moving
+    everything = waiting | late | {UUID(bytes=again)}
+    assert (moved.moved, moved.archived) == (len(everything), False)
+    assert await two.places() == dict.fromkeys(everything, ("MOVED", "HELD"))
+    assert await target.sql.fetchval("SELECT outcome FROM attempt WHERE job_id = $1", UUID(bytes=again)) == "failed"
+    assert await target.sql.fetchval("SELECT count(*) FROM idempotency") == 20
+    assert await target.sql.fetchval("SELECT set_running FROM job_limit") == 7
+    assert await target.sql.fetchval("SELECT value FROM pause") == "slow"
+    assert await target.sql.fetchval("SELECT job_id FROM put_off") == min(waiting)
+    assert await target.sql.fetchval("SELECT decide_at FROM schedule") is not None, "it fires there"
+    assert await source.sql.fetchval("SELECT decide_at FROM schedule") is None, "and not here"
+    token = "SELECT token FROM job WHERE id = $1"
+    assert await target.sql.fetchval(token, UUID(bytes=again)) == await source.sql.fetchval(token, UUID(bytes=again))
+
+
+_SCHEDULE = """
+INSERT INTO schedule (name, source, digest, definition, handler, args, priority, lane, expression, zone, overlap, declared_at,
+                      next_fire, decide_at)
+VALUES ('nightly', 'api', 'd', '{}', 'handler', '{}', 3, 'default', '@daily', 'UTC', 'skip', now(), now() + interval '1 h',
+        now() + interval '1 h')
+"""
+
+
+_PUT_OFF = """
+INSERT INTO put_off (job_id, lane, priority, handler, due_at, until)
+SELECT id, lane, priority, handler, due_at, due_at FROM job WHERE id = $1
+"""
+
+
+async def test_a_job_older_than_the_target_moves_too(two: Two) -> None:
+    old = UUID(bytes=(1_600_000_000_000).to_bytes(6, "big") + new_id()[6:])
+    await two.source.sql.execute("SELECT set_config('jobmaster.attic_mover', 'on', false)")
+    await two.source.sql.execute(
+        "INSERT INTO job (id, state, priority, lane, handler, token, due_at, args) "
+        "VALUES ($1, 'HELD', 3, 'default', 'handler', 4, now(), '{}')",
+        old,
+    )
+    await two.move()
+    assert await two.places() == {old: ("MOVED", "HELD")}
+
+
+async def test_an_archived_cluster_refuses_every_submit_with_one_error_and_can_be_read(two: Two) -> None:
+    (job,) = await _hold(two.source, 1)
+    settings = two.settings(two.source)
+    with pytest.raises(Conflict, match="1 jobs have not ended"):
+        await set_mode(settings, ClusterMode.ARCHIVED, "ann", "")
+    assert (await two.move(archive=True)).archived
+    for refused in (
+        two.source.master.intake.insert_held([new_job(new_id())]),
+        two.source.sql.execute("SELECT submit('handler', '{}', '{\"allow_unregistered\": true}')"),
+    ):
+        with pytest.raises((Conflict, asyncpg.PostgresError), match="the cluster is archived: it takes no jobs"):
+            await refused
+    view = await two.source.view(job.bytes)
+    assert (view.state, view.state.final) == ("MOVED", True)
+    assert await set_mode(settings, ClusterMode.ACTIVE, "ann", "") is ClusterMode.ARCHIVED
+    await _hold(two.source, 1)
+
+
+async def test_only_an_active_cluster_of_the_same_migrations_is_a_target(two: Two) -> None:
+    with pytest.raises(Conflict, match="the same cluster"):
+        await move_cluster(two.settings(two.source), two.settings(two.source), "ann", lambda line: None)
+    await set_mode(two.settings(two.target), ClusterMode.MIGRATING, "ann", "")
+    with pytest.raises(Conflict, match="the target cluster is migrating"):
+        await two.move()
+
+
+# ---------------------------------------------------------------- interruptions
+
+
+class _Killed(BaseException):
+    """The process is gone; nothing in it may catch this."""
+
+
+async def _killed_at(two: Two, call: int, *, after: bool) -> bool:
+    """A page is moved by a process that dies at a call; False when it had ended before."""
+    places = [MasterPlace(db.dsn, SCHEMA, MasterSettings()) for db in two]
+    moving = await ClusterMove.connect(*places)
+    run, calls = moving._run, 0
+
+    async def cut(*values: Any) -> list[Any]:
+        nonlocal calls
+        calls += 1
+        if calls == call and not after:
+            raise _Killed
+        rows = await run(*values)
+        if calls == call:
+            raise _Killed
+        return rows
+
+    moving._run = cut  # type: ignore[method-assign, assignment]
+    try:
+        await moving.begin()
+        while await moving.move_page(4):
+            pass
+    except _Killed:
+        for connection in (moving._source, moving._target):
+            connection.terminate()
+        return True
+    await moving.close()
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [False, True])
+async def test_wherever_the_process_dies_the_next_one_completes_its_page(two: Two, after: bool) -> None:
+    settings = two.settings(two.source)
+    await set_mode(settings, ClusterMode.MIGRATING, "ann", "")
+    everything: set[UUID] = set()
+    doubtful = 0
+    for call in range(1, 40):
+        everything |= await _hold(two.source, 5)
+        killed = await _killed_at(two, call, after=after)
+        there = [id_ for id_, states in (await two.places()).items() if states == ("HELD", "HELD")]
+        if there:  # the target runs one of them, and a person cancels another one in the source
+            doubtful += 1
+            with pytest.raises(Conflict, match="some jobs may be in both"):
+                await set_mode(settings, ClusterMode.ACTIVE, "ann", "")
+            reader = await Reader.connect(dsn=two.source.dsn, schema=SCHEMA)
+            assert (await mode_finding(reader)).status is CheckStatus.WARN
+            await reader.close()
+            await two.target.sql.execute("UPDATE job SET state = 'SUCCEEDED', bucket_id = id, bucket_epoch = 1 WHERE id = $1",
+                                         there[0])  # fmt: skip
+            await two.source.master.requests.cancel(there[1].bytes, tombstone=None, actor="ann")
+        if not killed:
+            break
+    else:
+        pytest.fail("the move did not end")
+    assert doubtful
+    await two.move()
+    places = await two.places()
+    assert set(places) == everything
+    found = set(places.values())
+    assert found <= {("MOVED", "HELD"), ("MOVED", "SUCCEEDED"), ("CANCELLED", "CANCELLED")}
+    assert ("CANCELLED", "CANCELLED") in found
+    assert ("MOVED", "SUCCEEDED") in found
+
+
+@pytest.mark.slow
+async def test_thousands_of_jobs_move_under_load_and_kills_and_each_is_in_one_place(two: Two, tmp_path: Path) -> None:
+    """A producer goes on submitting, the target runs what has come, and the command is killed again and again."""
+    everything = await _hold(two.source, 3000)
+    configs = {}
+    for name, db in (("source", two.source), ("target", two.target)):
+        configs[name] = tmp_path / f"{name}.yaml"
+        configs[name].write_text(
+            f"cluster: {db.master.cluster.name}\nmaster: {{dsn: '{db.dsn}', schema: {SCHEMA}}}\n"
+            "stores: {default: {url: 'redis://localhost'}}\n"
+        )
+    ended = asyncio.Event()
+    finished: dict[UUID, int] = {}
+
+    async def submit() -> None:
+        while not ended.is_set():
+            everything.update(await _hold(two.source, 20))
+            await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        while not ended.is_set():
+            rows = await two.target.sql.fetch(
+                "UPDATE job SET state = 'SUCCEEDED', bucket_id = id, bucket_epoch = 1 "
+                "WHERE id IN (SELECT id FROM job WHERE state = 'HELD' LIMIT 50) RETURNING id"
+            )
+            for row in rows:
+                finished[row["id"]] = finished.get(row["id"], 0) + 1
+            await asyncio.sleep(0.01)
+
+    command = [sys.executable, "-m", "jobmaster.cli.main", "migrate", "--config", str(configs["source"]), "--to"]
+    tasks = [asyncio.create_task(submit()), asyncio.create_task(run())]
+    for kill_after in (1, 2, 3, 1, 2):
+        process = await asyncio.create_subprocess_exec(
+            *command, str(configs["target"]), stderr=asyncio.subprocess.PIPE, env=dict(os.environ)
+        )
+        assert process.stderr is not None
+        pages = 0
+        async for line in process.stderr:
+            pages += b"jobs moved" in line
+            if pages == kill_after:
+                process.kill()
+                break
+        assert await process.wait() == -9
+    ended.set()
+    await asyncio.gather(*tasks)
+    process = await asyncio.create_subprocess_exec(*command, str(configs["target"]), "--archive", env=dict(os.environ))
+    assert await process.wait() == 0
+    places = await two.places()
+    assert set(places) == everything
+    assert {states[0] for states in places.values()} == {"MOVED"}
+    assert {states[1] for states in places.values()} <= {"HELD", "SUCCEEDED"}
+    assert set(finished.values()) == {1}
+    assert await two.source.sql.fetchval("SELECT mode FROM cluster") == "archived"
