@@ -1,1 +1,1 @@
-"""What may leave the master, and how it leaves: the same for dropped and for archived history."""
+"""What may leave the master, and how: dropped and archived history, and jobs that move to another master."""

@@ -24,6 +24,7 @@ from jobmaster.model.errors import Conflict
 from jobmaster.retention import cluster_move
 from jobmaster.retention.cluster_move import move_cluster, set_mode
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
+from jobmaster.wiring import connect
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, hold_row, new_job
 from tests.support.migrated_databases import MigratedDatabases
 
@@ -148,12 +149,11 @@ async def test_an_archived_cluster_refuses_every_submit_with_one_error_and_can_b
     with pytest.raises(Conflict, match="1 jobs have not ended"):
         await set_mode(settings, ClusterMode.ARCHIVED, "ann", "")
     assert (await two.move(archive=True)).archived
-    for refused in (
-        two.source.master.intake.insert_held([new_job(new_id())]),
-        two.source.sql.execute("SELECT submit('handler', '{}', '{\"allow_unregistered\": true}')"),
-    ):
-        with pytest.raises((Conflict, asyncpg.PostgresError), match="the cluster is archived: it takes no jobs"):
-            await refused
+    async with connect(settings) as cluster:
+        with pytest.raises(Conflict, match="the cluster is archived: it takes no jobs"):
+            await cluster.submit("handler", {}, allow_unregistered=True)
+    with pytest.raises(asyncpg.PostgresError, match="the cluster is archived"):
+        await two.source.sql.execute("INSERT INTO job SELECT * FROM job")
     view = await two.source.view(job.bytes)
     assert (view.state, view.state.final) == ("MOVED", True)
     assert await set_mode(settings, ClusterMode.ACTIVE, "ann", "") is ClusterMode.ARCHIVED
