@@ -51,11 +51,11 @@ def mode(invocation: Invocation, mode: str | None, reason: str) -> None:
 def migrate(invocation: Invocation, target: str, archive: bool) -> None:
     """Move all unfinished jobs to the master of another cluster.
 
-    No job is lost, and none runs in both. The target is an empty cluster with its own stores; `jobmaster db migrate` has made its schema. With a DSN it has the name
-    and the schema of this one. This cluster becomes `migrating`: its agents complete their buckets, then jobs move page by
-    page, with their attempts, idempotency keys, unique keys, schedules, limits, pauses, kept signals and once actions. Jobs
-    that are submitted here meanwhile move, too. Start the agents of the target when schedules have moved, and point producers
-    at it.
+    No job is lost, and none runs in both. The target is an empty cluster with its own stores and a schema that `jobmaster db
+    migrate` has made. With a DSN it has the name and the schema of this one. This cluster becomes `migrating`: its agents
+    complete their buckets, then jobs move page by page, with their attempts, idempotency keys, unique keys, schedules,
+    limits, pauses, kept signals and once actions. Jobs that are submitted here meanwhile move, too. Start the agents of the
+    target when schedules have moved, and point producers at it.
 
     Run it again after any interruption. Workflows and batches must have ended.
 
