@@ -12,7 +12,7 @@ from jobmaster.master.driver.statements import names
 from jobmaster.master.schema.privileges import functions
 from jobmaster.master.schema.roles import DEFINERS, STATEMENTS, statements_of
 
-_OF_THE_OWNER = ("archive/", "schema/")
+_OF_THE_OWNER = ("archive/", "cluster/", "schema/")
 _SENT = re.compile(r'pack\(\s*b"([A-Z]+)"(?:, b"([A-Z]+)")?')
 
 
