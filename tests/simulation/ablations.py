@@ -561,19 +561,18 @@ ABLATIONS = {
 }
 
 KNOWN_SEEDS = {
-    "a start that is sent again": 55,
+    "a start that is sent again": 21,
     "beats of a full store": 14,
-    "count of a batch": 6,
+    "count of a batch": 30,
     "cursor of a bulk operation": 202,
     "end of a bulk operation": 85,
-    "jobs of a batch that retention takes": 6,
-    "number of a lock's renewal": 82,
+    "jobs of a batch that retention takes": 9,
+    "loss of a lock": 10,
     "one choice of trials": 15,
-    "one rescuer for each store": 138,
-    "pause of what is claimed": 9,
-    "pauses before the first bucket": 7,
-    "results of the dead": 25,
-    "second look at an action": 25,
+    "one rescuer for each store": 35,
+    "pauses before the first bucket": 30,
+    "results of the dead": 67,
+    "second look at an action": 65,
     "watermark": 14,
     "what a producer has settled": 6,
 }

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.flow.breaker import BreakerState
 from jobmaster.model.pause import PauseKind
 from tests.simulation.faults.nemesis import ClusterFault
 from tests.simulation.master.tables import FINAL
@@ -93,12 +94,16 @@ class FaultInjector:
         self.let_go()
 
     def let_go(self) -> None:
-        """The operator lets go on what is frozen or paused; asked again, as a stop whose answer was late is repeated too."""
+        """The operator lets go on what is frozen, paused, or stopped by a breaker without an end; asked again, because a stop
+        without an answer may be executed later."""
         tables = self._history.master.statements.tables
         if any(bucket.state == "FROZEN" for bucket in tables.buckets.values()):
             self._operate("unfreeze", None)
         for subject in sorted(tables.pauses):
             self._resume(*subject)
+        for breaker in sorted(tables.breakers.values()):
+            if breaker.state == "OPEN" and breaker.until_us is None:
+                self._history.loop.spawn(Process("operator", self._history), close(self._history, breaker.name))
 
     # ------------------------------------------------------------ one store, for several leases
 
@@ -390,6 +395,18 @@ async def resume(history: History, kind: str, value: str) -> None:
     for _ in range(5):
         try:
             await master.pauses.resume(PauseKind(kind), value, "operator", "the simulation asks")
+        except JobMasterError:
+            await asyncio.sleep(0.1)
+        else:
+            return
+
+
+async def close(history: History, breaker: str) -> None:
+    """What `jobmaster breaker close` does."""
+    master = history.open_master()
+    for _ in range(5):
+        try:
+            await master.breakers.set_state(breaker, BreakerState.CLOSED, None, "operator", "the simulation asks")
         except JobMasterError:
             await asyncio.sleep(0.1)
         else:
