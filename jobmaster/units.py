@@ -174,6 +174,14 @@ def parse_size(text: str) -> int:
     return int(exact)
 
 
+def rounded_size(size_bytes: int) -> str:
+    """A number of bytes for tables, with three digits: ``97.3MiB``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes >= _BYTES[unit]:
+            return f"{size_bytes / _BYTES[unit]:.3g}{unit}"
+    return f"{size_bytes}B"
+
+
 def format_size(size_bytes: int) -> str:
     """Shortest exact text of a number of bytes: ``128KiB``, ``1MB``, ``513``."""
     if size_bytes >= 1000:

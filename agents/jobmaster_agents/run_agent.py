@@ -31,6 +31,7 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.http_server import HttpServer, port_of
 from jobmaster_agents.launch.launch_order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
+from jobmaster_agents.lease.process_statistics import ProcessStatistics
 from jobmaster_agents.lifespan_start import leave_lifespans, open_lifespans
 from jobmaster_agents.loop_watchdog import LoopWatchdog
 from jobmaster_agents.once_start import run_once_actions
@@ -199,6 +200,8 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
     """From the registration to the exit; the exit code. Needs an event loop and the ports, no process of its own."""
     stop = asyncio.Event()
     telemetry = runtime.telemetry
+    executor = runtime.bucket_worker.executor
+    runtime.heartbeat.statistics = ProcessStatistics(telemetry, lambda: executor.slots)
     await runtime.register()
     if config.control is not None:
         loop = asyncio.get_running_loop()

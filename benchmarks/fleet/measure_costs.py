@@ -146,7 +146,7 @@ async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str
     """The lines of the plans of statements about small tables that show reads and sorts, on an agent's connection."""
     found = {}
     arguments: dict[str, tuple[Any, ...]] = {
-        "members/renew": (owners[0], 3600.0),
+        "members/renew": (owners[0], 3600.0, None),
         "leadership/tick": (owners[0], 1, 3600.0, 300.0),
         "queries/buckets": ([],),
         "buckets/take_lost": (owners[0], ["store-0"], [], []),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
 
 from jobmaster.model.errors import InputError, NotFound
 
@@ -25,22 +26,32 @@ def id_range(text: str, what: str) -> tuple[bytes, bytes]:
     return bytes.fromhex(digits.ljust(_ID_DIGITS, "0")), bytes.fromhex(digits.ljust(_ID_DIGITS, "f"))
 
 
-def pick(rows: Sequence[Mapping[str, Any]], text: str, what: str) -> Mapping[str, Any]:
+class Identified(Protocol):
+    """What has an id, and perhaps a name."""
+
+    @property
+    def id(self) -> UUID: ...
+
+
+T = TypeVar("T", bound=Identified)
+
+
+def pick(rows: Sequence[T], text: str, what: str) -> T:
     """The single row whose id begins with ``text``, or whose ``name`` equals it.
 
     Raises:
         NotFound: no row fits. InputError: several rows fit.
     """
-    named = [row for row in rows if row.get("name") == text]
+    named = [row for row in rows if getattr(row, "name", None) == text]
     if not named:
         try:
             low, high = id_range(text, what)
         except InputError:
             raise NotFound(f"there is no {what} {text!r}", hint=f"jobmaster {what} list shows them") from None
-        named = [row for row in rows if low <= row["id"].bytes <= high]
+        named = [row for row in rows if low <= row.id.bytes <= high]
     if not named:
         raise NotFound(f"there is no {what} {text}", hint=f"jobmaster {what} list --all shows them")
     if len(named) > 1:
-        ids = ", ".join(str(row["id"]) for row in named[:3])
+        ids = ", ".join(str(row.id) for row in named[:3])
         raise InputError(f"{text!r} names {len(named)} of them: {ids}", hint="give more of the id")
     return named[0]

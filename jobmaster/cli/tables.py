@@ -151,6 +151,11 @@ def iso(us: int | None) -> str | None:
         return f"{us}us"
 
 
+def iso_at(moment: datetime | None) -> str | None:
+    """A time (aware, UTC) as ISO 8601."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def thousands(value: float) -> str:
     """``1 234 567``."""
     return f"{value:,}".replace(",", " ")

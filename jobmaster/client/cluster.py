@@ -21,6 +21,7 @@ from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
 from jobmaster.client.bulk_operations.operations import BulkOperations
 from jobmaster.client.events.event_readers import EventReaders
 from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.inspect.inspection import Inspection
 from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
 from jobmaster.client.jobs.existence import ExistenceCheck
 from jobmaster.client.jobs.job_filters import JobFilters, checked_filter
@@ -92,6 +93,10 @@ class Cluster:
             size = await receipt.result(timeout=30)
     """
 
+    _submitter: Submitter | None = None
+    _waiter: ResultWaiter | None = None
+    _closed = False
+
     def __init__(
         self,
         settings: ClusterSettings,
@@ -148,10 +153,9 @@ class Cluster:
         """Events as they happen: ``async for event in cluster.listen(tag="orders")``; see ``EventReaders``."""
         self.events = readers.events
         """Events as recorded: ``async for event in cluster.events(after=cursor)``; see ``EventReaders``."""
+        self.inspect = Inspection(settings, master, stores, self._job_lookup, self.handlers, self._refuse_closed)
+        """What operators see: ``await cluster.inspect.overview()``; see ``Inspection``."""
         self._pausing = Pausing(settings, master, self.handlers, self.schedules, self._clock)
-        self._submitter: Submitter | None = None
-        self._waiter: ResultWaiter | None = None
-        self._closed = False
 
     # ------------------------------------------------------------ submitting
 

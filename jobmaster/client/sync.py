@@ -37,6 +37,7 @@ from jobmaster.client.bulk_operations.sync import SyncBulkOperations
 from jobmaster.client.caller_connections import caller_connection, run
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.events.sync import SyncEventReaders
+from jobmaster.client.inspect.sync import SyncInspection
 from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.jobs.job_logs import LIMIT as LOG_LIMIT
@@ -194,6 +195,8 @@ class SyncCluster:
         """Events as they happen: ``with cluster.listen(tag="orders") as events``; see ``SyncEventReaders``."""
         self.events = readers.events
         """Events as recorded: ``for event in cluster.events(after=cursor)``; see ``SyncEventReaders``."""
+        self.inspect = SyncInspection(self)
+        """What operators see: ``cluster.inspect.overview()``; see ``SyncInspection``."""
         self._pid: int | None = None
         """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()

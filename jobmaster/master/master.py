@@ -15,6 +15,7 @@ from jobmaster.master.flow.uniqueness import Uniqueness
 from jobmaster.master.flow.workflows import Workflows
 from jobmaster.master.history.events import Events
 from jobmaster.master.history.job_logs import JobLogs
+from jobmaster.master.inspection.queries import InspectionQueries
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
 from jobmaster.master.locks import Locks
@@ -84,6 +85,7 @@ class Master:
         self.bulk = BulkOperations(data, control)
         self.job_logs = JobLogs(data)
         self.events = Events(data, scans)
+        self.inspection = InspectionQueries(data)
 
     @classmethod
     async def connect(

@@ -11,6 +11,7 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.ports import HostCordon, Renewal
 
 _JSON = msgspec.json.Encoder()
@@ -76,9 +77,10 @@ class Members:
         """ACTIVE -> STOPPING, for display: nothing depends on it."""
         await self._control.write("members/announce_stopping", agent_id)
 
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+    async def renew(self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
         """Heartbeat, on a connection of its own; locks only the agent's row."""
-        rows = await self._heartbeat.write("members/renew", agent_id, lease_seconds)
+        published = None if statistics is None else _JSON.encode(statistics).decode()
+        rows = await self._heartbeat.write("members/renew", agent_id, lease_seconds, published)
         if not rows:
             return Renewal(False, False, None, [], [])
         row = rows[0]

@@ -95,7 +95,7 @@ class Queries:
             "queries/waiting_ids",
             *(JobState.HELD in states, bool(states & IN_FLIGHT_STATES), chosen.lane, priority, *due, limit),
         )
-        return list(dict.fromkeys(row["id"] for row in rows))
+        return [row["id"] for row in rows]
 
     async def id_ranges(self, batch: bytes | None, workflow: bytes | None) -> list[tuple[bytes, bytes]]:
         """Lowest and highest id of each range in which the jobs of a batch, or of a workflow, lie; the newest first."""

@@ -20,6 +20,7 @@ from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
 from jobmaster.ports.bulk_operations import ClientBulk
 from jobmaster.ports.events import ClientEvents
+from jobmaster.ports.inspection import InspectionQueries
 from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.limits import ClientLimits
 from jobmaster.ports.master import BucketQueries, PauseReader, Release
@@ -284,6 +285,19 @@ class ScheduleMaster(Protocol):
     def schedules(self) -> ClientSchedules: ...
 
 
+class InspectionMaster(Protocol):
+    """The master, as far as an inspection reads it."""
+
+    @property
+    def queries(self) -> Queries: ...
+
+    @property
+    def inspection(self) -> InspectionQueries: ...
+
+    @property
+    def pauses(self) -> PauseReader: ...
+
+
 class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, OperatingMaster, Protocol):
     """For clients."""
 
@@ -319,6 +333,9 @@ class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, 
 
     @property
     def events(self) -> ClientEvents: ...
+
+    @property
+    def inspection(self) -> InspectionQueries: ...
 
 
 # ------------------------------------------------------------ agent stores

@@ -16,6 +16,7 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.cluster import ClusterMode, ClusterRow
 from jobmaster.model.ids import Fence
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.model.pause import PausesInForce
 from jobmaster.ports.job_logs import KeptJobLogs
@@ -226,8 +227,12 @@ class Onboarding(FetcherOnboarding, AntiEntropyOnboarding, Protocol):
 class HeartbeatMembers(Protocol):
     """For the heartbeat."""
 
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
-        """Renew the agent's lease, on a connection of its own; takes no lock of a job."""
+    async def renew(self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
+        """Renew the agent's lease, on a connection of its own; takes no lock of a job.
+
+        Args:
+            statistics: what its process does; ``None``: as published before.
+        """
         ...
 
 

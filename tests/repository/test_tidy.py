@@ -103,6 +103,7 @@ OPEN_KEYWORDS = {
     "jobmaster/cli/commands/jobs/bulk.py:delete": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:list_": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:count": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/job_reports.py:failures": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
     "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",
     "jobmaster/web/pages/site.py:page": "the names of a template",

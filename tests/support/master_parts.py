@@ -9,6 +9,7 @@ PARTS = (
     *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores", "pauses", "locks", "changes"),
     *("schedules", "signals"),
     *("limits", "workflows", "batches", "bulk", "breakers", "uniqueness", "job_logs", "events"),
+    "inspection",
 )
 """Attributes of the master whose methods are calls of the master."""
 
@@ -18,6 +19,10 @@ class MasterParts:
 
     @property
     def events(self) -> Self:
+        return self
+
+    @property
+    def inspection(self) -> Self:
         return self
 
     @property

@@ -19,6 +19,7 @@ from jobmaster.units import (
     parse_duration,
     parse_size,
     rounded_duration,
+    rounded_size,
     rounded_us,
 )
 
@@ -192,3 +193,10 @@ def test_a_duration_for_people_has_two_figures(seconds: float, text: str) -> Non
 
 def test_an_absent_duration_is_a_dash() -> None:
     assert rounded_us(None) == "-"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0B"), (1023, "1023B"), (1536, "1.5KiB"), (102_000_000, "97.3MiB"), (1 << 50, "1.02e+03TiB")]
+)
+def test_sizes_in_tables_have_three_digits(size: int, text: str) -> None:
+    assert rounded_size(size) == text

@@ -260,6 +260,11 @@ class Executor:
             queue.slots = 0 if queue.owned.frozen else self._slots_of(queue.owned)
         self._wake_slot()
 
+    @property
+    def slots(self) -> int:
+        """Jobs that may run at once."""
+        return min(sum(queue.slots for queue in self._queues.values()), self._settings.max_running)
+
     def reweigh_tenants(self, weights: Mapping[str, int]) -> None:
         """Other weights of tenants; those that are not named have 1."""
         self.tenant_weights = weights

@@ -25,6 +25,7 @@ from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.lease.clock_check import ClockCheck
+from jobmaster_agents.lease.process_statistics import ProcessStatistics
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.progress import Progress
 
@@ -126,6 +127,8 @@ class Heartbeat:
         self._log = log
         self.clock_check: ClockCheck | None = None
         """Compares the clocks at every answer."""
+        self.statistics: ProcessStatistics | None = None
+        """What a renewal publishes now and then; ``None``: nothing."""
         self._failures = 0
         self._next = 0.0
         self._asked_at: float | None = None
@@ -166,6 +169,7 @@ class Heartbeat:
         return max(min(self._next, self._ownership.fence_at) - self._now(), 0.0)
 
     async def _renew(self, now: float) -> None:
+        lag_seconds = max(now - self._next, 0.0)
         self._next = now + self._lease_timing.renew_seconds
         wrong = self._attest(now)
         if wrong is not None:
@@ -177,10 +181,11 @@ class Heartbeat:
         asked_us = self.clock_check.now_us() if self.clock_check is not None else 0
         promised = self._lease_timing.lease_seconds
         self._promise(sent, promised)
+        published = None if self.statistics is None else self.statistics.due(now, lag_seconds)
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
             async with asyncio.timeout(self._leases.renew_seconds):
-                answer = await self._members.renew(self._ownership.agent_id, promised)
+                answer = await self._members.renew(self._ownership.agent_id, promised, published)
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
-from jobmaster.units import rounded_duration
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_record, emit_rows, iso_at
+from jobmaster.units import rounded_duration, rounded_size
 
 if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.model.inspection.views import AgentView
     from jobmaster.settings.model import AgentSettings, ClusterSettings
 
 MODES = ("full", "execution", "leader", "drain")
@@ -29,6 +31,10 @@ COLUMNS = (
     Column("HOST", "host"),
     Column("PID", "pid", right=True),
     Column("BUCKETS", "buckets", right=True),
+    Column("SLOTS", "statistics.slots", right=True),
+    Column("RUNNING", "statistics.running", right=True),
+    Column("CPU", "statistics.processor", "{:.0%}".format, right=True),
+    Column("MEMORY", "statistics.memory_bytes", rounded_size, right=True),
     Column("LEASE", "lease_left_seconds", rounded_duration, right=True),
     Column("STARTED", "started"),
 )
@@ -205,17 +211,14 @@ def _other_slots(agent: AgentSettings) -> str:
 # ---------------------------------------------------------------- list and show
 
 
-def agent_record(row: Any) -> dict[str, Any]:
+def agent_record(view: AgentView) -> dict[str, Any]:
     """One agent as it is printed."""
-    record = dict(row)
-    record["id"] = str(row["id"])
-    record["settings"] = json.loads(row["settings"])
-    for name in ("started", "ended"):
-        record[name] = iso(record.pop(f"{name}_us"))
-    if record["state"] in ("DEAD", "RETIRED"):
-        record["lease_left_seconds"] = None
-    else:
-        record["lease_left_seconds"] = round(record["lease_left_seconds"], 3)
+    import msgspec
+
+    record: dict[str, Any] = msgspec.to_builtins(view)
+    for name in ("started", "ended", "statistics"):
+        record[f"{name}_at"] = iso_at(getattr(view, f"{name}_at"))
+    record["started"], record["ended"] = record.pop("started_at"), record.pop("ended_at")
     return record
 
 
@@ -233,8 +236,7 @@ def list_(invocation: Invocation, all_: bool) -> None:
       jobmaster agent list
       jobmaster agent list --all -o json
     """
-    rows = run_async(_agents(invocation.settings, all_))
-    records = [agent_record(row) for row in rows]
+    records = [agent_record(view) for view in run_async(_agents(invocation.settings, all_))]
     shown = any(record["cordoned_seconds"] is not None for record in records)
     columns = (*COLUMNS, Column("CORDONED", "cordoned_seconds", rounded_duration, right=True)) if shown else COLUMNS
     emit_rows(records, columns, as_json=invocation.json, empty="no agents (start one: jobmaster agent run)")
@@ -250,9 +252,9 @@ def show(invocation: Invocation, agent: str) -> None:
     Example:
       jobmaster agent show 0199a1
     """
-    rows = run_async(_agents(invocation.settings, True))
-    living = [row for row in rows if row["state"] in ("ACTIVE", "STOPPING")]
-    chosen = living if any(row["name"] == agent for row in living) else rows
+    views = run_async(_agents(invocation.settings, True))
+    living = [view for view in views if view.lease_left_seconds is not None]
+    chosen = living if any(view.name == agent for view in living) else views
     emit_record(agent_record(pick(chosen, agent, "agent")), as_json=invocation.json)
 
 
@@ -272,23 +274,22 @@ def drain(invocation: Invocation, agent: str) -> None:
     emit_record({"id": agent_id, "drain_requested": True}, as_json=invocation.json)
 
 
-async def _agents(settings: ClusterSettings, all_: bool) -> list[Any]:
-    rule = settings.safety
-    async with reader_of(settings) as reader:
-        flapping = await reader.report("flapping_hosts", rule.flapping_deaths, rule.cordon_seconds)
-        left = {row["host"]: round(row["left_seconds"], 3) for row in flapping}
-        return [{**row, "cordoned_seconds": left.get(row["host"])} for row in await reader.report("agents", all_)]
+async def _agents(settings: ClusterSettings, all_: bool) -> list[AgentView]:
+    async def work(cluster: Cluster) -> list[AgentView]:
+        return await cluster.inspect.agents(ended=all_)
+
+    found: list[AgentView] = await with_cluster(settings, work)
+    return found
 
 
 async def _drain(settings: ClusterSettings, agent: str) -> str:
     from jobmaster.cli.operator_log import operator_name
     from jobmaster.wiring import open_master
 
-    async with reader_of(settings) as reader:
-        chosen = pick(await reader.report("agents", False), agent, "agent")
+    chosen = pick(await _agents(settings, False), agent, "agent")
     master = await open_master(settings, application_name="jobmaster-cli")
     try:
-        await master.members.request_drain(chosen["id"].bytes, actor=operator_name())
+        await master.members.request_drain(chosen.id.bytes, actor=operator_name())
     finally:
         await master.close()
-    return str(chosen["id"])
+    return str(chosen.id)

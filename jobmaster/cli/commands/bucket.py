@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
-from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso, render
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso_at, render
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.ids import text
@@ -19,7 +20,9 @@ from jobmaster.model.job import Priority
 from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
     from jobmaster.model.bucket import Bucket
+    from jobmaster.model.inspection.views import BucketEvent, Buckets, BucketView
     from jobmaster.settings.model import ClusterSettings
 
 NO_REASON = "no reason given"
@@ -73,10 +76,10 @@ def list_(invocation: Invocation, all_: bool, lane: str | None) -> None:
       jobmaster bucket list
       jobmaster bucket list --lane payroll -o json
     """
-    records, failures = run_async(buckets_with_depths(invocation.settings, all_))
-    for failure in failures:
-        invocation.note(f"warning: {failure}", level=-1)
-    shown = [record for record in records if lane is None or record["lane"] == lane]
+    found = run_async(_listed(invocation.settings, retired=all_))
+    for sentence in found.silent:
+        invocation.note(f"warning: {sentence}", level=-1)
+    shown = [bucket_record(view) for view in found.buckets if lane is None or view.lane == lane]
     emit_rows(shown, COLUMNS, as_json=invocation.json, empty="no buckets (an agent makes them: jobmaster agent run)")
 
 
@@ -90,8 +93,8 @@ def show(invocation: Invocation, bucket: str) -> None:
     Example:
       jobmaster bucket show 0199a1f0-1
     """
-    record = run_async(_bucket_with_history(invocation.settings, bucket))
-    events = record.pop("events")
+    view, history = run_async(_bucket_with_history(invocation.settings, bucket))
+    record, events = bucket_record(view), [_event_record(event) for event in history]
     if invocation.json:
         emit_json({**record, "events": events})
         return
@@ -151,77 +154,36 @@ def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None,
     emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to unfreeze: no bucket of these is FROZEN")
 
 
-async def buckets_with_depths(settings: ClusterSettings, all_: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """Every bucket with its depths, and a message for each store that did not answer."""
-    async with reader_of(settings) as reader:
-        rows = await reader.report("buckets", all_)
-        flying = {row["bucket_id"]: row for row in await reader.report("in_flight")}
-    depths, failures = await _depths(settings, rows)
-    records = []
-    for row in rows:
-        record = dict(row)
-        record |= {"id": str(row["id"]), "owner": str(row["owner"]), "priority": Priority(row["priority"]).label}
-        record["changed"] = iso(record.pop("changed_us"))
-        record["unchanged_seconds"] = round(record["unchanged_seconds"], 3)
-        record |= depths.get(row["id"].bytes, dict.fromkeys(("pending", "assigned", "claimed_lists", "kept")))
-        counts = flying.get(row["id"])
-        record["rows_assigned"] = counts["assigned"] if counts else 0
-        record["rows_processing"] = counts["processing"] if counts else 0
-        records.append(record)
-    return records, failures
+async def _listed(settings: ClusterSettings, *, retired: bool, depths: bool = True) -> Buckets:
+    async def work(cluster: Cluster) -> Buckets:
+        return await cluster.inspect.buckets(retired=retired, depths=depths)
+
+    found: Buckets = await with_cluster(settings, work)
+    return found
 
 
-async def _depths(
-    settings: ClusterSettings, rows: Sequence[Mapping[str, Any]]
-) -> tuple[dict[bytes, dict[str, int | None]], list[str]]:
-    from jobmaster.agentstore.store import AgentStore
-    from jobmaster.wiring import addresses
+async def _bucket_with_history(settings: ClusterSettings, bucket: str) -> tuple[BucketView, list[BucketEvent]]:
+    async def work(cluster: Cluster) -> tuple[BucketView, list[BucketEvent]]:
+        chosen = pick((await cluster.inspect.buckets(retired=True)).buckets, bucket, "bucket")
+        return chosen, await cluster.inspect.bucket_history(chosen.id)
 
-    urls = addresses(settings).urls
-    depths: dict[bytes, dict[str, int | None]] = {}
-    failures = []
-    for name in sorted({row["store"] for row in rows}):
-        here = [row["id"].bytes for row in rows if row["store"] == name]
-        if name not in urls:
-            failures.append(f"store {name} is not in the configuration")
-            continue
-        try:
-            store = await AgentStore.connect(
-                cluster=settings.cluster, name=name, url=urls[name], settings=settings.stores[name]
-            )
-        except JobMasterError as error:
-            failures.append(str(error))
-            continue
-        try:
-            for bucket_id, depth in zip(here, await store.depths(here), strict=True):
-                if depth is not None:
-                    depths[bucket_id] = {
-                        "pending": depth.pending,
-                        "assigned": depth.assigned,
-                        "claimed_lists": depth.claimed_lists,
-                        "kept": depth.kept,
-                    }
-        except JobMasterError as error:
-            failures.append(str(error))
-        finally:
-            await store.close()
-    return depths, failures
+    found: tuple[BucketView, list[BucketEvent]] = await with_cluster(settings, work)
+    return found
 
 
-async def _bucket_with_history(settings: ClusterSettings, bucket: str) -> dict[str, Any]:
-    from uuid import UUID
+def bucket_record(view: BucketView) -> dict[str, Any]:
+    """One bucket as it is printed."""
+    import msgspec
 
-    records, _ = await buckets_with_depths(settings, True)
-    chosen = dict(pick([{**record, "id": UUID(record["id"])} for record in records], bucket, "bucket"))
-    async with reader_of(settings) as reader:
-        history = await reader.report("bucket_history", chosen["id"])
-    events = []
-    for row in history:
-        event = dict(row)
-        event["at"] = iso(event.pop("at_us"))
-        event["actor"] = str(event["actor"]) if event["actor"] else None
-        events.append(event)
-    return {**chosen, "id": str(chosen["id"]), "events": events}
+    record: dict[str, Any] = msgspec.to_builtins(view)
+    del record["changed_at"]
+    return {**record, "priority": view.priority.label, "changed": iso_at(view.changed_at)}
+
+
+def _event_record(event: BucketEvent) -> dict[str, Any]:
+    import msgspec
+
+    return {**msgspec.to_builtins(event), "at": iso_at(event.at)}
 
 
 # ---------------------------------------------------------------- freeze, unfreeze: the master's rows first, then the stores
@@ -266,16 +228,15 @@ async def _chosen(
     """Ids of the named buckets; ``None`` when no bucket is named."""
     if not buckets:
         return None
-    async with reader_of(settings) as reader:
-        rows = await reader.report("buckets", True)
-    chosen = [pick(rows, bucket, "bucket") for bucket in buckets]
-    for row in chosen:
-        if row["state"] not in states:
+    views = (await _listed(settings, retired=True, depths=False)).buckets
+    chosen = [pick(views, bucket, "bucket") for bucket in buckets]
+    for view in chosen:
+        if view.state not in states:
             raise InputError(
-                f"bucket {row['id']} is {row['state']} and cannot be {done}",
+                f"bucket {view.id} is {view.state} and cannot be {done}",
                 hint="only an ACTIVE bucket can be frozen, and only a FROZEN one unfrozen; nothing was changed",
             )
-    return [row["id"].bytes for row in chosen]
+    return [view.id.bytes for view in chosen]
 
 
 async def _move(

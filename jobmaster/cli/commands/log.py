@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_rows, iso
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_rows, iso_at
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.model.inspection.views import OperatorAct
 
 COLUMNS = (
     Column("TIME (UTC)", "at"),
@@ -47,13 +50,12 @@ def list_(invocation: Invocation, subject: str | None, actor: str | None, since:
       jobmaster log list --actor ann
     """
 
-    async def work() -> list[dict[str, Any]]:
-        async with reader_of(invocation.settings) as reader:
-            return [_record(row) for row in await reader.report("operations", subject, actor, since, limit)]
+    async def work(cluster: Cluster) -> list[OperatorAct]:
+        return await cluster.inspect.operator_log(subject=subject, actor=actor, since=since, limit=limit)
 
     filtered = any(given is not None for given in (subject, actor, since))
     empty = "no action of an operator fits these options" if filtered else "no operator has done anything"
-    records = run_async(work())
+    records = [_record(act) for act in run_async(with_cluster(invocation.settings, work))]
     rows = (
         records
         if invocation.json
@@ -62,13 +64,13 @@ def list_(invocation: Invocation, subject: str | None, actor: str | None, since:
     emit_rows(rows, COLUMNS, as_json=invocation.json, empty=empty)
 
 
-def _record(row: Mapping[str, Any]) -> dict[str, Any]:
+def _record(act: OperatorAct) -> dict[str, Any]:
     return {
-        "at": iso(row["at_us"]),
-        "actor": row["actor"],
-        "action": row["action"],
-        "subject": row["subject"],
-        "detail": json.loads(row["detail"]),
+        "at": iso_at(act.at),
+        "actor": act.actor,
+        "action": act.action,
+        "subject": act.subject,
+        "detail": act.detail,
     }
 
 

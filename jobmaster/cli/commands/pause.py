@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -177,23 +177,6 @@ def _schedule_record(row: Mapping[str, Any]) -> dict[str, Any]:
         "actor": row["actor"],
         "reason": row["reason"],
     }
-
-
-def paused_schedules(rows: Sequence[object]) -> str:
-    """How many schedules are paused, and where they are listed."""
-    return f"{len(rows)} schedule{' is' if len(rows) == 1 else 's are'} paused (jobmaster pauses)"
-
-
-def explained(found: Sequence[Pause]) -> str:
-    """Pauses as a reason why jobs wait."""
-    return ", ".join(f"{each.subject} is paused by {each.actor}: {each.reason}" for each in found)
-
-
-def remedy(each: Pause) -> str:
-    """The command that ends a pause."""
-    if each.kind is PauseKind.BREAKER:
-        return f"jobmaster breaker close {each.value}"
-    return f"jobmaster resume {each.kind} {each.value}"
 
 
 async def _changed(settings: ClusterSettings, change: Callable[[Any, str], Any]) -> PauseChange:

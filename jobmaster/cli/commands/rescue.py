@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_rows, iso
-from jobmaster.model.bucket import BucketState
-from jobmaster.model.job import Priority
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_rows, iso_at
 from jobmaster.units import rounded_us
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.model.inspection.views import RescueView
 
 COLUMNS = (
     Column("LOST (UTC)", "lost"),
@@ -29,8 +30,6 @@ COLUMNS = (
     Column("STATE", "state"),
     Column("WHY", "reason", whole=True),
 )
-
-_STATES = {BucketState.READY_TO_DELETE: "drained", BucketState.LOST: "lost again"}
 
 
 @click.group("rescue")
@@ -56,33 +55,19 @@ def list_(invocation: Invocation, since: float | None, only_open: bool, limit: i
       jobmaster rescue list --open -o json
     """
 
-    async def work() -> list[dict[str, Any]]:
-        async with reader_of(invocation.settings) as reader:
-            return [rescue_record(row) for row in await reader.report("rescues", since, only_open, limit)]
+    async def work(cluster: Cluster) -> list[RescueView]:
+        return await cluster.inspect.rescues(since=since, unfinished=only_open, limit=limit)
 
-    emit_rows(run_async(work()), COLUMNS, as_json=invocation.json, empty="nothing was lost")
+    records = [_record(view) for view in run_async(with_cluster(invocation.settings, work))]
+    emit_rows(records, COLUMNS, as_json=invocation.json, empty="nothing was lost")
 
 
-def rescue_record(row: Mapping[str, Any]) -> dict[str, Any]:
+def _record(view: RescueView) -> dict[str, Any]:
     """One rescue as it is printed."""
-    taken_us, over_us = row["taken_us"], row["over_us"]
-    return {
-        "bucket_id": str(row["bucket_id"]),
-        "lane": row["lane"],
-        "priority": Priority(row["priority"]).label if row["priority"] else None,
-        "store": row["store"],
-        "epoch": row["epoch"],
-        "lost": iso(row["lost_us"]),
-        "reason": row["reason"],
-        "owner": str(row["owner"]) if row["owner"] else None,
-        "owner_name": row["owner_name"],
-        "taken": iso(taken_us),
-        "rescuer": str(row["rescuer"]) if row["rescuer"] else None,
-        "rescuer_name": row["rescuer_name"],
-        "waited_us": taken_us - row["lost_us"] if taken_us else None,
-        "over": iso(over_us),
-        "took_us": over_us - taken_us if over_us else None,
-        "jobs_moved": row["jobs_moved"],
-        "jobs_rescued": row["jobs_rescued"],
-        "state": _STATES.get(row["became"], "draining" if taken_us else "waiting"),
-    }
+    import msgspec
+
+    record: dict[str, Any] = msgspec.to_builtins(view)
+    for name in ("lost", "taken", "over"):
+        del record[f"{name}_at"]
+        record[name] = iso_at(getattr(view, f"{name}_at"))
+    return {**record, "priority": None if view.priority is None else view.priority.label}

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.bucket import buckets_with_depths
-from jobmaster.cli.commands.pause import explained, pause_record, paused_schedules, remedy
+from jobmaster.cli.commands.job_inputs import with_cluster
+from jobmaster.cli.commands.pause import pause_record
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_json, iso, render, terminal_width, thousands
-from jobmaster.model.job import Priority
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_json, iso_at, render, terminal_width, thousands
 from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
-    from jobmaster.model.pause import Pause
-    from jobmaster.settings.model import ClusterSettings
-
-OVERDUE_SECONDS = 5.0
-"""Seconds after its due time at which a HELD job counts as overdue (onboarding takes a second)."""
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.model.inspection.views import Backlog, Overview
 
 COLUMNS = (
     Column("LANE", "lane"),
@@ -43,15 +38,19 @@ def status(invocation: Invocation) -> None:
     Agents, buckets by lane and priority, jobs held on the master, and warnings.
 
     PENDING: jobs in the stores without a row in the master. ASSIGNED: jobs in the stores with a row. RUNNING: jobs that run
-    and have a row. HELD: jobs that wait on the master. DUE: those of them that are due. OVERDUE: those that are due for more
-    than a few seconds.
+    and have a row. HELD: jobs that wait on the master, up to 100 000. DUE: those of them that are due. OVERDUE: those that
+    are due for more than a few seconds. READY: jobs that could start now, and how long they take at the present rate.
 
     \b
     Examples:
       jobmaster status
       jobmaster status -o json
     """
-    report = run_async(cluster_status(invocation.settings))
+
+    async def work(cluster: Cluster) -> Overview:
+        return await cluster.inspect.overview()
+
+    report = _record(run_async(with_cluster(invocation.settings, work)))
     if invocation.json:
         emit_json(report)
         return
@@ -62,6 +61,9 @@ def status(invocation: Invocation) -> None:
         f"leader {report['leader'] or 'none'}",
         str(report["now"]),
     ]
+    if report["ready"] and report["drain_seconds"] is not None:
+        ready, seconds = thousands(report["ready"]), rounded_duration(report["drain_seconds"])
+        parts.insert(3, f"{ready} ready, {seconds} at {report['ended_per_second']:g}/s")
     click.echo("   ".join(parts))
     if report["groups"]:
         click.echo(render(report["groups"], COLUMNS, terminal_width()))
@@ -71,96 +73,26 @@ def status(invocation: Invocation) -> None:
         click.echo(f"! {warning}")
 
 
-async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
+def _record(seen: Overview) -> dict[str, Any]:
     """Everything that ``status`` prints."""
-    buckets, failures = await buckets_with_depths(settings, False)
-    async with reader_of(settings) as reader:
-        server = (await reader.report("server"))[0]
-        agents = await reader.report("agents", False)
-        held = await reader.report("held", OVERDUE_SECONDS)
-        paused = (await reader.pauses()).pauses
-        schedules = await reader.report("paused_schedules")
-    alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
-    groups = _groups(buckets, held, server["now_us"])
-    lead = next((agent["name"] for agent in agents if agent["id"] == server["leader"]), None)
     return {
-        "cluster": settings.cluster,
-        "now": iso(server["now_us"]),
-        "leader": lead,
-        "agents": {"alive": len(alive), "known": len(agents)},
-        "groups": groups,
-        "buckets": {
-            state: sum(1 for bucket in buckets if bucket["state"] == state)
-            for state in sorted({b["state"] for b in buckets})
-        },
-        "pauses": [pause_record(each) for each in paused],
-        "warnings": [
-            *failures,
-            *_paused(paused),
-            *([paused_schedules(schedules)] if schedules else []),
-            *_warnings(groups, buckets, agents),
-        ],
+        "cluster": seen.cluster,
+        "now": iso_at(seen.at),
+        "leader": seen.leader,
+        "agents": {"alive": seen.agents_alive, "known": seen.agents_known},
+        "slots": seen.slots,
+        "running": seen.running,
+        "ended_per_second": seen.ended_per_second,
+        "ready": seen.ready,
+        "drain_seconds": seen.drain_seconds,
+        "groups": [_group(group) for group in seen.backlog],
+        "buckets": seen.buckets,
+        "pauses": [pause_record(each) for each in seen.pauses],
+        "warnings": list(seen.warnings),
     }
 
 
-def _paused(pauses: Sequence[Pause]) -> list[str]:
-    """What does not start, and until when."""
-    lines = []
-    for each in pauses:
-        end = f" for {rounded_duration(each.left_seconds)} more" if each.left_seconds is not None else ""
-        lines.append(f"{explained([each])}{end} ({remedy(each)})")
-    return lines
+def _group(group: Backlog) -> dict[str, Any]:
+    import msgspec
 
-
-def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: int) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, int], dict[str, Any]] = {}
-
-    def group(lane: str, level: int) -> dict[str, Any]:
-        empty = dict.fromkeys(
-            ("buckets", "frozen", "pending", "assigned", "running", "held", "due", "overdue", "kept"), 0
-        )
-        return groups.setdefault((lane, level), {"lane": lane, "priority": Priority(level).label, **empty})
-
-    for bucket in buckets:
-        found = group(bucket["lane"], int(Priority.parse(bucket["priority"])))
-        found["buckets"] += bucket["state"] == "ACTIVE"
-        found["frozen"] += bucket["state"] == "FROZEN"
-        for name in ("pending", "assigned", "kept"):
-            found[name] += bucket[name] or 0
-        found["running"] += bucket["rows_processing"]
-    for row in held:
-        found = group(row["lane"], row["priority"])
-        found |= {"held": row["held"], "due": row["due"], "overdue": row["overdue"]}
-        if row["due"]:
-            found["oldest_seconds"] = (now_us - row["oldest_us"]) / 1_000_000
-    return [groups[key] for key in sorted(groups, key=lambda key: (key[0], -key[1]))]
-
-
-def _warnings(groups: list[dict[str, Any]], buckets: list[dict[str, Any]], agents: list[dict[str, Any]]) -> list[str]:
-    warnings = []
-    for group in groups:
-        name = f"{group['lane']}/{group['priority']}"
-        if not group["buckets"] and group["held"] and group["frozen"]:
-            warnings.append(
-                f"{name}: {group['held']} job(s) held and every bucket is frozen (jobmaster bucket unfreeze)"
-            )
-        elif not group["buckets"] and group["held"]:
-            warnings.append(f"{name}: {group['held']} job(s) held and no bucket serves them")
-        elif group["overdue"]:
-            warnings.append(
-                f"{name}: {group['overdue']} job(s) overdue, the oldest by {rounded_duration(group['oldest_seconds'])}"
-            )
-        if group["kept"]:
-            warnings.append(f"{name}: {group['kept']} outcome(s) wait in the store for the master")
-    for bucket in buckets:
-        if bucket["state"] in ("LOST", "FROZEN"):
-            since = rounded_duration(bucket["unchanged_seconds"])
-            warnings.append(
-                f"bucket {bucket['id']} ({bucket['lane']}/{bucket['priority']}) is {bucket['state']} for {since}"
-            )
-    for agent in agents:
-        if agent["lease_left_seconds"] <= 0:
-            warnings.append(f"agent {agent['name']} ({agent['id']}) has not renewed its lease")
-    if not agents:
-        warnings.append("no agent is running (start one: jobmaster agent run)")
-    return warnings
+    return {**msgspec.to_builtins(group), "priority": group.priority.label}

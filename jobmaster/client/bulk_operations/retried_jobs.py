@@ -17,7 +17,6 @@ from jobmaster.client.jobs.retry_as_new_job import keyed_options
 from jobmaster.client.options import CheckedOptions
 from jobmaster.client.submitter import StoredArguments, SubmitChecks
 from jobmaster.clock import Clock, new_id
-from jobmaster.encryption import CannotOpen, SealKind
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
@@ -39,14 +38,6 @@ class _Options(NamedTuple):
     """Options of the retries of all jobs of one handler and the same headers; ``None``: a submit refuses them."""
 
     checked: CheckedOptions | None
-
-
-class _Payload(NamedTuple):
-    """What a new job carries."""
-
-    headers: bytes
-    args: bytes
-    """As they are stored."""
 
 
 class RetriedJobs:
@@ -73,13 +64,13 @@ class RetriedJobs:
                 await asyncio.sleep(0)
             if job.handler not in handlers:
                 handlers[job.handler] = await self._resolved(job.handler)
-            payload = await self._payload(job, handlers[job.handler])
-            if isinstance(payload, SkipCause):
-                skipped[payload] += 1
+            headers = await self._headers(job, handlers[job.handler])
+            if isinstance(headers, SkipCause):
+                skipped[headers] += 1
                 continue
-            new, own = job.holder or _above(new_id(), above), digest(job.handler, payload.args)
-            args = None if payload.args == job.args else payload.args
-            made.append(BulkRetry(job.id, new, job.holder is not None, payload.headers, own, args))
+            new = job.holder or _above(new_id(), above)
+            own = digest(job.handler, job.args)
+            made.append(BulkRetry(job.id, new, job.holder is not None, headers, own))
         return made, skipped
 
     async def _resolved(self, name: str) -> ResolvedHandler | None:
@@ -88,8 +79,8 @@ class RetriedJobs:
         except InputError:
             return None
 
-    async def _payload(self, job: FoundBulkJob, handler: ResolvedHandler | None) -> _Payload | SkipCause:
-        """What the new job carries, or why there is none."""
+    async def _headers(self, job: FoundBulkJob, handler: ResolvedHandler | None) -> bytes | SkipCause:
+        """The headers of the new job, or why there is none."""
         if handler is None:
             return SkipCause.REFUSED
         options = self._options.get((job.handler, job.headers))
@@ -97,20 +88,18 @@ class RetriedJobs:
             if len(self._options) >= _KEPT_MAX:
                 self._options.clear()
             options = self._options[job.handler, job.headers] = self._checked(job, handler)
-        checked, cipher = options.checked, self._checks.cipher
+        checked = options.checked
         if checked is None:
             return SkipCause.REFUSED
         if checked.waits:
             return SkipCause.SIGNAL
         try:
-            args = job.args if cipher is None else cipher.open(SealKind.ARGUMENTS, job.handler, job.id, job.args)
-            data = self._checks.encode(handler, StoredArguments(args))
+            data = self._checks.encode(handler, StoredArguments(job.args))
             await self._lookup.check(handler, data, allow_unregistered=False)
             headers = self._checks.in_order(handler, data, checked).headers
-        except (InputError, CannotOpen):
+        except InputError:
             return SkipCause.REFUSED
-        named = headers.replace(_PLACEHOLDER_TEXT, ids.text(job.id).encode())
-        return _Payload(named, self._checks.sealed(job.handler, None, data))
+        return headers.replace(_PLACEHOLDER_TEXT, ids.text(job.id).encode())
 
     def _checked(self, job: FoundBulkJob, handler: ResolvedHandler) -> _Options:
         view = JobView(

@@ -58,7 +58,7 @@ async def list_jobs(
                 break
         return found[:limit]
     reads = READS
-    for lowest, top in await _ranges(queries, chosen, highest):
+    for lowest, top in await id_ranges(queries, chosen, highest):
         while lowest <= top:
             step = await queries.jobs(chosen, lowest, top, reads=reads, limit=limit - len(found), payload=payload)
             found += step.jobs
@@ -80,7 +80,7 @@ async def count_jobs(queries: Queries, chosen: JobFilter, *, at_most: int) -> Jo
         fitting = len(indexed) if alone else await _count_of(queries, chosen, indexed)
         return JobCount(min(fitting, at_most), fitting <= at_most)
     jobs, reads = 0, READS
-    for lowest, top in await _ranges(queries, chosen, chosen.highest):
+    for lowest, top in await id_ranges(queries, chosen, chosen.highest):
         while lowest <= top:
             step = await queries.count(chosen, lowest, top, reads=reads, limit=at_most + 1 - jobs)
             jobs += step.jobs
@@ -97,7 +97,7 @@ async def _count_of(queries: Queries, chosen: JobFilter, ids: list[bytes]) -> in
     return sum([len(await queries.jobs_of(chosen, page, payload=False)) for page in pages])
 
 
-async def _ranges(queries: Queries, chosen: JobFilter, highest: bytes) -> list[tuple[bytes, bytes]]:
+async def id_ranges(queries: Queries, chosen: JobFilter, highest: bytes) -> list[tuple[bytes, bytes]]:
     """The ranges of ids in which the jobs of a filter lie, the newest first."""
     lowest = chosen.lowest
     ranges = [(lowest, highest)]

@@ -36,6 +36,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.bulk_operations import MemoryBulkOperations
 from jobmaster.testing.memory.events import MemoryEvents
+from jobmaster.testing.memory.inspection import MemoryInspection
 from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.limits import MemoryLimits
 from jobmaster.testing.memory.locks import MemoryLocks
@@ -64,6 +65,7 @@ class MemoryMaster:
         self.bulk = MemoryBulkOperations()
         self.events = MemoryEvents()
         self.uniqueness = MemoryUniqueness(rows)
+        self.inspection = MemoryInspection(rows, self._fitting)
 
     @property
     def intake(self) -> MemoryMaster:

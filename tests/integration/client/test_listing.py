@@ -118,6 +118,7 @@ async def test_due_times_count_for_jobs_that_wait_in_the_master(client: ClientFi
     await sql.close()
     assert of(await jobs(due_before=3600)) == [put_off, paid, soon], "one that is put off has its own due time"
     assert of(await jobs(due_after=timedelta(hours=1))) == [later]
+    assert await count(due_after=timedelta(hours=1)) == (1, True), "not the time until which it is put off"
     assert of(await jobs(due_after=datetime.now(UTC), due_before=1000, lane="payroll")) == [paid]
     assert of(await jobs(due_before=3600, handler=resize, limit=1)) == [put_off]
     assert of(await jobs(due_before=3600, after=put_off, state=["HELD", "FAILED"])) == [paid, soon]

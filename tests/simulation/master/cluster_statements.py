@@ -78,7 +78,7 @@ class ClusterStatements(
         self.tables.agents[agent_id] = row._replace(state="STOPPING")
         return [Record(state="STOPPING")]
 
-    def members_renew(self, old: Snapshot, agent_id: bytes, lease: float) -> list[Record]:
+    def members_renew(self, old: Snapshot, agent_id: bytes, lease: float, statistics: str | None) -> list[Record]:
         row, now = self.tables.agents.get(agent_id), self.now_us()
         if row is None or row.state not in ALIVE:
             return []

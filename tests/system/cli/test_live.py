@@ -460,6 +460,25 @@ def test_lists_filter_and_tables_have_titles(dev: Terminal) -> None:
     assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
 
 
+def test_a_job_that_waits_is_explained_and_failed_jobs_are_grouped(dev: Terminal, tmp_path: Path) -> None:
+    held = submitted(dev, "add", "one=1", "other=1", "--after", "1h", "--priority", "high")["id"]
+    table = dev.call("job", "explain", held[:13]).out
+    assert table.startswith(f"job {held} is HELD:\n  it is held until its due time, in ")
+    assert f"    -> jobmaster job run-now {held}\n" in table
+    (cause,) = dev.call("job", "explain", held, "-o", "json").json["causes"]
+    assert cause["cause"] == "due_later"
+    assert cause["until"].endswith("Z")
+    assert dev.call("job", "explain", str(UUID(bytes=new_id()))).code == 3
+    failed = submitted(dev, "fails", f"path={tmp_path / 'w'}", "--within", "20s")["id"]
+    groups = dev.call("job", "failures", "--handler", "fails", "-o", "json").json
+    assert failed in [group["sample"] for group in groups]
+    (group,) = [group for group in groups if group["sample"] == failed]
+    listed = dev.call("job", "list", "--error", group["fingerprint"], "-o", "json").json
+    assert listed[0]["id"] == failed
+    assert len(listed) == group["jobs"]
+    assert dev.call("job", "failures", "--handler", "nobody").err == "no job has failed\n"
+
+
 def test_agents_buckets_and_status(dev: Terminal) -> None:
     agents = dev.call("agent", "list", "-o", "json").json
     assert [agent["state"] for agent in agents] == ["ACTIVE"]
@@ -468,6 +487,11 @@ def test_agents_buckets_and_status(dev: Terminal) -> None:
     assert dev.call("agent", "show", agents[0]["id"][:13], "-o", "json").json["id"] == agents[0]["id"]
     assert dev.call("agent", "show", "default", "-o", "json").json["id"] == agents[0]["id"]
     assert dev.call("agent", "show", "nobody").code == 3
+    wait_until(lambda: dev.call("agent", "list", "-o", "json").json[0]["statistics"], 60, "the statistics of the agent")
+    published = dev.call("agent", "list", "-o", "json").json[0]["statistics"]
+    assert published["slots"] > 0
+    assert published["memory_bytes"] > 1 << 20
+    assert published["threads"] > 1
     buckets = dev.call("bucket", "list", "-o", "json").json
     assert [bucket["priority"] for bucket in buckets] == ["critical", "high", "medium", "low", "very_low"]
     assert {bucket["owner"] for bucket in buckets} == {agents[0]["id"]}

@@ -11,9 +11,8 @@ from uuid import UUID
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.cli.commands.doctor.life import hosts_finding, mode_finding, retention_finding, suspicion_finding
-from jobmaster.cli.commands.pause import explained, paused_schedules, remedy
-from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
+from jobmaster.client.inspect.inspection import OVERDUE_SECONDS
 from jobmaster.clock import SystemClock
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.flow.breakers import LIST as BREAKERS
@@ -22,6 +21,7 @@ from jobmaster.model.errors import JobMasterError
 from jobmaster.model.flow.breaker import BreakerState
 from jobmaster.model.job import Priority
 from jobmaster.model.pause import PauseKind
+from jobmaster.rules.pause_text import explained, remedy, schedules_paused
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agent_differences import differences
 from jobmaster.settings.model import StoreDurability
@@ -335,7 +335,7 @@ async def _paused(
         detail = f"{len(late)} agent(s) have not confirmed the last pause or resume: {_some(late)}"
         fix = "an agent confirms within a renewal; one of a version without pauses starts what is paused: replace it"
         return Finding(name, FAIL if paused else WARN, detail, fix)
-    also = [paused_schedules(schedules)] if schedules else []
+    also = [schedules_paused(len(schedules))] if schedules else []
     if schedules and not paused:
         return Finding(name, WARN, also[0], f"when it is time: jobmaster resume schedule {schedules[0]['name']}")
     if not paused:

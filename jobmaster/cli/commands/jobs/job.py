@@ -29,7 +29,7 @@ from jobmaster.cli.commands.job_rows import (
     listed,
     timeline_rows,
 )
-from jobmaster.cli.commands.jobs import job_changes, job_logs
+from jobmaster.cli.commands.jobs import job_changes, job_logs, job_reports
 from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
@@ -57,7 +57,7 @@ def job_group() -> None:
     """Submit, find, change, cancel and retry jobs."""
 
 
-for command in (*job_changes.COMMANDS, job_logs.logs):
+for command in (*job_changes.COMMANDS, job_logs.logs, job_reports.explain, job_reports.failures):
     job_group.add_command(command)
 
 

@@ -1,6 +1,7 @@
 -- renew: an agent's heartbeat; renews its lease and returns what changed for the agent
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
+-- in: $3 text statistics of its process and host, JSON (NULL: as before)
 -- out: drain_requested boolean, leader uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
 --      help_lanes text[], help_priorities smallint[], now_at timestamptz, pauses bigint (version), pauses_obeyed bigint (NULL: the agent's row has none), mode text
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
@@ -15,7 +16,9 @@ WITH me AS (
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
         lease_seconds = $2,
         held_since = CASE WHEN lease_until < clock_timestamp() THEN clock_timestamp() ELSE held_since END,
-        beats = beats + 1
+        beats = beats + 1,
+        statistics = coalesce($3::text::jsonb, statistics),
+        statistics_at = CASE WHEN $3 IS NULL THEN statistics_at ELSE clock_timestamp() END
     WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
     RETURNING drain_requested, pauses_obeyed
 ), mine AS (

@@ -7,7 +7,8 @@
 -- out: read_to uuid (the lowest id that was read), jobs integer
 -- move: nothing
 -- fence: none: each step is of its own moment
--- index: as queries/list
+-- index: as queries/list. The filter is joined, so its fields are columns; a list, which must keep the order of the key, takes
+--        them out of one value for each row
 WITH step AS MATERIALIZED (
     SELECT coalesce((
         SELECT id FROM job_kept WHERE id BETWEEN $2::uuid AND $3::uuid ORDER BY id DESC OFFSET $4::integer - 1 LIMIT 1

@@ -18,13 +18,13 @@ WITH step AS MATERIALIZED (
 SELECT step.read_to, f.id, f.state, f.priority, f.lane, f.handler, f.token, f.bucket_id, f.bucket_epoch, f.attempt, f.rescues,
        f.cancel_requested, f.due_at, f.changed_at, f.waited_us, f.ran_us, f.args, f.headers, f.result, f.error
 FROM step
+CROSS JOIN job_filter_of($1::text::jsonb) AS chosen
 LEFT JOIN LATERAL (
     SELECT j.id, j.state::text AS state, j.priority, j.lane, j.handler, j.token, j.bucket_id, j.bucket_epoch, j.attempt,
            j.rescues, j.cancel_requested, coalesce(p.due_at, j.due_at) AS due_at, j.changed_at, j.waited_us, j.ran_us,
            CASE WHEN $6::boolean THEN j.args END AS args, j.headers,
            CASE WHEN $6::boolean THEN j.result END AS result, j.error
     FROM job_kept j
-    CROSS JOIN job_filter_of($1::text::jsonb) AS chosen
     LEFT JOIN put_off p ON p.job_id = j.id AND p.until = j.due_at
     WHERE j.id BETWEEN step.read_to AND $3::uuid
       AND job_matches(chosen, j.id, j.state, j.handler, j.lane, j.priority, coalesce(p.due_at, j.due_at), j.headers, j.error)

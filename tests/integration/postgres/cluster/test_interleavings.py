@@ -144,7 +144,7 @@ async def test_an_agent_that_just_renewed_gets_no_certificate(db: MasterFixture,
     await _expire(db, db.owner)
     await _server_is_old(db)
     (owner,) = uuids([db.owner])
-    async with db.open_transaction("members/renew", owner, 10.0) as commit:
+    async with db.open_transaction("members/renew", owner, 10.0, None) as commit:
         assert await db.master.members.certify_dead(rescuer, 10) == [], "its row is being renewed right now"
         await commit()
     assert await db.master.members.certify_dead(rescuer, 10) == []
@@ -157,7 +157,7 @@ async def test_the_certificate_itself_reads_the_lease_again_after_a_wait(db: Mas
     await _server_is_old(db)
     owner, certifier = uuids([db.owner, rescuer])
     patient = statement("members/certify_dead").text.replace("SKIP LOCKED", "")
-    async with db.open_transaction("members/renew", owner, 10.0) as commit:
+    async with db.open_transaction("members/renew", owner, 10.0, None) as commit:
         certifying = await db.connect()
         task = certifying.fetch(patient, certifier, 10)
         assert await db.after_lock("members/certify_dead", task, commit) == []

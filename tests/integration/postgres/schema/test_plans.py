@@ -10,6 +10,8 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import statement
+from jobmaster.model.job import JobState, Priority
+from jobmaster.model.job_view import JobFilter
 from tests.integration.postgres.fixture import LANE, PRIORITY, MasterFixture, new_job
 
 _Node = dict[str, Any]
@@ -93,28 +95,33 @@ async def test_statements_by_id_touch_one_partition(filled: MasterFixture, gener
 @pytest.mark.parametrize("analysed", [False, True])
 @pytest.mark.parametrize(
     "filters",
-    [([], None, None, None, None), (["FAILED"], None, None, None, None), ([], "h", "no-lane", 3, "no-tag")],
+    [
+        JobFilter(),
+        JobFilter(states=(JobState.FAILED,)),
+        JobFilter(handler="h", lane="no-lane", priority=Priority(3), tag="no-tag", metadata={"a": "b"}),
+    ],
     ids=["none", "rare state", "all"],
 )
 async def test_a_step_of_a_list_reads_the_newest_rows_by_key(
-    filled: MasterFixture, filters: tuple[Any, ...], analysed: bool, generic: bool
+    filled: MasterFixture, filters: JobFilter, analysed: bool, generic: bool
 ) -> None:
     if analysed:
         await filled.sql.execute("ANALYZE job")
-    nodes = await _plan(filled, "queries/list", *filters, bytes(16), b"\xff" * 16, 1000, 100, True, generic=generic)
+    args = (filters.as_json, bytes(16), b"\xff" * 16, 1000, 100, True)
+    nodes = await _plan(filled, "queries/list", *args, generic=generic)
     assert {index for _, index in _scans(nodes)} == {"_pkey"}
     read = sum(
         (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         for node in nodes
         if "job_day" in str(node.get("Relation Name"))
     )
-    jobs = 100 if filters[0] == [] and filters[1] is None else 1000
+    jobs = 100 if filters == JobFilter() else 1000
     assert read <= 1000 + jobs + 50, "once for the end of the step, once for the jobs; a row more in each partition"
 
 
 async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: MasterFixture) -> None:
     await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 1000)
-    nodes = await _plan(filled, "members/renew", filled.owner, 10.0, generic=True)
+    nodes = await _plan(filled, "members/renew", filled.owner, 10.0, None, generic=True)
     scans = _scans(nodes)
     assert {index for _, index in scans} <= {"_bucket_id_idx1"}, "the partial index of cancel requests"
     assert sum(node.get("Actual Rows", 0) for node in nodes if "job_day" in str(node.get("Relation Name"))) == 0
@@ -171,7 +178,7 @@ async def test_many_buckets_cost_nothing_when_none_is_lost(filled: MasterFixture
     )
     await filled.sql.execute("ANALYZE bucket")
     for name, args in (
-        ("members/renew", (filled.owner, 10.0)),
+        ("members/renew", (filled.owner, 10.0, None)),
         ("buckets/take_lost", (rescuer, ["default"], [], [])),
     ):
         nodes = [node for node in await _plan(filled, name, *args) if node.get("Relation Name") == "bucket"]

@@ -8,6 +8,7 @@ import math
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import Leases
@@ -33,7 +34,7 @@ class Master:
         self.takes = 0.0
         self.calls = 0
 
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+    async def renew(self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
         self.calls += 1
         self.clock.now += self.takes
         if isinstance(self.answer, JobMasterError):

@@ -12,6 +12,7 @@ import pytest
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.ports import Renewal
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
@@ -36,7 +37,7 @@ class Master:
         self.calls: list[float] = []
         self.promised: list[float] = []
 
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+    async def renew(self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
         self.promised.append(lease_seconds)
         self.calls.append(self.clock.now)
         self.clock.now += self.takes
@@ -249,7 +250,9 @@ async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_no_age
     harness = HeartbeatHarness()
 
     class Ending(Master):
-        async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+        async def renew(
+            self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None
+        ) -> Renewal:
             harness.heartbeat.retire()
             return DEAD
 

@@ -8,6 +8,7 @@ import pytest
 
 from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import Fence
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import Leases, MasterDown
@@ -272,7 +273,7 @@ async def test_a_renewal_that_hangs_counts_as_unanswered() -> None:
     await harness.live(2.75)
     hung = asyncio.Event()
 
-    async def hang(agent_id: bytes, lease_seconds: float) -> Renewal:
+    async def hang(agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
         await hung.wait()
         return FINE
 

@@ -9,6 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.model.job import Entry
 from jobmaster.ports import Renewal
 from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
@@ -31,7 +32,7 @@ class LeaseMaster:
     def __init__(self) -> None:
         self.renewals = 0
 
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+    async def renew(self, agent_id: bytes, lease_seconds: float, statistics: AgentStatistics | None = None) -> Renewal:
         self.renewals += 1
         return Renewal(alive=True, drain_requested=False, leader=None, lost_stores=[], cancel_requested=[])
 
