@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobmaster.rules.access import Scope
-from jobmaster.web.api import control, events, flow, jobs, operating, servers, submitting
+from jobmaster.web.api import control, events, flow, inspecting, jobs, operating, servers, submitting
 from jobmaster.web.api.openapi import openapi_json
 from jobmaster.web.api.operation import PREFIX, Operation
 from jobmaster.web.guard import GuardedRoute
@@ -20,6 +20,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *control.OPERATIONS,
     *operating.OPERATIONS,
     *servers.OPERATIONS,
+    *inspecting.OPERATIONS,
     *events.OPERATIONS,
 )
 
