@@ -284,12 +284,11 @@ async def _agents(settings: ClusterSettings, all_: bool) -> list[AgentView]:
 
 async def _drain(settings: ClusterSettings, agent: str) -> str:
     from jobmaster.cli.operator_log import operator_name
-    from jobmaster.wiring import open_master
 
-    chosen = pick(await _agents(settings, False), agent, "agent")
-    master = await open_master(settings, application_name="jobmaster-cli")
-    try:
-        await master.members.request_drain(chosen.id.bytes, actor=operator_name())
-    finally:
-        await master.close()
-    return str(chosen.id)
+    async def work(cluster: Cluster) -> str:
+        chosen = pick(await cluster.inspect.agents(), agent, "agent")
+        await cluster.operate.drain(chosen.id, actor=operator_name())
+        return str(chosen.id)
+
+    found: str = await with_cluster(settings, work)
+    return found

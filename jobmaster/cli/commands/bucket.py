@@ -10,17 +10,19 @@ import click
 from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso_at, render
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.errors import InputError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Priority
 from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from jobmaster.client.cluster import Cluster
+    from jobmaster.client.operate.operating import Frozen
     from jobmaster.model.bucket import Bucket
     from jobmaster.model.inspection.views import BucketEvent, Buckets, BucketView
     from jobmaster.settings.model import ClusterSettings
@@ -133,9 +135,10 @@ def freeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, a
       jobmaster bucket freeze --lane payroll
     """
     _check_choice(buckets, lane, all_)
-    records, failures = run_async(_freeze(invocation.settings, buckets, lane, reason))
-    for failure in failures:
-        invocation.note(f"warning: {failure}", level=-1)
+    changed = run_async(_stopped(invocation.settings, buckets, lane, reason, frozen=True))
+    for warning in changed.warnings:
+        invocation.note(f"warning: {warning}", level=-1)
+    records = [_record(bucket) for bucket in changed.buckets]
     emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to freeze: no bucket of these is ACTIVE")
 
 
@@ -150,7 +153,8 @@ def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None,
       jobmaster bucket unfreeze --all --reason "fixed in 4.2"
     """
     _check_choice(buckets, lane, all_)
-    records = run_async(_unfreeze(invocation.settings, buckets, lane, reason))
+    changed = run_async(_stopped(invocation.settings, buckets, lane, reason, frozen=False))
+    records = [_record(bucket) for bucket in changed.buckets]
     emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to unfreeze: no bucket of these is FROZEN")
 
 
@@ -186,7 +190,7 @@ def _event_record(event: BucketEvent) -> dict[str, Any]:
     return {**msgspec.to_builtins(event), "at": iso_at(event.at)}
 
 
-# ---------------------------------------------------------------- freeze, unfreeze: the master's rows first, then the stores
+# ---------------------------------------------------------------- freeze, unfreeze
 
 
 def _check_choice(buckets: Sequence[str], lane: str | None, all_: bool) -> None:
@@ -201,84 +205,37 @@ def _check_choice(buckets: Sequence[str], lane: str | None, all_: bool) -> None:
         raise InputError(wrong, hint="BUCKET ... | --lane LANE | --all (see: jobmaster bucket list)")
 
 
-async def _freeze(
-    settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Freeze buckets; returns their records, and a message for each store that failed.
+async def _stopped(
+    settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str, *, frozen: bool
+) -> Frozen:
+    """Freeze or unfreeze buckets.
 
     Raises:
-        NotFound, InputError: a named bucket does not exist, or cannot be frozen.
+        NotFound, InputError: a named bucket does not exist, or cannot be changed so.
     """
-    ids = await _chosen(settings, buckets, (BucketState.ACTIVE, BucketState.FROZEN), "frozen")
-    changed = await _move(settings, ids, lane, reason, frozen=True)
-    return [_record(bucket) for bucket in changed], await _freeze_in_stores(settings, changed)
+    from jobmaster.cli.operator_log import operator_name
+
+    async def work(cluster: Cluster) -> Frozen:
+        change = cluster.operate.freeze if frozen else cluster.operate.unfreeze
+        ids = await _chosen(cluster, buckets, "frozen" if frozen else "unfrozen") if buckets else None
+        every = ids is None and lane is None
+        return await change(ids, lane=lane, every=every, reason=reason, actor=operator_name())
+
+    found: Frozen = await with_cluster(settings, work)
+    return found
 
 
-async def _unfreeze(
-    settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
-) -> list[dict[str, Any]]:
-    """Unfreeze buckets under a new epoch; returns their records. The owners read the change with their next renewal."""
-    ids = await _chosen(settings, buckets, (BucketState.FROZEN, BucketState.ACTIVE), "unfrozen")
-    return [_record(bucket) for bucket in await _move(settings, ids, lane, reason, frozen=False)]
-
-
-async def _chosen(
-    settings: ClusterSettings, buckets: Sequence[str], states: Sequence[BucketState], done: str
-) -> list[bytes] | None:
-    """Ids of the named buckets; ``None`` when no bucket is named."""
-    if not buckets:
-        return None
-    views = (await _listed(settings, retired=True, depths=False)).buckets
+async def _chosen(cluster: Cluster, buckets: Sequence[str], done: str) -> list[UUID]:
+    """Ids of the named buckets."""
+    views = (await cluster.inspect.buckets(retired=True, depths=False)).buckets
     chosen = [pick(views, bucket, "bucket") for bucket in buckets]
     for view in chosen:
-        if view.state not in states:
+        if view.state not in (BucketState.ACTIVE, BucketState.FROZEN):
             raise InputError(
                 f"bucket {view.id} is {view.state} and cannot be {done}",
                 hint="only an ACTIVE bucket can be frozen, and only a FROZEN one unfrozen; nothing was changed",
             )
-    return [view.id.bytes for view in chosen]
-
-
-async def _move(
-    settings: ClusterSettings, ids: list[bytes] | None, lane: str | None, reason: str, *, frozen: bool
-) -> list[Bucket]:
-    from jobmaster.wiring import open_master
-
-    master = await open_master(settings, application_name="jobmaster-cli")
-    try:
-        move = master.buckets.freeze if frozen else master.buckets.unfreeze
-        return await move(ids, lane, operator_name(), reason)
-    finally:
-        await master.close()
-
-
-async def _freeze_in_stores(settings: ClusterSettings, buckets: Sequence[Bucket]) -> list[str]:
-    """Freeze the buckets in their stores, which then refuse producers and claims. If a store does not answer, the owner
-    freezes its bucket there."""
-    from jobmaster.agentstore.store import AgentStore
-    from jobmaster.wiring import addresses
-
-    urls = addresses(settings).urls
-    failures = []
-    for name in sorted({bucket.store for bucket in buckets}):
-        if name not in urls:
-            failures.append(
-                f"store {name} is not in the configuration: the owners freeze its buckets with their next renewal"
-            )
-            continue
-        try:
-            store = await AgentStore.connect(
-                cluster=settings.cluster, name=name, url=urls[name], settings=settings.stores[name]
-            )
-            try:
-                for bucket in buckets:
-                    if bucket.store == name:
-                        await store.freeze(bucket.id, bucket.epoch, bucket.owner)
-            finally:
-                await store.close()
-        except JobMasterError as error:
-            failures.append(f"{error}; the owners freeze its buckets with their next renewal")
-    return failures
+    return [view.id for view in chosen]
 
 
 def _record(bucket: Bucket) -> dict[str, Any]:
