@@ -19,6 +19,7 @@ from jobmaster.web.api.records import (
     AttemptRecord,
     CancelRecord,
     ChangeRecord,
+    ConfirmRecord,
     CountRecord,
     ErrorRecord,
     JobDetail,
@@ -107,6 +108,14 @@ class RetryBody(Body, frozen=True, kw_only=True):
     args: Arguments | None = None
 
 
+class ConfirmBody(Body, frozen=True, kw_only=True):
+    """The confirmation of a run."""
+
+    confirmation: str
+    """``ctx.confirmation`` of the run."""
+    result: Any = None
+
+
 class ChangeBody(Body, frozen=True, kw_only=True):
     """New values of a job that waits; at least one of them."""
 
@@ -130,6 +139,13 @@ async def count_jobs(call: Call, query: CountQuery) -> CountRecord:
     """How many jobs that have a row in the master fit; ``exact`` is false when there are more."""
     counted = await call.cluster.count(at_most=query.at_most, **query.filters())
     return CountRecord(count=counted.jobs, exact=counted.exact)
+
+
+@OPERATIONS.post("/jobs/confirm", scope=Scope.JOBS)
+async def confirm_run(call: Call, body: ConfirmBody) -> ConfirmRecord:
+    """Confirm a run of a handler that is declared with explicit confirmation: its job has succeeded. Safe to repeat."""
+    await call.cluster.confirm_run(body.confirmation, body.result, actor=call.actor)
+    return ConfirmRecord(confirmed=True)
 
 
 @OPERATIONS.get("/jobs/{job}", scope=Scope.VIEW)

@@ -125,7 +125,8 @@ class Operation(NamedTuple):
             _log.exception("%s %s", request.method, request.url.path)
             return internal_error()
         if isinstance(answer, Response):
-            return answer
+            # The body of a stream has no end, and a HEAD has no body.
+            return Response(headers=answer.headers) if request.method == "HEAD" else answer
         return Response(msgspec.json.encode(answer), self.status, media_type=_JSON)
 
 

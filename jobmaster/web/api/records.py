@@ -207,6 +207,12 @@ class CancelRecord(Record, frozen=True, kw_only=True):
     state: JobState
 
 
+class ConfirmRecord(Record, frozen=True, kw_only=True):
+    """A run is confirmed."""
+
+    confirmed: bool
+
+
 class ChangeRecord(Record, frozen=True, kw_only=True):
     """Whether a change took effect before the job started, and the job after it."""
 

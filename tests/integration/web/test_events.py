@@ -46,6 +46,8 @@ async def test_events_are_read_page_by_page(
     (act,) = (await got(viewer, "/events", kinds="operator_acted"))["events"]
     assert (act["actor"], act["action"], "handler" in act) == ("ann", "pause", False)
     assert {event["kind"] for event in (await got(viewer, "/events"))["events"]} >= {"bucket_changed"}
+    head = await viewer.head(f"{API}/events/stream")
+    assert (head.status_code, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
     wrong = await viewer.get(f"{API}/events", params={"after": "nonsense"})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "input_error")
 
