@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from jobmaster.model.job import ErrorInfo, JobState
 from tests.integration.client.fixture import ClientFixture
@@ -73,6 +74,7 @@ def streamed(url: str, **headers: str) -> Iterator[Iterator[dict[str, Any]]]:
         yield events()
 
 
+@pytest.mark.slow
 async def test_a_stream_goes_on_after_its_last_event_and_ends_with_the_server(
     client: ClientFixture, tmp_path: Path
 ) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import yaml
 
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.model import ClusterSettings, Web, WebToken
-from jobmaster.web.server import check_exposure
+from jobmaster.web.server import check_exposure, serve
 from tests.integration.client.fixture import ClientFixture
 from tests.support.patience import patient
 
@@ -59,6 +61,7 @@ class WebProcess:
         return self.process.wait(patient(3))
 
 
+@pytest.mark.slow
 def test_the_command_serves_this_machine_and_stops_at_a_signal(client: ClientFixture, tmp_path: Path) -> None:
     with WebProcess(client, tmp_path) as web:
         assert "(read only)" in web.line
@@ -91,3 +94,10 @@ def test_an_address_that_others_reach_needs_a_token(host: str, has_token: bool, 
     else:
         with pytest.raises(ConfigError, match=r"web\.tokens is empty"):
             check_exposure(settings)
+
+
+async def test_a_port_that_is_taken_is_one_sentence_before_anything_is_opened(client: ClientFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = msgspec.structs.replace(client.settings, web=Web(port=taken.getsockname()[1]))
+        with pytest.raises(ConfigError, match=r"cannot listen on 127\.0\.0\.1 port"):
+            await serve(settings, read_only=False, started=print)
