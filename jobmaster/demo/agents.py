@@ -33,7 +33,7 @@ class DemoAgent:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
+                env=environment(),
                 start_new_session=True,
             )
         self.child_pid = 0
@@ -81,7 +81,7 @@ class DemoAgent:
                 os.killpg(self.child_pid, number)
 
 
-def _environment() -> Mapping[str, str]:
+def environment() -> Mapping[str, str]:
     """This process's environment without JobMaster settings: the demo's cluster has its own file."""
     kept = ("JOBMASTER_POSTGRES_BIN", "JOBMASTER_VALKEY_SERVER")
     return {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_") or name in kept}

@@ -23,7 +23,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import SystemClock
-from jobmaster.demo.agents import DemoAgent
+from jobmaster.demo.agents import DemoAgent, environment
 from jobmaster.demo.handlers import handlers, index_file
 from jobmaster.demo.indexing import standard_library_files
 from jobmaster.demo.pipeline_steps import require_pipeline, run_pipeline
@@ -33,8 +33,10 @@ from jobmaster.master.reports import Reader
 from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Priority
+from jobmaster.rules.access import READING
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.web.process import WebProcess
 from jobmaster.wiring import migrate_master, open_cluster, open_reader, open_stores
 
 LEASE_SECONDS = 3.0
@@ -52,6 +54,7 @@ _LOOK_SECONDS = 0.1
 DOCUMENT: dict[str, Any] = {
     "cluster": "demo",
     "handlers": ["jobmaster.demo.handlers"],
+    "web": {"port": 0, "anonymous": sorted(READING)},
     # A short lease makes the rescue quick; the defaults are longer.
     "leases": {"lease": f"{LEASE_SECONDS}s", "renew": "0.9s", "store_beat": "0.3s", "grace": "15s"},
     # Due jobs leave the master late, so that the run sees many of them move.
@@ -135,6 +138,8 @@ async def _run(
         await demo_run.start("one")
         await demo_run.start("two")
         await _adopt_generations(reader, stores)
+        pages = WebProcess([f"--config={config}"], lambda line: options.log(f"pages: {line}"), environment())
+        stack.callback(pages.close)
         cluster = await stack.enter_async_context(await open_cluster(settings, handlers))
         await demo_run.run(cluster, files)
         recorded = await read_results(reader)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import emit_json
+from jobmaster.rules.access import READING
 
 if TYPE_CHECKING:
     from jobmaster.embedded import ClusterStatus
@@ -40,14 +42,20 @@ _DATA_DIR = click.option(
 @click.option(
     "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
 )
+@click.option("--pages/--no-pages", default=True, help="Serve the pages of jobmaster web, too.  [default: --pages]")
 @pass_invocation
 @click.pass_context
 def dev_group(
-    ctx: click.Context, invocation: Invocation, data_dir: Path | None, agents: int, modules: tuple[str, ...]
+    ctx: click.Context,
+    invocation: Invocation,
+    data_dir: Path | None,
+    agents: int,
+    modules: tuple[str, ...],
+    pages: bool,
 ) -> None:
     """Run a development cluster with embedded servers.
 
-    PostgreSQL, Valkey and an agent, in the foreground until Ctrl-C.
+    PostgreSQL, Valkey, an agent and the pages, in the foreground until Ctrl-C.
 
     The data stays in the directory for the next start. When the servers of that directory run already, only agents are
     added. Other commands find the servers by the same directory, without further settings.
@@ -62,7 +70,7 @@ def dev_group(
     if data_dir is not None:
         invocation.overrides.append(f"data_dir={data_dir.absolute()}")
     if ctx.invoked_subcommand is None:
-        ctx.exit(_run(invocation, agents, modules))
+        ctx.exit(_run(invocation, agents, modules, pages))
 
 
 @dev_group.command("stop")
@@ -121,7 +129,7 @@ def _status_lines(found: ClusterStatus) -> list[str]:
 # ---------------------------------------------------------------- running
 
 
-def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
+def _run(invocation: Invocation, agents: int, modules: tuple[str, ...], pages: bool) -> int:
     from jobmaster.handlers import load_handlers
     from jobmaster.settings.masking import mask_secrets
     from jobmaster.settings.schedules import declared_schedules
@@ -139,7 +147,31 @@ def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
         for name, url in where.urls.items():
             invocation.note(f"store       {name}: {mask_secrets(url)}")
         _greet(invocation, agents, modules)
-        return _serve(invocation, agents, modules)
+        with _pages(invocation) if pages else nullcontext():
+            return _serve(invocation, agents, modules)
+
+
+@contextmanager
+def _pages(invocation: Invocation) -> Iterator[None]:
+    """The pages in a process of their own, on the configured port, or on any free one where that is taken. Without tokens
+    a viewer on this machine may see the contents of jobs, too: this is a cluster for development."""
+    from jobmaster.web.process import WebProcess
+
+    web = invocation.settings.web
+    options = program_options(invocation)
+    if not web.tokens:
+        options += [f"--set=web.anonymous=[{', '.join(READING)}]"]
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((web.host, web.port))
+        except OSError:
+            options += ["--port=0"]
+    process = WebProcess(options, lambda line: invocation.note(line.replace("jobmaster web: ", "pages       ")))
+    try:
+        yield
+    finally:
+        process.close()
 
 
 @contextmanager
@@ -212,12 +244,16 @@ def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int
     return code if code >= 0 else 128 - code
 
 
+def program_options(invocation: Invocation) -> list[str]:
+    """The options of this command line that hold for every command."""
+    options = [] if invocation.config is None else [f"--config={invocation.config.absolute()}"]
+    options += [f"--set={override}" for override in invocation.overrides]
+    return options + (["-q"] if invocation.verbosity < 0 else ["-v"] * invocation.verbosity)
+
+
 def start_agents(invocation: Invocation, options: list[str]) -> subprocess.Popen[bytes]:
     """Start ``jobmaster agent run`` as a process of its own, which exits when this one ends for any reason."""
     command = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin", *options]
-    if invocation.config is not None:
-        command.append(f"--config={invocation.config.absolute()}")
-    command += [f"--set={override}" for override in invocation.overrides]
-    command += ["-q"] if invocation.verbosity < 0 else ["-v"] * invocation.verbosity
+    command += program_options(invocation)
     # A session of its own does not get the terminal's Ctrl-C: agents must complete before their servers stop.
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,9 +22,17 @@ if TYPE_CHECKING:
 @click.option("--host", help="Address to listen on, in place of web.host.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port, in place of web.port; 0: any free one.")
 @click.option("--read-only", is_flag=True, help="Refuse every change.")
+@click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop when standard input ends.")
 @pass_invocation
 @click.pass_context
-def web_group(ctx: click.Context, invocation: Invocation, host: str | None, port: int | None, read_only: bool) -> None:
+def web_group(
+    ctx: click.Context,
+    invocation: Invocation,
+    host: str | None,
+    port: int | None,
+    read_only: bool,
+    leave_with_stdin: bool,
+) -> None:
     """Serve the pages and the HTTP API until a signal stops it.
 
     Without web.tokens it listens on the loopback address alone, and nothing can be changed through it. With tokens a
@@ -41,7 +53,15 @@ def web_group(ctx: click.Context, invocation: Invocation, host: str | None, port
         how = "" if settings.web.tokens and not read_only else " (read only)"
         invocation.note(f"jobmaster web: {url}{how}")
 
+    if leave_with_stdin:
+        Thread(target=_leave, daemon=True).start()
     run_async(serve(settings, read_only=read_only, started=started))
+
+
+def _leave() -> None:
+    """Wait for the end of standard input, and stop as at a signal."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @web_group.command("token")

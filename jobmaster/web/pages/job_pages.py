@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
@@ -14,6 +15,7 @@ from jobmaster.model.ids import created_ms
 from jobmaster.model.job import JobState
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import JobView
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search
 from jobmaster.web.pages.map_pages import id_of
@@ -76,7 +78,8 @@ async def _found(view: View, digits: str) -> Response:
 async def job_page(view: View) -> Response:
     """``/jobs/{id}``."""
     job_id = id_of(view)
-    job = await view.site.shared(("job", job_id), lambda: _shown(view, job_id))
+    stored = await view.site.shared(("job", job_id), lambda: view.cluster.get(job_id))
+    job = await view.cluster.redacted(stored)
     attempts = await view.site.shared(("attempts", job_id), lambda: view.cluster.attempts(job_id))
     operations = await view.site.report("operations_of", str(job_id), OPERATIONS_MAX)
     lines = timeline(job, attempts, None, changes_of(operations))
@@ -90,7 +93,7 @@ async def job_page(view: View) -> Response:
         refresh_seconds=None if job.state.final else 2,
         job=job,
         created_us=_created_us(job),
-        lines=lines if view.may_payload else [_without_text(line) for line in lines],
+        lines=_shown_lines(view, lines, stored, job),
         path=_path(job),
         reasons=await _reasons(view, job),
         arguments=_pretty(job.arguments_json, whole) if view.may_payload else None,
@@ -107,18 +110,21 @@ async def job_page(view: View) -> Response:
     )
 
 
-async def _shown(view: View, job_id: UUID) -> JobView:
-    """The job without the values of secret arguments."""
-    return await view.cluster.redacted(await view.cluster.get(job_id))
-
-
 def _created_us(job: JobView) -> int:
     return created_ms(job.id_bytes) * 1000
 
 
-def _without_text(line: TimelineLine) -> TimelineLine:
-    """For viewers without the scope of payloads: details of errors may hold arguments."""
-    return line._replace(detail="")
+def _shown_lines(view: View, lines: Sequence[TimelineLine], stored: JobView, shown: JobView) -> list[TimelineLine]:
+    """The timeline as it may be shown: errors of attempts may hold arguments, and among these secret ones."""
+    if not view.may_payload:
+        return [line._replace(detail="") for line in lines]
+    if shown.arguments_json == stored.arguments_json:
+        return [*lines]
+    given = stored.arguments
+    texts = SecretTexts(
+        stored.arguments_json, [name for name, value in shown.arguments.items() if value != given[name]]
+    )
+    return [line._replace(detail=texts.cut(line.detail)) for line in lines]
 
 
 def _path(job: JobView) -> list[tuple[str, int | None, str]]:

@@ -17,6 +17,7 @@ let shown = live; // another model while the past is shown
 let layout = { cells: [], rows: [], width: 0, height: 0 };
 let chosen = null;
 let dirty = false;
+let moved = true; // cells have come, gone or changed their row, or the window has: their places are computed anew
 const ARC_MS = 6000;
 const LABEL = 190;
 const HEAD = 26;
@@ -50,7 +51,7 @@ function measure() {
   const size = cells.length > 4000 ? 8 : cells.length > 600 ? 11 : cells.length > 120 ? 16 : 24;
   const width = Math.max(wrap.clientWidth, 320);
   const label = width < 600 ? 92 : LABEL;
-  const column = (width - label) / PRIORITIES.length;
+  const column = Math.floor((width - label) / PRIORITIES.length);
   const across = Math.max(1, Math.floor((column - 10) / size));
   const byOwner = new Map();
   for (const cell of cells) {
@@ -99,7 +100,8 @@ function colourOf(cell) {
 function draw() {
   const began = performance.now();
   dirty = false;
-  measure();
+  if (moved || idleBox.checked) measure();
+  moved = false;
   const ratio = window.devicePixelRatio || 1;
   const { width, height, size, label, column } = layout;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -112,30 +114,35 @@ function draw() {
   context.fillStyle = colours.ground;
   context.fillRect(0, 0, width, height);
   drawFrame(width, label, column);
-  const deepest = Math.max(1, ...layout.cells.map((each) => each.cell.waiting));
+  // What is scrolled out of sight is not drawn: without a graphics card each of 30,000 rectangles is painted by the processor.
+  const [top, bottom] = [wrap.scrollTop - 60, wrap.scrollTop + wrap.clientHeight + 60];
+  const seen = layout.cells.filter(({ y }) => y > top && y < bottom);
   const byDepth = colourSelect.value === "depth";
+  const deepest = byDepth ? layout.cells.reduce((most, each) => Math.max(most, each.cell.waiting), 1) : 1;
   const gap = size > 10 ? 2 : 1;
   const inner = size - gap;
-  for (const each of layout.cells) {
-    const { cell, x, y } = each;
-    context.globalAlpha = byDepth ? 0.15 + 0.85 * Math.sqrt(Math.max(cell.waiting, 0) / deepest) : 0.78;
-    context.fillStyle = colourOf(cell);
+  context.globalAlpha = 0.78;
+  let last = null;
+  for (const { cell, x, y } of seen) {
+    const colour = colourOf(cell);
+    if (colour !== last) context.fillStyle = last = colour; // to set it costs more than to compare it
+    if (byDepth) context.globalAlpha = 0.15 + 0.85 * Math.sqrt(Math.max(cell.waiting, 0) / deepest);
     context.fillRect(x, y, inner, inner);
   }
   context.globalAlpha = 1;
   context.fillStyle = colours.ink;
-  for (const { cell, x, y } of layout.cells) {
+  for (const { cell, x, y } of seen) {
     if (cell.waiting > 0) {
       const tall = Math.max(1, Math.round(inner * Math.min(1, Math.log10(1 + cell.waiting) / 4)));
       context.fillRect(x, y + inner - tall, Math.max(1, inner >> 2), tall);
     }
   }
   context.fillStyle = colours.ground;
-  const dot = Math.max(1, inner / 5);
-  for (const { cell, x, y } of layout.cells) {
-    if (cell.running) context.fillRect(x + inner - dot - 1.5, y + 1.5, dot, dot);
+  const dot = Math.max(1, Math.round(inner / 5)); // whole pixels: parts of them cost ten times as much
+  for (const { cell, x, y } of seen) {
+    if (cell.running) context.fillRect(x + inner - dot - 1, y + 1, dot, dot);
   }
-  drawTrouble(inner);
+  drawTrouble(inner, seen);
   drawArcs(inner);
   if (chosen !== null) {
     const at = layout.cells.find((each) => each.cell.n === chosen);
@@ -146,7 +153,8 @@ function draw() {
     }
   }
   canvas.dataset.drawMs = (performance.now() - began).toFixed(2);
-  const lost = layout.cells.filter((each) => !["ACTIVE", "COMPLETING"].includes(STATE_NAMES[each.cell.state])).length;
+  const [active, completing] = [STATE_NAMES.indexOf("ACTIVE"), STATE_NAMES.indexOf("COMPLETING")];
+  const lost = layout.cells.reduce((sum, { cell }) => sum + (cell.state !== active && cell.state !== completing), 0);
   note.textContent = `${layout.cells.length} buckets, ${shown.agents.size} agents${lost ? `, ${lost} out of service` : ""}`;
 }
 
@@ -161,6 +169,7 @@ function drawFrame(width, label, column) {
   context.fillStyle = colours.line;
   context.fillRect(0, HEAD - 6, width, 1);
   for (const row of layout.rows) {
+    if (row.y < wrap.scrollTop - 60 || row.y > wrap.scrollTop + wrap.clientHeight + 60) continue;
     if (row.head !== undefined) {
       context.fillStyle = colours.soft;
       context.fillText(row.head, 0, row.y + 9);
@@ -176,7 +185,8 @@ function drawFrame(width, label, column) {
     context.fillStyle = over ? colours.bad : colours.ink;
     const name = agent ? agent.name : "unknown owner";
     const said = over ? `${name} ✕` : agent.state === "ACTIVE" ? name : `${name} (${agent.state.toLowerCase()})`;
-    context.fillText(fitted(said, label - 34), 26, row.middle);
+    if (row.said !== said) [row.said, row.fitted] = [said, fitted(said, label - 34)];
+    context.fillText(row.fitted, 26, row.middle);
   }
 }
 
@@ -188,11 +198,12 @@ function fitted(text, width) {
 }
 
 // A state that needs a person has a sign, not a colour alone.
-function drawTrouble(inner) {
+function drawTrouble(inner, seen) {
   context.lineWidth = Math.max(1, inner / 8);
-  for (const { cell, x, y } of layout.cells) {
+  const active = STATE_NAMES.indexOf("ACTIVE");
+  for (const { cell, x, y } of seen) {
+    if (cell.state === active) continue;
     const state = STATE_NAMES[cell.state];
-    if (state === "ACTIVE") continue;
     context.strokeStyle = colours.ground;
     context.beginPath();
     if (state === "LOST") {
@@ -314,6 +325,7 @@ function showPast(index) {
   const model = new MapModel();
   for (const change of past.slice(0, index + 1)) model.apply(change);
   shown = model;
+  moved = true;
   clock.textContent = `${new Date(model.at).toISOString().slice(11, 19)} UTC`;
   later();
 }
@@ -322,6 +334,7 @@ function backToNow() {
   playing = null;
   past = null;
   shown = live;
+  moved = true;
   time.disabled = true;
   clock.textContent = "now";
   play.textContent = "watch again";
@@ -348,6 +361,7 @@ time.addEventListener("input", () => {
 // ------------------------------------------------------------------ news
 document.addEventListener("map", ({ detail }) => {
   live.apply(detail);
+  moved ||= Boolean(detail.whole || detail.new || detail.gone || detail.agents);
   if (detail.whole || detail.new) {
     const before = laneSelect.value;
     laneSelect.replaceChildren(...["", ...live.lanes].map((lane) => new Option(lane || "all", lane)));
@@ -357,7 +371,12 @@ document.addEventListener("map", ({ detail }) => {
 });
 document.addEventListener("theme", () => { readColours(); later(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); later(); });
-for (const each of [laneSelect, idleBox, colourSelect]) each.addEventListener("change", later);
-new ResizeObserver(later).observe(wrap);
+function again() {
+  moved = true;
+  later();
+}
+for (const each of [laneSelect, idleBox, colourSelect]) each.addEventListener("change", again);
+new ResizeObserver(again).observe(wrap);
+wrap.addEventListener("scroll", later, { passive: true });
 readColours();
 later();

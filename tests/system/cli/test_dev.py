@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from tests.support.waiting import wait_until
@@ -43,7 +45,7 @@ def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
     status = terminal.call("dev", "status", "-o", "json")
     assert (status.code, status.json["running"], status.json["owner_pid"]) == (3, False, None)
-    second = terminal.start("dev", "--agents", "0")
+    second = terminal.start("dev", "--agents", "0", "--no-pages")
     wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", held, "-o", "json").json["state"] == "HELD"
     assert terminal.call("job", "show", job["id"], "-o", "json").json["state"] == "SUCCEEDED"
@@ -51,10 +53,22 @@ def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     assert second.wait(30) == 0
 
 
+def test_the_pages_are_served_beside_it_and_end_with_it(terminal: Terminal) -> None:
+    log = terminal.data_dir.parent / f"{terminal.data_dir.name}-3.log"
+    process = terminal.start("dev", "--agents", "0")
+    wait_until(lambda: "pages       http://" in log.read_text(), 60, "the address of the pages")
+    address = re.search(r"pages +(http://\S+)", log.read_text())
+    assert address is not None
+    assert "Lanes and priorities" in httpx.get(address[1]).text
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    wait_until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
+
+
 def test_a_second_one_attaches_and_leaves_the_servers_alone(terminal: Terminal) -> None:
-    owner = terminal.start("dev")
+    owner = terminal.start("dev", "--no-pages")
     ready(terminal)
-    guest = terminal.start("dev", "--agents", "2")
+    guest = terminal.start("dev", "--agents", "2", "--no-pages")
     ready(terminal, 3)
     assert terminal.call("dev", "status", "-o", "json").json["owner_pid"] == owner.pid
     guest.send_signal(signal.SIGINT)
@@ -69,11 +83,11 @@ def test_nothing_is_left_after_sigkill(terminal: Terminal) -> None:
     """Servers end by their guardians, agents because the other end of their standard input is gone."""
     owner = terminal.start("dev")
     ready(terminal)
-    assert len(terminal.processes()) >= 5  # dev, supervisor, agent, two servers
+    assert len(terminal.processes()) >= 6  # dev, supervisor, agent, two servers, pages
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
     wait_until(lambda: not terminal.processes(), 40, f"the end of {terminal.processes()}")
-    again = terminal.start("dev")
+    again = terminal.start("dev", "--no-pages")
     ready(terminal)
     again.send_signal(signal.SIGTERM)
     assert again.wait(40) == 0
@@ -118,7 +132,7 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     gate.touch()
     assert owner.wait(40) == 0
     assert witness.read_text().split()[-1] == "ended"
-    again = terminal.start("dev", "--agents", "0")
+    again = terminal.start("dev", "--agents", "0", "--no-pages")
     wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", job, "-o", "json").json["state"] == "SUCCEEDED"
     assert terminal.call("dev", "stop").code == 0
