@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -30,6 +33,21 @@ def test_a_seed_is_one_history(seed: int) -> None:
     first, second = History(seed).run(text=True), History(seed).run(text=True)
     assert first.text == second.text
     assert first.digest == second.digest
+
+
+@pytest.mark.slow
+def test_a_seed_is_one_history_in_every_process() -> None:
+    """Sets of texts and bytes have another order in each of these processes."""
+    command = [sys.executable, "-m", "tests.simulation", "--jobs", "1", "--seeds", "12", "--json"]
+    digests = {
+        json.loads(
+            subprocess.run(
+                command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, check=True
+            ).stdout.splitlines()[-1]
+        )["trace_digest"]
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
 
 
 def test_another_seed_is_another_history() -> None:

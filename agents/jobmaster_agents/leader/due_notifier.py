@@ -110,8 +110,9 @@ class DueNotifier:
     async def tick(self) -> float:
         """Send the hints that were scheduled since the last tick."""
         due, self._due = self._due, set()
-        # Resolved here: the map may be replaced before the first store is called.
-        rounds = [(group, *kind) for group in due if group in self._map for kind in self._map[group].items()]
+        # Resolved here: the map may be replaced before the first store is called. Sorted: a set of texts has another order in
+        # each process, and a seed of the simulation is one history in all of them.
+        rounds = [(group, *kind) for group in sorted(due) if group in self._map for kind in self._map[group].items()]
         await asyncio.gather(*(self._notify(group, kind, each.turns) for group, kind, each in rounds))
         return IDLE_SECONDS
 
