@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Run a whole cluster over real work, with crashes, and check every job.",
     ),
     "dev": ("jobmaster.cli.commands.dev:dev_group", "Run a development cluster with embedded servers."),
-    "doctor": ("jobmaster.cli.commands.doctor.doctor:doctor", "Check the cluster, its servers and its invariants."),
+    "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
     "events": (
         "jobmaster.cli.commands.events:events",

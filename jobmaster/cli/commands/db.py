@@ -167,7 +167,7 @@ async def _retire(
 
 
 async def _status_and_retention(settings: ClusterSettings) -> tuple[list[MigrationStatus], str]:
-    from jobmaster.cli.commands.doctor.life import retention_finding
+    from jobmaster.doctor.life import retention_finding
     from jobmaster.wiring import schema_status
 
     lines = await schema_status(settings)

@@ -9,6 +9,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_rows
+from jobmaster.doctor.store_check import store_record
 
 if TYPE_CHECKING:
     from jobmaster.agentstore.store import AgentStore
@@ -23,9 +24,6 @@ COLUMNS = (
     Column("GENERATION", "generation"),
     Column("STATE", "state", whole=True),
 )
-
-
-EMPTY_REMEDY = "if the URL's host and database number are right, it was emptied: `jobmaster store init` claims it again"
 
 
 @click.group("store")
@@ -126,26 +124,3 @@ async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | No
     except JobMasterError as error:
         absent = dict.fromkeys(("server", "eviction_policy", "append_only", "append_fsync", "generation"))
         return {"name": name, **absent, "state": error.message}
-
-
-def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:
-    """One store as a record; ``state`` is ``ok`` or a sentence."""
-    if health.eviction_policy not in ("noeviction", "unknown"):
-        state = f"evicts keys: {health.eviction_policy} (run `CONFIG SET maxmemory-policy noeviction`)"
-    elif health.generation is None:
-        state = "not initialised" if generation is None else f"EMPTY, but registered in the master ({EMPTY_REMEDY})"
-    elif health.cluster_uid != uid:
-        state = "belongs to another cluster"
-    elif health.generation != generation:
-        state = "another generation than in the master"
-    else:
-        state = "ok"
-    return {
-        "name": name,
-        "server": f"{health.flavour} {health.version}",
-        "eviction_policy": health.eviction_policy,
-        "append_only": health.append_only,
-        "append_fsync": health.append_fsync,
-        "generation": health.generation.hex() if health.generation else None,
-        "state": state,
-    }

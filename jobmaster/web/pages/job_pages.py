@@ -16,7 +16,6 @@ from jobmaster.model.job import JobState
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import JobView
 from jobmaster.model.redaction import SecretTexts
-from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
@@ -82,6 +81,9 @@ async def job_page(view: View) -> Response:
     job = await view.cluster.redacted(stored)
     attempts = await view.site.shared(("attempts", job_id), lambda: view.cluster.attempts(job_id))
     operations = await view.site.report("operations_of", str(job_id), OPERATIONS_MAX)
+    explained = None
+    if not (job.state.final or job.state is JobState.PROCESSING):
+        explained = await view.site.shared(("explain", job_id), lambda: view.cluster.inspect.explain(job_id))
     lines = timeline(job, attempts, None, changes_of(operations))
     logs: list[LogLine] = []
     if view.may_payload:
@@ -95,7 +97,7 @@ async def job_page(view: View) -> Response:
         created_us=_created_us(job),
         lines=_shown_lines(view, lines, stored, job),
         path=_path(job),
-        reasons=await _reasons(view, job),
+        causes=explained.causes if explained is not None else (),
         arguments=_pretty(job.arguments_json, whole) if view.may_payload else None,
         result=_pretty(job.result_json, whole) if view.may_payload and job.result_json is not None else None,
         traceback=_cut(job.error.traceback, whole)
@@ -144,24 +146,6 @@ def _path(job: JobView) -> list[tuple[str, int | None, str]]:
         bad = "bad" if job.state in (JobState.CANCELLED, JobState.EXPIRED) else "now"
         stops.append((names.get(job.state, job.state.value.lower()), job.changed_us, bad))
     return stops
-
-
-async def _reasons(view: View, job: JobView) -> list[str]:
-    """Why the job does not run, in words; empty for one that runs or has ended."""
-    if job.state.final or job.state is JobState.PROCESSING:
-        return []
-    reasons = []
-    for pause in await view.site.shared("pauses", view.cluster.pauses):
-        if pause.covers(job.handler, job.lane, job.priority.label, job.tags) and job.id_bytes not in pause.trials:
-            reasons.append(
-                f"{pause.subject} is paused by {pause.actor}" + (f": {pause.reason}" if pause.reason else "")
-            )
-    if job.state is JobState.HELD:
-        causes: dict[bytes, UnservedCause] = await view.cluster.master.queries.unserved_causes([job.id_bytes])
-        reasons += [cause.reason for cause in causes.values()]
-    if job.state is JobState.WAITING and job.headers.signal is not None and job.bucket_id is None:
-        reasons.append(f"it waits for the signal {job.headers.signal.key!r}")
-    return reasons
 
 
 def _pretty(data: bytes, whole: bool) -> tuple[str, bool]:

@@ -19,20 +19,27 @@ LEGEND = (
     ("READY_TO_DELETE", "retired"),
 )  # fmt: skip
 _CALM = frozenset({"ACTIVE", "COMPLETING", "READY_TO_DELETE"})
-LATEST_EVENTS = 8
+LATEST_RESCUES = 8
 RESCUES_SECONDS = 3600.0
+OVERVIEW_SECONDS = 5.0
+"""How long the warnings of the overview are shown to further viewers."""
 
 
 async def overview(view: View) -> Response:
     """``/``."""
     tick = await view.site.sampler.latest()
-    rescues = await view.site.report("rescues", RESCUES_SECONDS, False, LATEST_EVENTS)
+    inspect = view.cluster.inspect
+    rescues = await view.site.shared(
+        "latest rescues", lambda: inspect.rescues(since=RESCUES_SECONDS, limit=LATEST_RESCUES)
+    )
+    overview = await view.site.shared("overview", inspect.overview, OVERVIEW_SECONDS)
     return view.page(
         "overview.html",
         "overview",
         refresh_seconds=10,
         live_part=Markup(tick.html),  # noqa: S704  # a template made it
         rescues=rescues,
+        warnings=overview.warnings,
     )
 
 
@@ -67,36 +74,35 @@ def _urgency(bucket: BucketSample) -> tuple[bool, int, str, int, str]:
 
 async def bucket_page(view: View) -> Response:
     """``/buckets/{id}``."""
-    bucket_id = id_of(view)
-    rows = [row for row in await view.site.report("buckets", True) if row["id"] == bucket_id]
-    events = await view.site.report("bucket_history", bucket_id)
-    if not rows and not events:
+    bucket_id, inspect = id_of(view), view.cluster.inspect
+    buckets = await view.site.shared("all buckets", lambda: inspect.buckets(retired=True))
+    bucket = next((each for each in buckets.buckets if each.id == bucket_id), None)
+    events = await view.site.shared(("history", bucket_id), lambda: inspect.bucket_history(bucket_id))
+    if bucket is None and not events:
         raise NotFound(f"there is no bucket {bucket_id}", hint="its row may be gone, and its history with it")
-    agents = {row["id"]: row["name"] for row in await view.site.report("agents", True)}
-    await view.site.sampler.latest()
-    sampled = next((each for each in view.site.sampler.newest.buckets if each.id == str(bucket_id)), None)
+    agents = await view.site.shared("all agents", lambda: inspect.agents(ended=True))
     return view.page(
         "bucket.html",
         "map",
         refresh_seconds=5,
         id=bucket_id,
-        bucket=rows[0] if rows else None,
-        sampled=sampled,
+        bucket=bucket,
         events=events[::-1],
-        names=agents,
+        names={agent.id: agent.name for agent in agents},
     )
 
 
 async def agent_page(view: View) -> Response:
     """``/agents/{id}``."""
-    agent_id = id_of(view)
-    rows = [row for row in await view.site.report("agents", True) if row["id"] == agent_id]
-    if not rows:
+    agent_id, inspect = id_of(view), view.cluster.inspect
+    agents = await view.site.shared("all agents", lambda: inspect.agents(ended=True))
+    agent = next((each for each in agents if each.id == agent_id), None)
+    if agent is None:
         raise NotFound(f"there is no agent {agent_id}", hint="its row may be gone")
     await view.site.sampler.latest()
     buckets = [each for each in view.site.sampler.newest.buckets if each.owner == str(agent_id)]
     return view.page(
-        "agent.html", "map", refresh_seconds=5, agent=rows[0], buckets=sorted(buckets, key=_urgency)[:TABLE_ROWS]
+        "agent.html", "map", refresh_seconds=5, agent=agent, buckets=sorted(buckets, key=_urgency)[:TABLE_ROWS]
     )
 
 

@@ -72,11 +72,13 @@ NAVIGATION = (
     ("map", "map", "Cluster map", "m"),
     ("jobs", "jobs", "Jobs", "j"),
     ("held", "held", "Held", "h"),
+    ("failures", "failures", "Failures", "f"),
     ("rescues", "rescues", "Rescues", "r"),
     ("schedules", "schedules", "Schedules", "s"),
     ("batches", "batches", "Batches", "b"),
     ("workflows", "workflows", "Workflows", "w"),
     ("limits", "limits", "Limits", "l"),
+    ("problems", "problems", "Problems", "p"),
     ("operations", "operations", "Operations", "x"),
     ("system", "system", "System", "y"),
 )

@@ -43,6 +43,7 @@ def page_routes() -> list[GuardedRoute]:
         pages.route("/bulk/{id}", bulk_pages.bulk_page),
         pages.route("/bulk/{id}/cancel", bulk_pages.cancel, Scope.JOBS, "POST"),
         pages.route("/held", watch_pages.held_page),
+        pages.route("/failures", watch_pages.failures_page),
         pages.route("/rescues", watch_pages.rescues_page),
         pages.route("/schedules", flow_pages.schedules_page),
         pages.route("/schedules/{name}", flow_pages.schedule_page),
@@ -56,6 +57,7 @@ def page_routes() -> list[GuardedRoute]:
         pages.route("/limits", flow_pages.limits_page),
         pages.route("/pauses/{action}", actions.change_pause, Scope.CONTROL, "POST"),
         pages.route("/breakers/{action}", actions.change_breaker, Scope.CONTROL, "POST"),
+        pages.route("/problems", watch_pages.problems_page),
         pages.route("/operations", watch_pages.operations_page),
         pages.route("/system", watch_pages.system_page),
     ]

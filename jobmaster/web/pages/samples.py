@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.inspect.inspection import COUNTED_MAX, OVERDUE_SECONDS
 from jobmaster.clock import Clock
-from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.agent import AgentState
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.inspection.views import AgentView, BucketView
 from jobmaster.ports import FinishedStore
+from jobmaster.ports.inspection import HeldGroup
 from jobmaster.web.pages.map_state import AgentSample, BucketSample
 
 HELD_REST_RATIO = 9.0
-"""The count of the held jobs passes over all of them, so it takes at most a tenth of the time of one connection."""
+"""The count of the held jobs takes at most a tenth of the time of one connection."""
 HELD_SECONDS = 2.0
 """How often held jobs are counted, where that is fast."""
-OVERDUE_SECONDS = 5.0
 
 
 class GroupSample(NamedTuple):
@@ -54,10 +57,12 @@ class Totals(NamedTuple):
     """Agents whose lease has not ended."""
     leader: str | None
     """Name of the leader."""
+    slots: int | None
+    """Jobs that the agents may run at once; ``None``: not known."""
     recorded: int
     """Jobs that have got a row or an outcome since the first sample, as agents publish them."""
-    unreachable: tuple[str, ...]
-    """Stores that did not answer."""
+    silent: tuple[str, ...]
+    """A sentence for each store that did not answer."""
     troubled: int
     """Buckets that are LOST, DRAINING or FROZEN."""
 
@@ -72,26 +77,6 @@ class Sample(NamedTuple):
     totals: Totals
     agents: tuple[AgentSample, ...]
     buckets: tuple[BucketSample, ...]
-
-
-class ReportReader(Protocol):
-    """Reports of the master."""
-
-    async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
-        """Rows of one report."""
-        ...
-
-    async def close(self) -> None:
-        """Give the connection back."""
-        ...
-
-
-class SampledStore(FinishedStore, Protocol):
-    """What a sample needs of a store."""
-
-    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
-        """What lies in each bucket; ``None`` where the store has no such bucket."""
-        ...
 
 
 class FinishedJobs:
@@ -126,25 +111,13 @@ class FinishedJobs:
 
 
 class SampleReader:
-    """Reads samples on one connection of its own, which is closed when nothing is watched.
+    """Reads samples. While nothing is watched it holds no subscription."""
 
-    Args:
-        open_reader: connects to the master.
-        stores: the stores of this program's configuration.
-    """
-
-    def __init__(
-        self,
-        open_reader: Callable[[], Awaitable[ReportReader]],
-        stores: Mapping[str, SampledStore],
-        clock: Clock,
-    ) -> None:
-        self._open_reader = open_reader
-        self._stores = stores
+    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+        self._cluster = cluster
         self._clock = clock
-        self._finished = FinishedJobs(stores)
-        self._reader: ReportReader | None = None
-        self._held: list[dict[str, Any]] = []
+        self._finished = FinishedJobs(cluster.stores)
+        self._held: list[HeldGroup] = []
         self._held_next = 0.0
 
     async def read(self) -> Sample:
@@ -154,115 +127,73 @@ class SampleReader:
             Unavailable: the master does not answer.
         """
         self._finished.listen()
-        try:
-            return await self._sample(await self._connected())
-        except JobMasterError:
-            await self._disconnect()
-            raise
-
-    async def rest(self) -> None:
-        """Give the connection and the subscriptions back."""
-        await self._finished.stop()
-        await self._disconnect()
-
-    async def _connected(self) -> ReportReader:
-        if self._reader is None:
-            self._reader = await self._open_reader()
-        return self._reader
-
-    async def _disconnect(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            await reader.close()
-
-    async def _sample(self, reader: ReportReader) -> Sample:
-        server = (await reader.report("server"))[0]
-        agents = await reader.report("agents", False)
-        buckets = await reader.report("buckets", False)
-        flying = {row["bucket_id"]: row["processing"] for row in await reader.report("in_flight")}
-        if self._clock.boottime() >= self._held_next:
-            began = self._clock.boottime()
-            self._held = await reader.report("held", OVERDUE_SECONDS)
+        reads, inspect = self._cluster.master.inspection, self._cluster.inspect
+        now_us = (await reads.now()).now_us
+        agents = await inspect.agents()
+        found = await inspect.buckets()
+        began = self._clock.boottime()
+        if began >= self._held_next:
+            self._held = await reads.held(OVERDUE_SECONDS, COUNTED_MAX)
             ended = self._clock.boottime()
             self._held_next = ended + max(HELD_SECONDS, (ended - began) * HELD_REST_RATIO)
-        depths, unreachable = await self._depths(buckets)
-        now_us = int(server["now_us"])
-        cells = tuple(_bucket_sample(row, depths.get(row["id"].bytes), flying.get(row["id"], 0)) for row in buckets)
-        lines = _agent_samples(agents, buckets, now_us)
+        cells = tuple(map(_bucket_sample, found.buckets))
+        statistics = [agent.statistics for agent in agents if agent.alive and agent.statistics is not None]
         totals = Totals(
             at_us=now_us,
             groups=_groups(cells, self._held),
             agents=len(agents),
-            leased=sum(row["lease_left_seconds"] > 0 for row in agents),
-            leader=next((row["name"] for row in agents if row["id"] == server["leader"]), None),
+            leased=sum(agent.alive for agent in agents),
+            leader=next((agent.name for agent in agents if agent.leads), None),
+            slots=sum(each.slots for each in statistics) or None,
             recorded=self._finished.count,
-            unreachable=unreachable,
+            silent=found.silent,
             troubled=sum(cell.state in ("LOST", "DRAINING", "FROZEN") for cell in cells),
         )
-        return Sample(totals, lines, cells)
+        return Sample(totals, _agent_samples(agents, found.buckets, now_us), cells)
 
-    async def _depths(self, buckets: Sequence[Mapping[str, Any]]) -> tuple[dict[bytes, BucketDepth], tuple[str, ...]]:
-        """Depths by bucket, and the stores that did not answer."""
-        by_store: dict[str, list[bytes]] = {}
-        for row in buckets:
-            by_store.setdefault(row["store"], []).append(row["id"].bytes)
-
-        async def ask(name: str, ids: list[bytes]) -> list[BucketDepth | None] | None:
-            try:
-                return await self._stores[name].depths(ids) if name in self._stores else None
-            except JobMasterError:
-                return None
-
-        answers = await asyncio.gather(*(ask(name, ids) for name, ids in by_store.items()))
-        depths = {
-            id_: depth
-            for ids, answer in zip(by_store.values(), answers, strict=True)
-            for id_, depth in zip(ids, answer or (), strict=False)
-            if depth is not None
-        }
-        return depths, tuple(name for name, answer in zip(by_store, answers, strict=True) if answer is None)
+    async def rest(self) -> None:
+        """End the subscriptions."""
+        await self._finished.stop()
 
 
-def _bucket_sample(row: Mapping[str, Any], depth: BucketDepth | None, processing: int) -> BucketSample:
+def _bucket_sample(bucket: BucketView) -> BucketSample:
+    known = bucket.pending is not None and bucket.assigned is not None
     return BucketSample(
-        id=str(row["id"]),
-        lane=row["lane"],
-        priority=row["priority"],
-        store=row["store"],
-        owner=str(row["owner"]),
-        epoch=row["epoch"],
-        state=row["state"],
-        waiting=-1 if depth is None else depth.pending + depth.assigned,
-        running=max(processing, 0 if depth is None else depth.claimed_lists),
+        id=str(bucket.id),
+        lane=bucket.lane,
+        priority=int(bucket.priority),
+        store=bucket.store,
+        owner=str(bucket.owner),
+        epoch=bucket.epoch,
+        state=bucket.state.value,
+        waiting=(bucket.pending or 0) + (bucket.assigned or 0) if known else -1,
+        running=max(bucket.rows_processing, bucket.claimed_lists or 0),
     )
 
 
-def _agent_samples(
-    agents: Sequence[Mapping[str, Any]], buckets: Sequence[Mapping[str, Any]], now_us: int
-) -> tuple[AgentSample, ...]:
+def _agent_samples(agents: Sequence[AgentView], buckets: Sequence[BucketView], now_us: int) -> tuple[AgentSample, ...]:
     lines = {
-        str(row["id"]): AgentSample(
-            id=str(row["id"]),
-            name=row["name"],
-            host=row["host"],
-            store=row["store"] or "",
-            mode=row["mode"],
-            state="DRAINING" if row["drain_requested"] else row["state"],
-            version=row["version"],
-            lease_until_ms=(now_us + int(row["lease_left_seconds"] * 1e6)) // 1000,
-            lease_seconds=row["lease_seconds"],
+        agent.id: AgentSample(
+            id=str(agent.id),
+            name=agent.name,
+            host=agent.host,
+            store=agent.store,
+            mode=agent.mode,
+            state="DRAINING" if agent.drain_requested else agent.state.value,
+            version=agent.version,
+            lease_until_ms=(now_us + int((agent.lease_left_seconds or 0.0) * 1e6)) // 1000,
+            lease_seconds=agent.lease_seconds,
         )
-        for row in agents
+        for agent in agents
     }
-    for row in buckets:
-        owner = str(row["owner"])
-        if owner not in lines:
-            name = row["owner_name"] or owner[:8]
-            lines[owner] = AgentSample(owner, name, "", row["store"], "", row["owner_state"] or "DEAD", "", 0, 0.0)
+    for bucket in buckets:
+        if bucket.owner not in lines:
+            name, state = bucket.owner_name or str(bucket.owner)[:8], bucket.owner_state or AgentState.DEAD
+            lines[bucket.owner] = AgentSample(str(bucket.owner), name, "", bucket.store, "", state.value, "", 0, 0.0)
     return tuple(lines.values())
 
 
-def _groups(buckets: Sequence[BucketSample], held: Sequence[Mapping[str, Any]]) -> tuple[GroupSample, ...]:
+def _groups(buckets: Sequence[BucketSample], held: Sequence[HeldGroup]) -> tuple[GroupSample, ...]:
     groups: dict[tuple[str, int], GroupSample] = {}
 
     def group(lane: str, priority: int) -> GroupSample:
@@ -276,8 +207,7 @@ def _groups(buckets: Sequence[BucketSample], held: Sequence[Mapping[str, Any]]) 
             running=before.running + cell.running,
         )
     for row in held:
-        before = group(row["lane"], row["priority"])
-        groups[row["lane"], row["priority"]] = before._replace(
-            held=row["held"], due=row["due"], overdue=row["overdue"], oldest_us=row["oldest_us"]
+        groups[row.lane, row.priority] = group(row.lane, row.priority)._replace(
+            held=row.held, due=row.due, overdue=row.overdue, oldest_us=row.oldest_us
         )
     return tuple(groups[key] for key in sorted(groups, key=lambda key: (key[0], -key[1])))

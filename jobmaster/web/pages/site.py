@@ -49,8 +49,7 @@ class Site:
     def __init__(self, context: WebContext, root: str) -> None:
         self.context = context
         self.root = root
-        settings, stores = context.cluster.settings, context.cluster.stores
-        samples = SampleReader(lambda: open_reader(settings), stores, context.clock)
+        samples = SampleReader(context.cluster, context.clock)
         self.sampler = Sampler(
             samples.read, samples.rest, lambda totals: draw_live_part(totals, root), context.clock, context.stopping
         )

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from jobmaster import __version__
+from jobmaster.client.inspect.failures import WINDOW_SECONDS
+from jobmaster.doctor.examination import WHY, examine
+from jobmaster.doctor.findings import CheckStatus
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
 from jobmaster.model.job_view import moment
@@ -19,6 +22,10 @@ from jobmaster.web.pages.site import View
 RESCUES_MAX = 200
 OPERATIONS_MAX = 200
 BULK_MAX = 20
+PROBLEMS_SECONDS = 10.0
+"""How long the results of the checks are shown to further viewers."""
+FAILURES_SECONDS = 10.0
+"""How long groups of failures are shown to further viewers."""
 FORECAST_MINUTES = 60
 HELD_SECONDS = 10.0
 """How long a count of the held jobs is shown: it passes over all of them."""
@@ -100,10 +107,11 @@ def horizon_of(rows: Sequence[dict[str, Any]], now_us: int) -> Horizon:
 async def rescues_page(view: View) -> Response:
     """``/rescues``."""
     since = _since(view)
-    rescues = await view.site.report("rescues", since, False, RESCUES_MAX)
+    rescues = await view.site.shared(
+        ("rescues", since), lambda: view.cluster.inspect.rescues(since=since, limit=RESCUES_MAX)
+    )
     losses = await view.site.report("losses", since or 7 * 86_400.0, RESCUES_MAX)
-    over = [row for row in rescues if row["taken_us"]]
-    waits = sorted((row["taken_us"] - row["lost_us"]) / 1e6 for row in over)
+    waits = sorted(each.waited_us for each in rescues if each.waited_us is not None)
     return view.page(
         "rescues.html",
         "rescues",
@@ -111,10 +119,10 @@ async def rescues_page(view: View) -> Response:
         since=view.query.get("since", ""),
         rescues=rescues,
         losses=losses,
-        open=sum(1 for row in rescues if row["over_us"] is None),
-        moved=sum(row["jobs_moved"] or 0 for row in rescues),
-        rescued=sum(row["jobs_rescued"] or 0 for row in rescues),
-        p95=waits[max(0, round(len(waits) * 0.95) - 1)] if waits else None,
+        open=sum(1 for each in rescues if each.over_at is None),
+        moved=sum(each.jobs_moved or 0 for each in rescues),
+        rescued=sum(each.jobs_rescued or 0 for each in rescues),
+        p95_us=waits[max(0, round(len(waits) * 0.95) - 1)] if waits else None,
         listed_max=RESCUES_MAX,
     )
 
@@ -129,10 +137,37 @@ def _since(view: View) -> float | None:
         raise InputError(f"'since': {error}") from None
 
 
+async def failures_page(view: View) -> Response:
+    """``/failures``."""
+    since = _since(view) or WINDOW_SECONDS
+    found = await view.site.shared(
+        ("failures", since), lambda: view.cluster.inspect.failures(since=since), FAILURES_SECONDS
+    )
+    return view.page("failures.html", "failures", refresh_seconds=30, since=view.query.get("since", ""), found=found)
+
+
+async def problems_page(view: View) -> Response:
+    """``/problems``."""
+    findings = await view.site.shared("problems", lambda: examine(view.cluster.settings), PROBLEMS_SECONDS)
+    problems = [each for each in findings if each.status is not CheckStatus.OK]
+    return view.page(
+        "problems.html",
+        "problems",
+        refresh_seconds=15,
+        problems=sorted(problems, key=lambda each: each.status is not CheckStatus.FAIL),
+        passed=[each for each in findings if each.status is CheckStatus.OK],
+        why=WHY,
+    )
+
+
 async def operations_page(view: View) -> Response:
     """``/operations``."""
     subject, actor = view.query.get("subject"), view.query.get("actor")
-    rows = await view.site.report("operations", subject, actor, _since(view), OPERATIONS_MAX)
+    since = _since(view)
+    rows = await view.site.shared(
+        ("operations", subject, actor, since),
+        lambda: view.cluster.inspect.operator_log(subject=subject, actor=actor, since=since, limit=OPERATIONS_MAX),
+    )
     bulk = await view.site.shared("bulk", lambda: view.cluster.bulk.list(limit=BULK_MAX))
     return view.page(
         "operations.html", "operations", refresh_seconds=5, rows=rows, listed_max=OPERATIONS_MAX, bulk=bulk
@@ -143,13 +178,14 @@ async def system_page(view: View) -> Response:
     """``/system``."""
     server = (await view.site.report("server"))[0]
     stores = await view.site.report("stores")
-    agents = await view.site.report("agents", False)
+    agents = await view.site.shared("agents", view.cluster.inspect.agents)
+    hosts = await view.site.shared("hosts", view.cluster.inspect.hosts)
     partitions = await view.site.report("partitions", "job")
     quarantine = (await view.site.report("quarantine"))[0]
     local_us = view.site.context.clock.wall_us()
     versions: dict[str, int] = {}
     for agent in agents:
-        versions[agent["version"]] = versions.get(agent["version"], 0) + 1
+        versions[agent.version] = versions.get(agent.version, 0) + 1
     return view.page(
         "system.html",
         "system",
@@ -157,6 +193,7 @@ async def system_page(view: View) -> Response:
         server=server,
         stores=stores,
         versions=versions,
+        hosts=hosts,
         partitions=len(partitions),
         quarantine=quarantine["kept"],
         clock_seconds=(local_us - server["now_us"]) / 1e6,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, cast
 
-from jobmaster.cli.commands.doctor.findings import CheckStatus
-from jobmaster.cli.commands.doctor.life import hosts_finding
+from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.life import hosts_finding
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, MasterSettings, Safety, StoreSettings
 from jobmaster.wiring import open_reader

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.support.synthetic_history import lower_floor
-from jobmaster.cli.commands.doctor.findings import CheckStatus
-from jobmaster.cli.commands.doctor.life import retention_finding
 from jobmaster.clock import new_id
+from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.life import retention_finding
 from jobmaster.model.job import NewJob
 from jobmaster.settings.model import (
     ClusterSettings,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.cli.commands.doctor.checks import quarantine_finding
-from jobmaster.cli.commands.doctor.findings import CheckStatus
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
+from jobmaster.doctor.checks import quarantine_finding
+from jobmaster.doctor.findings import CheckStatus
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry

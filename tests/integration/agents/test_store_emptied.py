@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 import redis.asyncio as redis
 
-from jobmaster.cli.commands.doctor.checks import loss_finding
-from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
+from jobmaster.doctor.checks import loss_finding
+from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster.cli.commands.doctor.findings import CheckStatus
-from jobmaster.cli.commands.doctor.life import suspicion_finding
 from jobmaster.clock import new_id
+from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.life import suspicion_finding
 from jobmaster.settings.model import ClusterSettings, MasterSettings, OnSuspicion, Safety, StoreSettings
 from jobmaster.wiring import open_reader
 from jobmaster_agents.buckets.refusal_watch import LOOK_SECONDS, RefusalWatch

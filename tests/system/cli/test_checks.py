@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobmaster.cli.commands.doctor import checks as doctor_checks
-from jobmaster.cli.commands.doctor.findings import CheckStatus
+from jobmaster.doctor import checks as doctor_checks
+from jobmaster.doctor.findings import CheckStatus
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
 from jobmaster.settings.model import ClusterSettings
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor.checks import _elsewhere, store_finding
-from jobmaster.cli.commands.doctor.findings import CheckStatus
-from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import new_id
+from jobmaster.doctor.checks import _elsewhere, store_finding
+from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.store_check import store_record
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.ports import StoreHealth
 from jobmaster.settings.model import StoreDurability

@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 ADDRESSES = (
     "/", "/map", "/agents/{agent}", "/buckets/{bucket}", "/jobs", "/jobs?q=state:failed", "/jobs/{failed}", "/jobs/{running}",
-    "/jobs/{hostile}?whole=1", "/jobs?q=stat:failed", "/held", "/rescues", "/schedules", "/schedules/nightly", "/batches",
-    "/batches/{batch}", "/workflows", "/workflows/{workflow}", "/limits", "/operations", "/system",
+    "/jobs/{hostile}?whole=1", "/jobs?q=stat:failed", "/held", "/failures", "/problems", "/rescues", "/schedules",
+    "/schedules/nightly", "/batches", "/batches/{batch}", "/workflows", "/workflows/{workflow}", "/limits",
+    "/operations", "/system",
 )  # fmt: skip
 WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster.cli.commands.doctor.checks import _breakers
-from jobmaster.cli.commands.doctor.findings import CheckStatus
+from jobmaster.doctor.checks import _breakers
+from jobmaster.doctor.findings import CheckStatus
 
 NOW_US = 2_000_000_000_000_000
 

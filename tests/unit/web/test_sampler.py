@@ -33,7 +33,7 @@ class Cluster:
             raise Unavailable("the master does not answer")
         agent = AgentSample("a", "a", "h", "default", "full", "ACTIVE", "1", 0, 10.0)
         bucket = BucketSample("b", "default", 3, "default", "a", 1, "ACTIVE", self.reads, 0)
-        totals = Totals(self.reads * 1_000_000, (), 1, 1, None, 0, (), 0)
+        totals = Totals(self.reads * 1_000_000, (), 1, 1, None, None, 0, (), 0)
         return Sample(totals, (agent,), (bucket,))
 
     async def rest(self) -> None:

@@ -13,9 +13,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from jobmaster.cli.commands.doctor.findings import CheckStatus
-from jobmaster.cli.commands.doctor.life import mode_finding
 from jobmaster.clock import new_id
+from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.life import mode_finding
 from jobmaster.master.history.cluster_move import ClusterMove, MasterPlace
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader

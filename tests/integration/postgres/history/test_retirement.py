@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 
 from benchmarks.support.synthetic_history import lower_floor
-from jobmaster.cli.commands.doctor.checks import master_findings
 from jobmaster.clock import new_id
+from jobmaster.doctor.checks import master_findings
 from jobmaster.master.driver.statements import sql as statement_text
 from jobmaster.master.history import archive as archive_module
 from jobmaster.master.history.archive import Archive

@@ -10,9 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from jobmaster.cli.commands.doctor.checks import master_findings
-from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.clock import new_id
+from jobmaster.doctor.checks import master_findings
+from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
-from jobmaster.cli.commands.doctor.life import hosts_finding, mode_finding, retention_finding, suspicion_finding
-from jobmaster.cli.commands.store import store_record
 from jobmaster.client.inspect.inspection import OVERDUE_SECONDS
 from jobmaster.clock import SystemClock
+from jobmaster.doctor.findings import CheckStatus, Finding
+from jobmaster.doctor.life import hosts_finding, mode_finding, retention_finding, suspicion_finding
+from jobmaster.doctor.store_check import store_record
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.flow.breakers import LIST as BREAKERS
 from jobmaster.master.pauses import FOLLOWERS

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.running import reader_of, run_async
+from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width
+from jobmaster.doctor.findings import CheckStatus, Finding
 
 if TYPE_CHECKING:
+    from jobmaster.agentstore.store import AgentStore
     from jobmaster.audit import AuditReport
+    from jobmaster.master.reports import Reader
     from jobmaster.settings.model import ClusterSettings
 
 EXIT_FINDINGS = 5
@@ -76,34 +79,22 @@ def _print_audit(report: AuditReport) -> None:
 
 
 async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Finding], AuditReport | None]:
-    """Run all checks, except those that need a server that does not answer."""
-    from jobmaster.cli.commands.doctor.checks import agent_findings, master_findings, schema_finding, store_findings
-    from jobmaster.model.errors import JobMasterError
+    """The findings, the audit's at the end; and its report, where it could be made."""
+    from jobmaster.doctor.examination import examine
 
-    findings: list[Finding] = []
-    try:
-        async with reader_of(settings) as reader:
-            schema = await schema_finding(settings)
-            findings.append(schema)
-            if schema.status is CheckStatus.FAIL:
-                return findings, None
-            findings += await master_findings(settings, reader)
-            findings += await agent_findings(settings, reader)
-            found, stores = await store_findings(settings, reader)
-            findings += found
-            try:
-                report = await _audit(settings, reader, stores, audit_days)
-            finally:
-                for store in stores.values():
-                    await store.close()
-    except JobMasterError as error:
-        findings.append(Finding("master.reachable", CheckStatus.FAIL, error.message, error.hint or ""))
-        return findings, None
-    findings.append(_audit_finding(report))
-    return findings, report
+    reports: list[AuditReport] = []
+
+    async def audited(reader: Reader, stores: Mapping[str, AgentStore]) -> Finding:
+        reports.append(await _audit(settings, reader, stores, audit_days))
+        return _audit_finding(reports[0])
+
+    findings = await examine(settings, audited)
+    return findings, reports[0] if reports else None
 
 
-async def _audit(settings: ClusterSettings, reader: Any, stores: Any, audit_days: int) -> AuditReport:
+async def _audit(
+    settings: ClusterSettings, reader: Reader, stores: Mapping[str, AgentStore], audit_days: int
+) -> AuditReport:
     from jobmaster.audit import AuditScope, audit
 
     floor = bytes(16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobmaster.cli.commands.doctor.findings import CheckStatus, Finding
+from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.model.cluster import ClusterMode
 from jobmaster.settings.model import OnSuspicion, RetiredJobs
 from jobmaster.units import format_duration, rounded_duration

@@ -1,1 +1,0 @@
-"""The command ``jobmaster doctor`` and its checks."""

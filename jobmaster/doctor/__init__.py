@@ -1,0 +1,1 @@
+"""The checks of ``jobmaster doctor`` and of the page of problems."""

@@ -1,0 +1,30 @@
+"""One agent store, as ``store check`` and the doctor see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EMPTY_REMEDY = "if the URL's host and database number are right, it was emptied: `jobmaster store init` claims it again"
+
+
+def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:
+    """One store as a record; ``state`` is ``ok`` or a sentence."""
+    if health.eviction_policy not in ("noeviction", "unknown"):
+        state = f"evicts keys: {health.eviction_policy} (run `CONFIG SET maxmemory-policy noeviction`)"
+    elif health.generation is None:
+        state = "not initialised" if generation is None else f"EMPTY, but registered in the master ({EMPTY_REMEDY})"
+    elif health.cluster_uid != uid:
+        state = "belongs to another cluster"
+    elif health.generation != generation:
+        state = "another generation than in the master"
+    else:
+        state = "ok"
+    return {
+        "name": name,
+        "server": f"{health.flavour} {health.version}",
+        "eviction_policy": health.eviction_policy,
+        "append_only": health.append_only,
+        "append_fsync": health.append_fsync,
+        "generation": health.generation.hex() if health.generation else None,
+        "state": state,
+    }
