@@ -162,6 +162,18 @@ class Executor:
                     queue.append(job, self.tenant_weights)
                 else:
                     queue.jobs.append(job)
+        self._begin()
+
+    def enqueue_claimed(self, claimed_list: ClaimedList, jobs: list[ClaimedJob]) -> None:
+        """``enqueue`` of jobs of one claimed list: those without options are queued together."""
+        queue = self._queues.get(claimed_list.owned.fence.bucket_id)
+        if queue is None or queue.is_fair or claimed_list.has_options or self._pauses.in_force:
+            self.enqueue(jobs)
+            return
+        queue.jobs.extend(jobs)
+        self._begin()
+
+    def _begin(self) -> None:
         if not self.running:
             self._turn_ends = self._now() + TURN_SECONDS
         self._wake_slot()

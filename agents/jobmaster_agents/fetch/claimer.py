@@ -223,11 +223,11 @@ class Claimer:
     def _room_of(self, queue: BucketQueue) -> int:
         return max(self._most() - queue.running, 0)
 
-    def _enqueue(self, jobs: list[ClaimedJob]) -> None:
+    def _enqueue(self, claimed_list: ClaimedList, jobs: list[ClaimedJob]) -> None:
         """Queue the jobs, and give back what memory has no room for, of tenants that have more than their share."""
         queue = self._executor.queue_of(self._bucket_id)
         if queue is None or not queue.is_fair or self._ownership.suspended:
-            self._executor.enqueue(jobs)
+            self._executor.enqueue_claimed(claimed_list, jobs)
             return
         here, behind = queue.take_behind(jobs)
         self._executor.enqueue(here)
@@ -385,7 +385,7 @@ class Claimer:
         else:
             ready = self._ready(fresh) if any(map(_due_us, entries)) else fresh
             if ready:
-                self._enqueue(ready)
+                self._enqueue(claimed_list, ready)
 
     def take(self, entries: Sequence[Entry], clock_us: int) -> bool:
         """Jobs that the master has just assigned to the bucket, and that are due, go straight into memory: their rows hold
@@ -409,7 +409,7 @@ class Claimer:
         self.claimed += len(entries)
         self._cancellation.claimed(claimed_list, 0)
         if fresh:
-            self._executor.enqueue(fresh)
+            self._executor.enqueue_claimed(claimed_list, fresh)
         return True
 
     def _log_conflicts(self) -> None:

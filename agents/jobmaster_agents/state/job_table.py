@@ -88,7 +88,7 @@ class ClaimedList:
         size: bytes of the list.
     """
 
-    __slots__ = ("claimed_at", "clock_us", "jobs", "name", "owned", "parent", "size", "unsafe")
+    __slots__ = ("claimed_at", "clock_us", "has_options", "jobs", "name", "owned", "parent", "size", "unsafe")
 
     def __init__(
         self,
@@ -107,6 +107,8 @@ class ClaimedList:
         self.clock_us = now_us - int((claimed_at if asked_at is None else asked_at) * 1e6)
         """Store time minus boot time, in microseconds."""
         self.jobs: list[ClaimedJob] = []
+        self.has_options = False
+        """One of its jobs was submitted with options: it has headers."""
         self.unsafe = 0
         self.parent: ClaimedList | None = None
         """Of a part with an old identity (``JobTable.keep_old_identity``): the claimed list that it is a part of."""
@@ -171,6 +173,8 @@ class JobTable:
         for entry in entries:
             job = ClaimedJob(entry, claimed_list, handlers.get(entry.handler))
             jobs.append(job)
+            if entry.headers:
+                claimed_list.has_options = True
             first = live.setdefault(entry.id, job)
             if first is job:
                 fresh.append(job)

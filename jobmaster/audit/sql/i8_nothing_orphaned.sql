@@ -3,7 +3,7 @@
 -- out:   subject (job id), detail, total
 -- why:   its (bucket, epoch) must be a bucket of an agent whose lease runs; an older epoch is one from before
 --        a freeze, and the owner ends that job or gives it back.
--- index: job_in_flight, bucket_event_bucket.
+-- index: job_by_bucket, bucket_event_bucket.
 SELECT j.id AS subject,
        format('%s since %s in bucket %s epoch %s: %s', j.state, j.changed_at, j.bucket_id, j.bucket_epoch,
               CASE

@@ -8,7 +8,7 @@
 -- move: DRAINING -> READY_TO_DELETE
 -- fence: compare-and-set on (id, epoch, owner, state), and no in-flight row names the bucket. No new one can appear: binding
 --        writes need the lock on this row under an older epoch.
--- index: bucket_pkey, job_in_flight
+-- index: bucket_pkey, job_by_bucket
 WITH before AS MATERIALIZED (
     SELECT id, state FROM bucket WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid FOR UPDATE
 ), after AS (

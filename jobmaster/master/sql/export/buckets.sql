@@ -7,7 +7,7 @@
 --      owner_name text, owner_state text, created_at timestamptz, changed_at timestamptz, in_flight bigint
 -- move: nothing
 -- fence: none, it reads; the snapshot of the caller's transaction
--- index: none, the table is small; job_in_flight for the counts
+-- index: none, the table is small; job_by_bucket for the counts
 SELECT id, state, store, lane, priority, priority_level, epoch, owner, owner_name, owner_state, created_at, changed_at,
        in_flight
 FROM bucket_status

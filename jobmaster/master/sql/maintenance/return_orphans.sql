@@ -10,7 +10,7 @@
 -- fence: compare-and-set on the row: locked in id order, its identity read under that lock. A bucket that is being drained
 --        belongs to its rescuer, and a LOST one will; a row from before a freeze belongs to the owner, which may run it. The
 --        bucket is read without a lock: a wrong guess costs a rerun, and the token refuses the other copy.
--- index: job_in_flight, all of it (what is in flight is bounded by the buckets); then job_pkey; bucket_event_bucket
+-- index: job_by_bucket, all of it (what is in flight is bounded by the buckets); then job_pkey; bucket_event_bucket
 WITH orphan AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_id, j.bucket_epoch, j.cancel_requested,
            j.rescues + CASE j.state WHEN 'PROCESSING' THEN 1 ELSE 0 END AS rescues,

@@ -7,7 +7,7 @@
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
--- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request, and
+-- index: agent_pkey (HOT: nothing indexed changes); job_by_bucket: of these buckets, the jobs with a cancel request, and
 --        those that wait leave it with the next statement of their owner: so all of them are read, and those that run come first;
 --        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table;
 --        bucket_request is nearly always empty; pause_version and cluster have one row

@@ -5,7 +5,7 @@
 -- out: id uuid, token integer, bucket_epoch bigint, state text, changed_at timestamptz
 -- move: nothing
 -- fence: none; what is done about a row compares its identity
--- index: job_in_flight
+-- index: job_by_bucket
 SELECT id, token, bucket_epoch, state::text AS state, changed_at
 FROM job
 WHERE bucket_id = $1::uuid AND state IN ('ASSIGNED', 'PROCESSING') AND id > coalesce($2::uuid, uuid_floor('epoch'))

@@ -9,7 +9,7 @@
 -- move: ASSIGNED -> HELD|CANCELLED
 -- fence: identity (token, bucket, epoch) on the row, still ASSIGNED, locked in id order. The token stays: a copy that lies
 --        in the store after all names a bucket, the row none, and the next assignment adds one.
--- index: job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM, because job_in_flight is no help: it would read the
+-- index: job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM, because job_by_bucket is no help: it would read the
 --        whole bucket and compare each row with each id
 WITH mine AS MATERIALIZED (
     SELECT j.id

@@ -10,7 +10,7 @@
 --        request gets no other assignment; no bucket lock, because the present owner of the bucket would write the same. The
 --        identity stays, so a copy that is claimed all the same is refused by the row. Final rows are only read: a caller
 --        whose first answer was lost finds what it has ended.
--- index: job_pkey; the bounds prune partitions. The condition on the bucket is no join, or job_in_flight would be read whole
+-- index: job_pkey; the bounds prune partitions. The condition on the bucket is no join, or job_by_bucket would be read whole
 WITH mine AS MATERIALIZED (
     SELECT j.id, j.bucket_id, j.bucket_epoch, j.due_at, j.state
     FROM job j

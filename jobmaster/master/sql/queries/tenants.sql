@@ -4,7 +4,7 @@
 -- out: name text, lane text, held bigint, in_flight bigint, oldest timestamptz (NULL: none waits)
 -- move: nothing
 -- fence: none
--- index: job_tenant_due, one pass over the jobs of tenants that are HELD; job_in_flight
+-- index: job_tenant_due, one pass over the jobs of tenants that are HELD; job_by_bucket
 SELECT e.name, e.lane, sum(e.held)::bigint AS held, sum(e.in_flight)::bigint AS in_flight, min(e.oldest) AS oldest
 FROM (
     SELECT tenant_of(headers) AS name, lane, count(*) AS held, 0 AS in_flight, min(due_at) AS oldest

@@ -3,7 +3,7 @@
 -- out: bucket_id uuid, assigned bigint, processing bigint
 -- move: nothing
 -- fence: none
--- index: job_in_flight
+-- index: job_by_bucket
 SELECT bucket_id, count(*) FILTER (WHERE state = 'ASSIGNED') AS assigned, count(*) FILTER (WHERE state = 'PROCESSING') AS processing
 FROM job
 WHERE state IN ('ASSIGNED', 'PROCESSING')

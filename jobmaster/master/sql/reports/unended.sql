@@ -3,7 +3,7 @@
 -- out: due bigint, jobs bigint
 -- move: nothing
 -- fence: none
--- index: job_due and job_in_flight
+-- index: job_due and job_by_bucket
 SELECT count(*) FILTER (
            WHERE state = 'PROCESSING'
               OR (state IN ('HELD', 'ASSIGNED') AND coalesce(due_at, '-infinity') <= clock_timestamp() + make_interval(secs => $1::double precision))

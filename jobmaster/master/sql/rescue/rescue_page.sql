@@ -27,7 +27,7 @@
 --        gets token 2, above the copy's 1. A job that may be started once only is PROCESSING before it is started, and its
 --        start is refused from here on: any other row of it, or none, proves that it never began. So it is with a job that was
 --        rescued before: it is PROCESSING before it starts, and counts only then.
--- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM keeps job_in_flight out: it
+-- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM keeps job_by_bucket out: it
 --        would read the whole bucket and compare each row with each id
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket

@@ -10,7 +10,7 @@
 --      failed bigint (those of moved that became FAILED)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
--- index: job_in_flight; then job_pkey, one partition a row
+-- index: job_by_bucket; then job_pkey, one partition a row
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'DRAINING'
