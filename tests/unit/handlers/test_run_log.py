@@ -83,32 +83,29 @@ def test_every_number_of_logging_has_a_level(number: int, level: int) -> None:
     assert LogLevel.of(number) == level
 
 
-def test_lines_of_logging_are_kept_for_handlers_that_ask_for_them() -> None:
+def test_lines_of_logging_are_kept_for_handlers_that_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logging.getLogger()
-    handler = JobLogRecords()
-    logger.addHandler(handler)
-    try:
-        wants, other = Kept(), Kept()
+    # Alone: an agent of another test in this process may have installed its own.
+    monkeypatch.setattr(logger, "handlers", [JobLogRecords()])
+    wants, other = Kept(), Kept()
 
-        def work() -> None:
-            logger.warning("number %d", 1)
-            try:
-                raise ValueError("no")
-            except ValueError:
-                logger.exception("it failed")
+    def work() -> None:
+        logger.warning("number %d", 1)
+        try:
+            raise ValueError("no")
+        except ValueError:
+            logger.exception("it failed")
 
-        set_running(copy_context(), context_of(wants, 10)).run(work)
-        set_running(copy_context(), context_of(other)).run(work)
-        set_running(copy_context(), context_of(wants, 10)).run(relay, "WARNING", "tests.kept", "of another process", {})
-        logger.warning("outside of a job")
-        first, second = wants.lines
-        assert (first.level, first.text) == (LogLevel.WARNING, "number 1")
-        assert second.level is LogLevel.ERROR
-        assert second.text.startswith("it failed\nTraceback")
-        assert second.text.endswith("ValueError: no")
-        assert not other.lines
-    finally:
-        logger.removeHandler(handler)
+    set_running(copy_context(), context_of(wants, 10)).run(work)
+    set_running(copy_context(), context_of(other)).run(work)
+    set_running(copy_context(), context_of(wants, 10)).run(relay, "WARNING", "tests.kept", "of another process", {})
+    logger.warning("outside of a job")
+    first, second = wants.lines
+    assert (first.level, first.text) == (LogLevel.WARNING, "number 1")
+    assert second.level is LogLevel.ERROR
+    assert second.text.startswith("it failed\nTraceback")
+    assert second.text.endswith("ValueError: no")
+    assert not other.lines
 
 
 def test_warnings_are_shown_as_before_where_nothing_else_logs(monkeypatch: pytest.MonkeyPatch) -> None:
