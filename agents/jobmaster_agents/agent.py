@@ -42,6 +42,7 @@ from jobmaster_agents.buckets.pause_watch import PauseWatch
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.buckets.refusal_watch import RefusalWatch
 from jobmaster_agents.event_log import Event, EventLog, set_level
+from jobmaster_agents.execute.permit_borrower import PermitBorrower
 from jobmaster_agents.execute.permit_hints import PermitHints
 from jobmaster_agents.fetch.accept_time import AcceptTime
 from jobmaster_agents.launch.launch_order import ChildConfig
@@ -302,6 +303,9 @@ class AgentRuntime:
             telemetry,
         )
         self.bucket_worker.limits.on_freed = self.permit_hints.freed
+        self.permit_borrower = PermitBorrower(
+            config.agent_id, master.limits, self.bucket_worker.limits, self.bucket_worker.executor.aside
+        )
         self.leader.on_next_fire = self.schedule_firing.on_next_fire
         retried = RetriedJobs(settings, master.queries, clock)
         self.bulk_worker = BulkWorker(master.bulk, retried, self._leads, clock, telemetry, log)
@@ -362,6 +366,7 @@ class AgentRuntime:
                 self.accept_time,
                 self.batch_tally,
                 self.permit_hints,
+                self.permit_borrower,
                 self.anti_entropy,
                 self.lost_buckets,
                 self.ownership_check,

@@ -137,6 +137,8 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ordering: Ordering | None = None
     is_ordered: bool = False
     """Of a job with an ordering key: the master admits its start."""
+    borrows: bool = False
+    """Only its limit asks for a write before its start: with a permit that was lent to the agent it starts without one."""
 
     @property
     def records_itself(self) -> bool:
@@ -145,12 +147,19 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def ordered(self) -> HandlerOptions:
         """The same, of a job with an ordering key."""
-        return msgspec.structs.replace(self, is_ordered=True, start=StartRule.FENCED, complete_seconds=None)
+        return msgspec.structs.replace(
+            self, is_ordered=True, start=StartRule.FENCED, complete_seconds=None, borrows=False
+        )
 
     def once(self) -> HandlerOptions:
         """The same, of a job that is to be started at most once. It has no ``complete_time``: no other run may begin."""
         return msgspec.structs.replace(
-            self, delivery=Delivery.AT_MOST_ONCE, start=StartRule.FENCED, max_attempts=1, complete_seconds=None
+            self,
+            delivery=Delivery.AT_MOST_ONCE,
+            start=StartRule.FENCED,
+            max_attempts=1,
+            complete_seconds=None,
+            borrows=False,
         )
 
 
@@ -276,7 +285,16 @@ def _limited(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
         )
     if options.get("start") is not None and checked.start is StartRule.LEASE:
         raise ValueError("limit needs start 'fenced': the master gives the permits")
-    return msgspec.structs.replace(checked, start=StartRule.FENCED)
+    # One permit of one limit without a rate, on the event loop: a start of these costs less than its admission.
+    borrows = (
+        checked.start is StartRule.LEASE
+        and checked.mode is RunMode.ASYNC
+        and not checked.records_itself
+        and len(checked.limits) == 1
+        and checked.limits[0].rate is None
+        and checked.limits[0].weight == 1
+    )
+    return msgspec.structs.replace(checked, start=StartRule.FENCED, borrows=borrows)
 
 
 def _ordered(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:

@@ -57,6 +57,7 @@ from jobmaster.ports.limits import (
     DeclaredLimits,
     LimitedStarts,
     Limits,
+    PermitLender,
     WaitingForPermits,
 )
 from jobmaster.ports.master import (
@@ -312,6 +313,7 @@ __all__ = [
     "PagesStore",
     "PauseReader",
     "Pauses",
+    "PermitLender",
     "PlacementMaster",
     "PlacementStore",
     "ProgressLine",

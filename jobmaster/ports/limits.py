@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
+from jobmaster.model.flow.limit import (
+    FullLimit,
+    LimitKey,
+    LimitUse,
+    LimitValues,
+    LimitView,
+    Loan,
+    LoanQuestion,
+)
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
 from jobmaster.ports.master_answers import Written
@@ -28,6 +36,15 @@ class LimitedStarts(Protocol):
     ) -> Admission:
         """Rows -> PROCESSING under the bucket lock, for jobs for which every limit has a permit, in the order of the rows.
         Sent again after an unknown commit, the same jobs keep their permits."""
+        ...
+
+
+class PermitLender(Protocol):
+    """For an agent that starts many jobs of one limit."""
+
+    async def lend(self, agent_id: bytes, questions: Sequence[LoanQuestion]) -> list[Loan]:
+        """Lend permits; an answer for each question that is not older than the last one. An agent without a valid lease has
+        none."""
         ...
 
 
@@ -66,5 +83,5 @@ class ClientLimits(Protocol):
         ...
 
 
-class Limits(LimitedStarts, WaitingForPermits, DeclaredLimits, ClientLimits, Protocol):
+class Limits(LimitedStarts, PermitLender, WaitingForPermits, DeclaredLimits, ClientLimits, Protocol):
     """Limits, from their declaration to the admission of jobs."""

@@ -13,7 +13,7 @@ from jobmaster.model.flow.limit import LimitKey
 from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
-from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts
+from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts, may_borrow
 
 ASIDE_JOBS_MAX = 1000
 """Jobs that may wait for permits in this process."""
@@ -43,7 +43,7 @@ class Aside:
         self._outcome_builder = outcome_builder
         self._now = now
         self._on_woken = on_woken
-        limits.wake = self.wake
+        limits.wake, limits.wake_borrowers = self.wake, self.wake_borrowers
 
     def put(self, queue: BucketQueue, job: ClaimedJob, limit: LimitKey, *, asked: bool) -> None:
         """A job waits for a permit; when too many do, it goes back to the master.
@@ -59,6 +59,11 @@ class Aside:
                 return
         queue.aside.add(limit, job, first=asked)
         self._limits.waited_for(limit)
+
+    def could_borrow(self, limit: LimitKey) -> int:
+        """Jobs that wait here for a limit and may start with a lent permit. (A heavier one, which may not, would wait for
+        ever if this agent borrowed permits for it.)"""
+        return sum(may_borrow(job) for queue in self._queues.values() for job in queue.aside.of(limit))
 
     def _ahead(self, limit: LimitKey) -> int:
         """Jobs that wait here for the limit when there is no place for one more; else 0."""
@@ -102,9 +107,16 @@ class Aside:
         are queued anew when it goes on."""
         if limit[0] == ORDERING:
             return self._wake_earliest(limit)
+        return self._wake(count, lambda queue, most: queue.aside.take(limit, most))
+
+    def wake_borrowers(self, limit: LimitKey, count: int) -> int:
+        """So many jobs may start with permits that are lent to this agent; how many there were."""
+        return self._wake(count, lambda queue, most: queue.aside.take_borrowers(limit, most))
+
+    def _wake(self, count: int, take: Callable[[BucketQueue, int], list[ClaimedJob]]) -> int:
         woken = 0
         for queue in sorted(self._queues.values(), key=_priority, reverse=True):
-            if queue.slots and woken < count and (some := queue.aside.take(limit, count - woken)):
+            if queue.slots and woken < count and (some := take(queue, count - woken)):
                 self._limits.may_ask(some)
                 queue.jobs.extendleft(reversed(some))
                 woken += len(some)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import Context, copy_context
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from typing import NamedTuple, Protocol
 
 from jobmaster.handlers import JobContext
@@ -17,6 +17,7 @@ from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.execute.tenant_queue import TenantQueue
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
+from jobmaster_agents.state.limited_starts import may_borrow
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
@@ -224,6 +225,16 @@ class JobsAside:
                 taken.append(job)
         if waiting is not None and not waiting:
             del self._by_limit[limit]
+        return taken
+
+    def take_borrowers(self, limit: LimitKey, most: int) -> list[ClaimedJob]:
+        """Remove and return the first jobs of a limit that may start with a lent permit."""
+        waiting = self._by_limit.get(limit)
+        if waiting is None:
+            return []
+        taken = list(islice((job for job in waiting if job.phase is _QUEUED and may_borrow(job)), most))
+        for job in taken:
+            self.discard(limit, job)
         return taken
 
     def discard(self, limit: LimitKey, job: ClaimedJob) -> None:

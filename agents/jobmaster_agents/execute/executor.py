@@ -21,11 +21,12 @@ to the outcome writer; this module makes no call to a store.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
-from jobmaster.handlers import JobContext
+from jobmaster.handlers import Handler, JobContext
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Priority
@@ -41,9 +42,15 @@ from jobmaster_agents.execute.bucket_queues import (
     choose_queue,
     should_detach,
 )
-from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master, warn_after_seconds
+from jobmaster_agents.outcomes.outcome_builder import (
+    OutcomeBuilder,
+    StopCause,
+    needs_master,
+    needs_write,
+    warn_after_seconds,
+)
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
-from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
+from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits, may_borrow
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -167,10 +174,11 @@ class Executor:
     def enqueue_claimed(self, claimed_list: ClaimedList, jobs: list[ClaimedJob]) -> None:
         """``enqueue`` of jobs of one claimed list: those without options are queued together."""
         queue = self._queues.get(claimed_list.owned.fence.bucket_id)
-        if queue is None or queue.is_fair or claimed_list.has_options or self._pauses.in_force:
+        queued = None if queue is None else queue.jobs
+        if not isinstance(queued, deque) or claimed_list.has_options or self._pauses.in_force:
             self.enqueue(jobs)
             return
-        queue.jobs.extend(jobs)
+        queued.extend(jobs)
         self._begin()
 
     def _begin(self) -> None:
@@ -465,25 +473,19 @@ class Executor:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
-            if has_limits(job) and not self._may_ask(slot, queue, job, now):
+            now, begins = await self._prepare(slot, queue, job, handler, now)
+            if not begins:
                 return now
-            if self._ownership.suspended and needs_master(job):
-                self._defer(slot, queue, job)
-                return now
-            if handler.runs_elsewhere or outcome_builder.runs_alone(job):  # the dispatcher authorises it
-                slot.job = None
-                self._dispatch(queue, job)
-                return now
-            if not await self._fenced_start(slot, queue, job):
-                return self._now()
-            slot.started = now = self._now()
         slot.deadline = 0.0
         if not self._sweeping:
             self._start_sweep()
         try:
             result = await (self._call(slot, job, now) if handler.needs_context else handler.call(entry.args))
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
+            self._limits.ended(job)
             return self._raised(slot, queue, job, error, now)
+        if job.limited is not None:
+            self._limits.ended(job)
         cause = slot.cause
         if cause is not None and slot.detached:
             return now
@@ -503,6 +505,25 @@ class Executor:
             slot.tainted = True
         outcome_builder.returned(job, result, now, ended)
         return ended
+
+    async def _prepare(
+        self, slot: Slot, queue: BucketQueue, job: ClaimedJob, handler: Handler, now: float
+    ) -> tuple[float, bool]:
+        """The time, and whether the job begins here now: it has its permits, and an accepted write where it needs one."""
+        if has_limits(job) and not self._has_permits(slot, queue, job, now):
+            return now, False
+        if self._ownership.suspended and needs_master(job):
+            self._defer(slot, queue, job)
+            return now, False
+        if handler.runs_elsewhere or self._outcome_builder.runs_alone(job):  # the dispatcher authorises it
+            slot.job = None
+            self._dispatch(queue, job)
+            return now, False
+        if not needs_write(job):
+            return now, True
+        begins = await self._fenced_start(slot, queue, job)
+        slot.started = now = self._now()
+        return now, begins
 
     def _call(self, slot: Slot, job: ClaimedJob, started: float) -> Awaitable[object]:
         """Decode the arguments, and call a handler that is run with a context."""
@@ -613,10 +634,12 @@ class Executor:
 
     # ------------------------------------------------------------ jobs without a permit
 
-    def _may_ask(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> bool:
-        """True when the job may ask the master for its permits. Otherwise it waits aside, or its arguments have no key."""
+    def _has_permits(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> bool:
+        """True when the job has borrowed its permits, or may ask the master for them. Otherwise it waits aside, or its
+        arguments have no key."""
+        borrows = may_borrow(job) and not self._ownership.suspended and not self._outcome_builder.runs_alone(job)
         try:
-            full = self._limits.full_limit(job) if self._limits.uses(job) else None
+            full = self._limits.full_limit(job, may_borrow=borrows) if self._limits.uses(job) else None
         except InvalidArguments as error:
             self._free(slot, queue)
             self._outcome_builder.raised(job, error, now, now)
@@ -625,7 +648,7 @@ class Executor:
             return True
         self._free(slot, queue)
         job.phase = JobPhase.QUEUED
-        self.aside.put(queue, job, full, asked=False)
+        self.aside.put(queue, job, full, asked=self._limits.was_woken(job))
         return False
 
     # ------------------------------------------------------------ jobs that do not run in a slot

@@ -439,6 +439,8 @@ class OutcomeBuilder:
 
 def needs_write(job: ClaimedJob) -> bool:
     """True when an accepted PROCESSING write stands before the start of the job."""
+    if job.limited is not None and job.limited.borrowed:
+        return False
     return bool(job.entry.rescues) or job.handler is None or job.handler.options.start is StartRule.FENCED
 
 

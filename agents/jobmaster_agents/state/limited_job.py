@@ -12,7 +12,7 @@ class LimitedJob:
         uses: what it takes of its limits.
     """
 
-    __slots__ = ("admitted", "asking", "denied", "uses")
+    __slots__ = ("admitted", "asking", "borrowed", "denied", "uses")
 
     def __init__(self, uses: tuple[LimitUse, ...]) -> None:
         self.uses = uses
@@ -20,5 +20,7 @@ class LimitedJob:
         """It was woken and may ask although its limit is full."""
         self.admitted = False
         """It has its permits."""
+        self.borrowed = False
+        """It runs with a permit that was lent to the agent."""
         self.denied: LimitKey | None = None
         """The limit that had no permit for it just now."""

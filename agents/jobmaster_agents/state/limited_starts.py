@@ -5,8 +5,8 @@ in memory, and occupy no slot (``execute.aside``). The master is asked again for
 hint of another agent in which one has ended, and otherwise at intervals. A rate names the time of its next start. So the
 number of statements does not grow with the number of jobs that wait.
 
-An agent has no count of its own. Only the master gives permits. What is known of a job lies on the job and goes with it; a
-limit is known here while jobs wait for it.
+Only the master gives permits: one for each start, or some that are lent to the agent (``permit_loans``). What is known of a
+job lies on the job and goes with it; a limit is known here while jobs wait for it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse
 from jobmaster.model.job import Entry
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.limited_job import LimitedJob
+from jobmaster_agents.state.permit_loans import Borrowed, PermitLoans
 from jobmaster_agents.state.time_limits import headers_of
 
 Wake = Callable[[LimitKey, int], int]
@@ -57,6 +58,11 @@ def has_limits(job: ClaimedJob) -> bool:
     return options is not None and (bool(options.limits) or options.is_ordered)
 
 
+def may_borrow(job: ClaimedJob) -> bool:
+    """True when the job may start with a permit that was lent to this agent."""
+    return job.handler is not None and job.handler.options.borrows and not job.entry.rescues
+
+
 class _Full:
     """One full limit."""
 
@@ -86,9 +92,11 @@ class LimitedStarts:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.wake: Wake = lambda _, __: 0
-        """Set by the executor, which has the jobs that wait."""
+        self.wake_borrowers: Wake = lambda _, __: 0
+        """Of those that may start with lent permits. Both are set by the executor, which has the jobs that wait."""
         self.on_freed: Callable[[Iterable[LimitKey]], None] = lambda _: None
         """Called with limits that have free permits and for which no job waits here."""
+        self.loans = PermitLoans(now)
         self._used = False
         self._full: dict[LimitKey, _Full] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -122,15 +130,34 @@ class LimitedStarts:
             self._used = True
         return found
 
-    def full_limit(self, job: ClaimedJob) -> LimitKey | None:
-        """A full limit for which the job waits; ``None``: it may ask for its permits now."""
+    def full_limit(self, job: ClaimedJob, *, may_borrow: bool) -> LimitKey | None:
+        """A full limit for which the job waits; ``None``: it may ask for its permits now, or has borrowed them.
+
+        Args:
+            may_borrow: it may start with permits that are lent to this agent.
+        """
         state = self._of(job)
+        if may_borrow and len(state.uses) == 1:
+            use = state.uses[0]
+            limit = (use.name, use.key)
+            answer = self.loans.take(limit, use.weight)
+            if answer is Borrowed.TAKEN:
+                state.borrowed, state.asking = True, False
+                if (full := self._full.get(limit)) is not None:
+                    full.starts += 1
+                return None
+            if answer is Borrowed.ALL_IN_USE:
+                return limit
         if not self._full or state.asking:
             return None
         for use in state.uses:
             if (use.name, use.key) in self._full:
                 return use.name, use.key
         return None
+
+    def was_woken(self, job: ClaimedJob) -> bool:
+        """True when the job has waited and may ask."""
+        return self._of(job).asking
 
     def may_ask(self, jobs: Iterable[ClaimedJob]) -> None:
         """These jobs were woken: each asks once."""
@@ -144,6 +171,8 @@ class LimitedStarts:
         state = self._of(job)
         state.admitted, state.denied = True, None
         asked, state.asking = state.asking, False
+        if job.handler is not None and job.handler.options.borrows:
+            self.loans.admitted((state.uses[0].name, state.uses[0].key))
         for use in state.uses:
             key = (use.name, use.key)
             full = self._full.get(key)
@@ -212,6 +241,18 @@ class LimitedStarts:
         return max(full.away_until - now, _AWAY_SECONDS_MIN)
 
     # ------------------------------------------------------------ ends of jobs
+
+    def ended(self, job: ClaimedJob) -> None:
+        """The run of a job is over: what it had borrowed is free, and the next job here starts with it."""
+        state = job.limited
+        if state is None or not state.borrowed:
+            return
+        state.borrowed = False
+        use = state.uses[0]
+        limit = (use.name, use.key)
+        free = self.loans.give_back(limit, use.weight)
+        if free and limit in self._full:
+            self.wake_borrowers(limit, free)
 
     def settled(self, jobs: Iterable[ClaimedJob]) -> None:
         """The master has the outcomes of these jobs: those that had permits have freed them."""

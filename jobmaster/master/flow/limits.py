@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from jobmaster.master.driver import resent_writes
 from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, ids_of, run_batch
 from jobmaster.master.driver.connection import StatementRunner, to_us
-from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse, LimitValues, LimitView
+from jobmaster.model.flow.limit import (
+    FullLimit,
+    LimitKey,
+    LimitUse,
+    LimitValues,
+    LimitView,
+    Loan,
+    LoanQuestion,
+)
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import InFlightRow
 from jobmaster.ports import Admission
@@ -48,6 +56,11 @@ class Limits:
             cancelled_is_accepted=False,
         ).write(rows)
         return Admission(written._replace(accepted=written.accepted - denied.keys()), denied)
+
+    async def lend(self, agent_id: bytes, questions: Sequence[LoanQuestion]) -> list[Loan]:
+        """Lend permits to an agent."""
+        rows = await self._data.write("limits/lend", agent_id, *columns(questions), WAITING_SECONDS)
+        return [Loan(**row) for row in rows]
 
     async def waiting_elsewhere(self, agent_id: bytes, limits: Sequence[LimitKey]) -> list[tuple[bytes, str]]:
         """Buckets in which jobs wait for permits of these limits."""

@@ -44,6 +44,30 @@ class FullLimit(NamedTuple):
     """Until the rate allows the next start; 0: unknown."""
 
 
+class LoanQuestion(NamedTuple):
+    """What an agent asks about permits that it starts jobs with by itself."""
+
+    name: str
+    key: str
+    keeps: int
+    """Permits that it keeps, whatever the answer: it has no more in use until it knows it."""
+    wanted: int
+    """Permits that it could use."""
+    sequence: int
+    """Number of the question; greater than that of the one before."""
+
+
+class Loan(NamedTuple):
+    """Permits that the master has lent to an agent."""
+
+    name: str
+    key: str
+    permits: int
+    """What it has from now on."""
+    share: int
+    """How many of them it may use; what is more it gives back as its jobs end. 0: it asks for each start."""
+
+
 class LimitView(msgspec.Struct, frozen=True, kw_only=True):
     """A limit as it was when it was read."""
 

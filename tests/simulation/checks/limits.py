@@ -29,9 +29,14 @@ class LimitChecks:
         maximum: int,
         permits: Mapping[tuple[str, str, bytes], PermitRow],
         jobs: Mapping[bytes, JobRow],
+        lent: int,
     ) -> None:
-        """An admission under a limit has ended: its permits are counted again, by the rows alone."""
-        taken = sum(
+        """An admission under a limit has ended, or a loan has grown: its permits are counted again, by the rows alone.
+
+        Args:
+            lent: permits that living agents have.
+        """
+        taken = lent + sum(
             min(permit.weight, maximum)
             for (name, of, job_id), permit in permits.items()
             if (name, of) == key and is_valid(permit, jobs.get(job_id))

@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.flow.limit import LimitUse, LimitValues
+from jobmaster.model.flow.limit import LimitUse, LimitValues, LoanQuestion
 from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import FetchScope
 from jobmaster.rules import capabilities
@@ -40,7 +40,12 @@ class Limited(TwoMasters):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wait(self.sql.execute("DELETE FROM permit; DELETE FROM limit_state; DELETE FROM job_limit"))
+        self.wait(
+            self.sql.execute(
+                "DELETE FROM permit; DELETE FROM permit_loan; DELETE FROM limit_state; DELETE FROM job_limit"
+            )
+        )
+        self.questions = 2
 
     @initialize()
     def begin(self) -> None:
@@ -131,6 +136,20 @@ class Limited(TwoMasters):
     def declare(self, agent: int, running: int) -> None:
         self.both(lambda m: m.limits.declare(self.agents[agent], [LimitValues("pool", running, None, None)]))
 
+    @rule(
+        agent=st.integers(0, 2),
+        limits=st.sets(st.sampled_from((("pool", ""), ("pool", "k"), ("paced", ""), ("unknown", ""))), min_size=1),
+        keeps=st.integers(0, 2),
+        wanted=st.integers(0, 4),
+        step=st.sampled_from((1, 1, 1, 1, 0, -1)),
+    )
+    def lend(self, agent: int, limits: set[tuple[str, str]], keeps: int, wanted: int, step: int) -> None:
+        """Now and then a question comes a second time, or late."""
+        self.questions += max(step, 0)
+        number = self.questions + min(step, 0)
+        asked = [LoanQuestion(*limit, keeps, max(wanted, keeps), number) for limit in sorted(limits)]
+        self.both(lambda m: m.limits.lend(self.agents[agent], asked))
+
     @rule(agent=st.integers(0, 2))
     def look_elsewhere(self, agent: int) -> None:
         keys = [("pool", ""), ("pool", "k"), ("paced", ""), ("", KEY)]
@@ -158,6 +177,15 @@ class Limited(TwoMasters):
             if (row := tables.jobs.get(key[2])) is not None and (row.state, row.token) == ("PROCESSING", permit.token)
         }
         assert self.wait(real()) == valid
+
+    @invariant()
+    def both_have_lent_the_same(self) -> None:
+        async def real() -> dict[Any, Any]:
+            rows = await self.sql.fetch("SELECT name, key, agent_id, permits, wanted, sequence FROM permit_loan")
+            return {(row[0], row[1], row[2].bytes): tuple(row)[3:] for row in map(tuple, rows)}
+
+        loans = self.server.statements.tables.permit_loans
+        assert self.wait(real()) == {key: tuple(loan)[:3] for key, loan in loans.items()}
 
 
 def test_the_simulated_limits_are_the_real_ones(migrated: str) -> None:

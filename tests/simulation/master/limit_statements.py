@@ -10,7 +10,16 @@ from jobmaster.codec import decode_headers
 from jobmaster.model.flow.limit import LimitKey
 from tests.simulation.checks.limits import is_valid
 from tests.simulation.master.job_statements import Ids, JobStatements, is_at_most_once
-from tests.simulation.master.tables import FINAL, JobRow, LimitRow, LimitState, PermitRow, Record, Snapshot
+from tests.simulation.master.tables import (
+    FINAL,
+    JobRow,
+    LimitRow,
+    LimitState,
+    LoanRow,
+    PermitRow,
+    Record,
+    Snapshot,
+)
 
 
 def ordering_key(headers: bytes) -> str | None:
@@ -76,7 +85,21 @@ class LimitStatements(JobStatements):
             maximum = row.values[0] if row is not None else None
             if maximum is not None and is_valid(permit, self.tables.jobs.get(job_id)):
                 taken[name, key] = taken.get((name, key), 0) + self._counts(permit.weight, maximum)
+        if "lent permits" not in self.without:
+            for limit in {(name, key) for name, key, _ in self.tables.permit_loans}:
+                taken[limit] = taken.get(limit, 0) + self._lent(limit)
         return taken
+
+    def _living(self, agent_id: bytes) -> bool:
+        agent = self.tables.agents.get(agent_id)
+        return agent is not None and agent.state in ("ACTIVE", "STOPPING")
+
+    def _lent(self, limit: LimitKey, besides: bytes | None = None) -> int:
+        return sum(
+            loan.permits
+            for (*key, agent_id), loan in self.tables.permit_loans.items()
+            if (*key,) == limit and agent_id != besides and self._living(agent_id)
+        )
 
     def _counts(self, weight: int, maximum: int) -> int:
         return 1 if "permit weight" in self.without else min(weight, maximum)
@@ -135,6 +158,74 @@ class LimitStatements(JobStatements):
         limits, limit_keys, waits = ([each[n] for each in denied] for n in (1, 2, 3))
         return [Record(bucket_ok=True, accepted=accepted, denied=[each[0] for each in denied], limits=limits,
                        keys=limit_keys, waits=waits)]  # fmt: skip
+
+    # ------------------------------------------------------------ loans
+
+    def limits_lend(
+        self, old: Snapshot, agent_id: bytes, names: Sequence[str], keys: Sequence[str], keeps: Sequence[int],
+        wants: Sequence[int], sequences: Sequence[int], recent_seconds: float,
+    ) -> list[Record]:  # fmt: skip
+        now, lives, answers = self.now_us(), self._living(agent_id), []
+        recent_us = now - int(recent_seconds * 1e6)
+        for name, key, keep, wanted, sequence in zip(names, keys, keeps, wants, sequences, strict=True):
+            state = self.tables.limit_states.setdefault((name, key), LimitState())
+            before = self.tables.permit_loans.get((name, key, agent_id))
+            if before is not None and before.sequence >= sequence and "sequence of a loan" not in self.without:
+                self.hits["limit: late question"] += 1
+                continue
+            row = self.tables.limits.get(name)
+            maximum, rate, _ = row.values if row is not None else (None, None, None)
+            admitted = sum(
+                min(permit.weight, maximum or 0)
+                for (*of, job_id), permit in self.tables.permits.items()
+                if (*of,) == (name, key) and is_valid(permit, self.tables.jobs.get(job_id))
+            )
+            denied = (state.waiting_us or 0) > recent_us
+            share = 0
+            if maximum is not None and rate is None:
+                rest = maximum if denied else max(maximum - admitted, 0)
+                share = self._share((name, key), agent_id, wanted, rest, maximum if denied else None, recent_us)
+            lent = 0 if "lent permits" in self.without else self._lent((name, key), besides=agent_id)
+            permits = max(keep, min(share, max((maximum or 0) - admitted - lent, 0)))
+            if "what a loan keeps" in self.without:
+                permits = min(share, max((maximum or 0) - admitted - lent, 0))
+            if lives:
+                self.tables.permit_loans[name, key, agent_id] = LoanRow(permits, wanted, sequence, now)
+                if permits > (0 if before is None else before.permits) and maximum is not None:
+                    self.audit.limits.admitted(
+                        (name, key), maximum, self.tables.permits, self.tables.jobs, self._lent((name, key))
+                    )
+            self.hits["limit: loan"] += lives and permits > 0
+            self.hits["limit: no share of a loan"] += lives and share == 0
+            answers.append(Record(name=name, key=key, permits=permits if lives else 0, share=share if lives else 0))
+        for of, loan in list(self.tables.permit_loans.items()):
+            if of[2] == agent_id and not loan.permits and not loan.wanted and loan.asked_us < now - 3_600_000_000:
+                del self.tables.permit_loans[of]
+        return answers
+
+    def _share(
+        self, limit: LimitKey, agent_id: bytes, wanted: int, rest: int, denied: int | None, recent_us: int
+    ) -> int:
+        """Max-min fairness between the agents that have asked and, if some were denied by admissions, these."""
+        asking: list[tuple[int, bytes]] = [(wanted, agent_id)]
+        for (*key, other), loan in self.tables.permit_loans.items():
+            if (*key,) != limit or other == agent_id or not self._living(other):
+                continue
+            if loan.permits > 0 or (loan.wanted > 0 and loan.asked_us > recent_us):
+                asking.append((loan.wanted if loan.asked_us > recent_us else loan.permits, other))
+        if denied is not None:
+            asking.append((denied, b"\xff" * 17))
+        if rest < len(asking):
+            return 0
+        mine = 0
+        for place, (could_use, who) in enumerate(sorted(asking)):
+            granted = min(could_use, rest // (len(asking) - place))
+            rest -= granted
+            if who == agent_id:
+                mine = granted
+        return mine
+
+    # ------------------------------------------------------------ what is locked
 
     def _locked_keys(self, keys: set[LimitKey]) -> dict[LimitKey, LimitState]:
         """Their states, with the rates refilled."""
@@ -211,7 +302,9 @@ class LimitStatements(JobStatements):
         for name, key in keys:
             row = self.tables.limits.get(name)
             if row is not None and (maximum := row.values[0]) is not None:
-                self.audit.limits.admitted((name, key), maximum, self.tables.permits, self.tables.jobs)
+                self.audit.limits.admitted(
+                    (name, key), maximum, self.tables.permits, self.tables.jobs, self._lent((name, key))
+                )
 
     def limits_waiting_elsewhere(
         self, old: Snapshot, agent_id: bytes, names: Sequence[str], keys: Sequence[str], seconds: float

@@ -190,6 +190,15 @@ class LimitState(NamedTuple):
     waiting_us: int | None = None
 
 
+class LoanRow(NamedTuple):
+    """One row of ``permit_loan``."""
+
+    permits: int
+    wanted: int
+    sequence: int
+    asked_us: int
+
+
 class PermitRow(NamedTuple):
     """One row of ``permit``."""
 
@@ -303,6 +312,8 @@ class Tables:
         self.limits: dict[str, LimitRow] = {}
         self.limit_states: dict[LimitKey, LimitState] = {}
         self.permits: dict[tuple[str, str, bytes], PermitRow] = {}
+        self.permit_loans: dict[tuple[str, str, bytes], LoanRow] = {}
+        """By limit, key and agent."""
         self.stores: dict[str, bytes] = {}
         self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.pauses: dict[tuple[str, str], PauseRow] = {}

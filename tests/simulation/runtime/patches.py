@@ -51,7 +51,7 @@ from jobmaster_agents.leader import (
 )
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
-from jobmaster_agents.state import store_reachability
+from jobmaster_agents.state import permit_loans, store_reachability
 from tests.simulation.runtime.event_loop import PROCESS
 
 Patch = tuple[object, str, object]
@@ -66,6 +66,7 @@ LEAD_SECONDS = 0.6
 MISFIRE_US = 700_000
 
 PERIODS: list[Patch] = [
+    (permit_loans, "HOT_STARTS", 1),  # there are few jobs
     (anti_entropy, "IDLE_FACTOR", 2.0),
     (anti_entropy, "PACE_SECONDS", 0.3),
     (store_connector, "AGAIN_SECONDS", 0.4),

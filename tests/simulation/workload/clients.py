@@ -71,7 +71,10 @@ async def run_attempt(job_id: bytes, token: int, attempt: int, snoozes: int) -> 
     if live is not None:
         subjects.append(("priority", Priority(live.claimed_list.owned.priority).label))
     limited = bool(job.uses)
-    history.audit.started(process, identity, subjects, fenced=limited or job.kind in FENCED, once=job.kind in ONCE)
+    borrowed = live is not None and live.limited is not None and live.limited.borrowed
+    fenced = (limited and not borrowed) or job.kind in FENCED
+    history.audit.hits["limit: start with a lent permit"] += borrowed
+    history.audit.started(process, identity, subjects, fenced=fenced, once=job.kind in ONCE)
     if limited:
         excused = job_id in history.audit.forgotten or history.audit.clocks_jumped or history.audit.words_lost
         history.audit.limits.began(process, identity, job.uses, excused=excused)

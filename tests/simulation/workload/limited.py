@@ -26,10 +26,18 @@ LIMITED.merge(HANDLERS)
 POOL = Limit("pool", MOST["pool"], weight=lambda arguments: int(arguments["weight"]))
 _JOBS = 14
 _ORDERED = 4
+_BURSTS, _OF_BURST, _BURST_EVERY = 3, 8, 3
+"""Of so many histories one has bursts of light jobs, of which permits are lent."""
 
 
 @LIMITED.job(name="pooled", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, limit=POOL)
 async def pooled(ctx: JobContext, weight: int) -> int:
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+
+
+@LIMITED.job(name="light", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, limit=Limit("pool", MOST["pool"]))
+async def light(ctx: JobContext) -> int:
+    """It may start with a permit that was lent to its agent."""
     return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
 
 
@@ -58,6 +66,7 @@ class LimitedJobs:
         clock = SimClock(history.loop, 7.0)
         self._cluster = Cluster(history.settings, master, stores, handlers=LIMITED, clock=clock)
         self._chance = chance
+        self._bursts = Random(f"bursts {history.seed}")
 
     async def run(self, seconds: float) -> None:
         """Hand in jobs for some time."""
@@ -67,6 +76,19 @@ class LimitedJobs:
             for key in ("a", "b"):
                 group.create_task(self._in_order(key, seconds))
             group.create_task(self._change(seconds))
+            if self._bursts.random() < 1 / _BURST_EVERY:
+                for _ in range(_BURSTS):
+                    group.create_task(self._burst(seconds))
+
+    async def _burst(self, seconds: float) -> None:
+        chance = self._bursts
+        await asyncio.sleep(seconds * chance.random())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_OF_BURST):
+                job = self._new("limited")
+                job.seconds = chance.choice((0.0, 0.02, 0.1))
+                job.uses = (LimitUse("pool", "", 1),)
+                group.create_task(self._submit(job, light, {}))
 
     async def _one(self, wait: float) -> None:
         chance = self._chance

@@ -1,10 +1,10 @@
 -- list: limits, with what is taken of their fullest key
 -- in: $1 text name, NULL = all
 -- in: $2 integer limit
--- out: name text, running integer (NULL: none), rate double precision, burst double precision, declared_running integer, declared_rate double precision, declared_burst double precision, declared boolean, set_at timestamptz, set_by text, set_reason text, taken bigint (permits of all keys), keys bigint (with a permit), fullest_key text, fullest bigint (permits of that key)
+-- out: name text, running integer (NULL: none), rate double precision, burst double precision, declared_running integer, declared_rate double precision, declared_burst double precision, declared boolean, set_at timestamptz, set_by text, set_reason text, taken bigint (permits of all keys, lent ones among them), keys bigint (with a permit), fullest_key text, fullest bigint (permits of that key)
 -- move: nothing
 -- fence: none; permits are counted as admissions count them, without their lock
--- index: job_limit_pkey, in order; permit_pkey for each limit; job_pkey for each permit
+-- index: job_limit_pkey, in order; permit_pkey and permit_loan_pkey for each limit; job_pkey for each permit
 SELECT l.name,
        coalesce(l.set_running, l.declared_running) AS running,
        coalesce(l.set_rate, l.declared_rate) AS rate,
@@ -18,10 +18,15 @@ FROM job_limit l
 LEFT JOIN LATERAL (
     SELECT sum(k.taken) AS taken, count(*) AS keys, max(k.taken) AS fullest,
            (array_agg(k.key ORDER BY k.taken DESC, k.key))[1] AS fullest_key
-    FROM (SELECT p.key, sum(least(p.weight, coalesce(l.set_running, l.declared_running))) AS taken FROM permit p
-          WHERE p.name = l.name
-            AND (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
-          GROUP BY p.key) AS k
+    FROM (SELECT t.key, sum(t.taken) AS taken
+          FROM (SELECT p.key, least(p.weight, coalesce(l.set_running, l.declared_running)) AS taken FROM permit p
+                WHERE p.name = l.name
+                  AND (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
+                UNION ALL
+                SELECT o.key, o.permits FROM permit_loan o
+                WHERE o.name = l.name AND o.permits > 0
+                  AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = o.agent_id)) AS t
+          GROUP BY t.key) AS k
 ) AS now_taken ON true
 WHERE $1::text IS NULL OR l.name = $1
 ORDER BY l.name
