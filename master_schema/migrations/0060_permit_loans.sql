@@ -208,6 +208,7 @@ DECLARE
     by_rate   boolean;
     admitted  bigint;
     lent      bigint;
+    denied    boolean;
     others    boolean;
     rest      bigint;
     left_over integer;
@@ -237,13 +238,14 @@ BEGIN
         lent := (SELECT coalesce(sum(o.permits), 0) FROM permit_loan o
                  WHERE o.name = names[place] AND o.key = keys[place] AND o.agent_id <> asking
                    AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = o.agent_id));
-        others := EXISTS (SELECT FROM limit_state s
+        denied := EXISTS (SELECT FROM limit_state s
                           WHERE s.name = names[place] AND s.key = keys[place]
                             AND s.waiting_at > now_at - make_interval(secs => recent_seconds));
         mine := 0;
         IF maximum IS NOT NULL AND NOT by_rate THEN
-            -- Those that are denied by admissions share the rest with the others; what they have is in their share.
-            rest := CASE WHEN others THEN maximum ELSE greatest(maximum - admitted, 0) END;
+            -- Jobs that are admitted one by one share the limit with the agents; while some are denied, they want all of it.
+            rest := maximum;
+            others := denied OR admitted > 0;
             left_over := (SELECT count(*) FROM permit_loan o
                           WHERE o.name = names[place] AND o.key = keys[place] AND o.agent_id <> asking
                             AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = o.agent_id)
@@ -258,7 +260,7 @@ BEGIN
                       AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = o.agent_id)
                       AND (o.permits > 0 OR o.wanted > 0 AND o.asked_at > now_at - make_interval(secs => recent_seconds))
                     UNION ALL SELECT asking, all_wanted[place]
-                    UNION ALL SELECT NULL, maximum WHERE others
+                    UNION ALL SELECT NULL, CASE WHEN denied THEN maximum ELSE admitted END WHERE others
                     ORDER BY 2, 1 NULLS LAST
                 LOOP
                     granted := least(one.wanted, rest / left_over);

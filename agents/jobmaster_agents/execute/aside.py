@@ -51,7 +51,7 @@ class Aside:
         Args:
             asked: it was denied a permit just now, so it is the first of its queue to ask again.
         """
-        if not asked and (ahead := self._ahead(limit)):
+        if not asked and (ahead := self._ahead(limit, job)):
             sent_away = self._exchanged(job, limit)
             seconds = self._limits.seconds_away(limit, ahead)
             self._outcome_builder.release(sent_away, after_seconds=seconds, now=self._now())
@@ -60,14 +60,22 @@ class Aside:
         queue.aside.add(limit, job, first=asked)
         self._limits.waited_for(limit)
 
+    def start_soon(self, queue: BucketQueue) -> int:
+        """Jobs aside that start within a second, because permits are lent to this agent. They count as if they waited in the
+        queue: no more are claimed in their place, and none is sent away."""
+        starts_soon = self._limits.starts_soon
+        return sum(int(min(len(jobs), starts_soon(limit, jobs[0]))) for limit, jobs in queue.aside.by_limit())
+
     def could_borrow(self, limit: LimitKey) -> int:
         """Jobs that wait here for a limit and may start with a lent permit. (A heavier one, which may not, would wait for
         ever if this agent borrowed permits for it.)"""
         return sum(may_borrow(job) for queue in self._queues.values() for job in queue.aside.of(limit))
 
-    def _ahead(self, limit: LimitKey) -> int:
+    def _ahead(self, limit: LimitKey, job: ClaimedJob) -> int:
         """Jobs that wait here for the limit when there is no place for one more; else 0."""
         ahead = sum(len(queue.aside.of(limit)) for queue in self._queues.values())
+        if ahead < self._limits.starts_soon(limit, job):
+            return 0
         if limit[1] and ahead >= KEY_JOBS_MAX:
             return ahead
         return max(ahead, 1) if sum(len(queue.aside) for queue in self._queues.values()) >= ASIDE_JOBS_MAX else 0

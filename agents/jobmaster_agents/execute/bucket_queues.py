@@ -200,7 +200,7 @@ class JobsAside:
         """Those that wait for a limit, in their order."""
         return self._by_limit.get(limit, ())
 
-    def by_limit(self) -> Iterable[tuple[LimitKey, Collection[ClaimedJob]]]:
+    def by_limit(self) -> Iterable[tuple[LimitKey, deque[ClaimedJob]]]:
         """All of them, by limit."""
         return self._by_limit.items()
 

@@ -189,7 +189,9 @@ class Executor:
     def backlog(self, bucket_id: bytes) -> int:
         """Number of jobs of a bucket that wait or run."""
         queue = self._queues.get(bucket_id)
-        return len(queue.jobs) + queue.running if queue else 0
+        if queue is None:
+            return 0
+        return len(queue.jobs) + queue.running + (self.aside.start_soon(queue) if queue.aside else 0)
 
     def queue_of(self, bucket_id: bytes) -> BucketQueue | None:
         """The waiting jobs of a bucket that is served."""
@@ -441,6 +443,8 @@ class Executor:
                 break
 
     def _notify_room(self, queue: BucketQueue) -> None:
+        if queue.aside and len(queue.jobs) + self.aside.start_soon(queue) > queue.refill_level:
+            return
         queue.wants_jobs = False
         self._on_room(queue.bucket_id)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
+from math import inf
 
 from jobmaster.encryption import CannotOpen
 from jobmaster.handlers import Handler
@@ -48,6 +49,9 @@ _KNOWN_STARTS = 20
 _KNOWN_SECONDS = 1.0
 """With fewer starts in less time nothing is known of how long a start takes. (A guess from the first milliseconds sent jobs
 away for a minute that could have started within a second.)"""
+_AWAY_OF_KNOWN = 2.0
+"""A job is sent away for at most so many times the time in which starts were counted. (After one slow second at the beginning
+jobs were sent away for five minutes that could have started in the next one.)"""
 _AWAY_ORDERING_SECONDS_MAX = 30.0
 """One of an ordering key: all that come after it would wait for it when the jobs before it end sooner than expected."""
 
@@ -218,6 +222,18 @@ class LimitedStarts:
         limit, job.limited.denied = job.limited.denied, None
         return limit
 
+    def starts_soon(self, limit: LimitKey, job: ClaimedJob) -> float:
+        """How many jobs of a limit start here within a second, with lent permits; without bound in the first second, when
+        that is not known yet.
+
+        Args:
+            job: one that waits for the limit.
+        """
+        full = self._full.get(limit)
+        if full is not None and may_borrow(job) and self._now() - full.since < _KNOWN_SECONDS:
+            return inf
+        return self.loans.starts_soon(limit)
+
     def waited_for(self, limit: LimitKey) -> None:
         """A job begins to wait for a limit. The limit may count as free meanwhile: another job was admitted between the
         answer to this one and now. Without a time of its next question the job would wait for ever."""
@@ -236,7 +252,10 @@ class LimitedStarts:
         full, now = self._full[limit], self._now()
         is_known = full.starts >= _KNOWN_STARTS or now - full.since >= _KNOWN_SECONDS
         each = (now - full.since) / max(full.starts, 1) if is_known else 0.0
+        if (rate := self.loans.starts_soon(limit)) > 0.0:
+            each = 1.0 / rate
         most = _AWAY_ORDERING_SECONDS_MAX if limit[0] == ORDERING else _AWAY_SECONDS_MAX
+        most = min(most, max(_AWAY_OF_KNOWN * (now - full.since), _AWAY_SECONDS_MIN))
         full.away_until = min(max(full.away_until, now + ahead * each) + each, now + most)
         return max(full.away_until - now, _AWAY_SECONDS_MIN)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from math import inf
 
 from jobmaster.model.flow.limit import LimitKey, Loan, LoanQuestion
 
@@ -24,8 +25,10 @@ ASK_SOON_SECONDS = 0.05
 """After an answer that leaves the agent more than its share, or less."""
 _REST_SECONDS = 5.0
 """Until the next question about a limit that is not lent."""
+_WARM_SECONDS = 1.0
+"""Since the first question about a limit: until then its rate is not known."""
 _DECAY = 0.7
-"""The permits that it wants fall by this at each question, when it uses fewer."""
+"""What it wants, and its rate, fall by this at each question when they are less than before."""
 
 
 class Borrowed(Enum):
@@ -42,14 +45,19 @@ class Borrowed(Enum):
 class _Held:
     """What the agent has of one key of a limit."""
 
-    __slots__ = ("in_use", "permits", "sequence", "share", "usable", "wanted")
+    __slots__ = ("in_use", "permits", "rate", "sequence", "share", "since", "started", "usable", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, now: float, wanted: int) -> None:
+        self.since = now
+        self.started = 0
+        """Jobs since the last question."""
+        self.rate = 0.0
+        """Starts a second, between the last questions."""
         self.permits = self.share = 0
         self.usable = 0
         """How many of them may be in use: the share, or less while a question is on its way."""
         self.in_use = 0
-        self.wanted = 0.0
+        self.wanted = wanted / _DECAY
         self.sequence = 0
 
 
@@ -64,7 +72,7 @@ class PermitLoans:
         self._now = now
         self._held: dict[LimitKey, _Held] = {}
         self._starts: dict[LimitKey, int] = {}
-        self._since = 0.0
+        self._since = self._asked_at = 0.0
         self._rests_until: dict[LimitKey, float] = {}
         self._sequence = 0
         self.on_hot: Callable[[], None] = lambda: None
@@ -80,7 +88,21 @@ class PermitLoans:
         if held.in_use + weight > held.usable:
             return Borrowed.ALL_IN_USE
         held.in_use += weight
+        held.started += 1
         return Borrowed.TAKEN
+
+    def starts_soon(self, limit: LimitKey) -> float:
+        """How many jobs of the limit start here within a second; without bound while that is not known yet, 0 when nothing
+        is lent."""
+        held = self._held.get(limit)
+        if held is None:
+            return 0.0
+        return inf if self._now() - held.since < _WARM_SECONDS else held.rate
+
+    def holds(self, limit: LimitKey) -> bool:
+        """True while permits are lent that jobs may start with."""
+        held = self._held.get(limit)
+        return held is not None and held.usable > 0
 
     def give_back(self, limit: LimitKey, weight: int) -> int:
         """The run of such a job has ended; permits that are free now."""
@@ -112,13 +134,15 @@ class PermitLoans:
         self._rests_until = {limit: until for limit, until in self._rests_until.items() if until > now}
         for limit, starts in self._starts.items():
             if starts >= HOT_STARTS and limit not in self._rests_until:
-                self._held[limit] = _Held()
+                self._held[limit] = _Held(now, starts)
         self._starts.clear()
+        elapsed, self._asked_at = now - self._asked_at, now
         asked = []
         for limit, held in self._held.items():
             could_use = held.in_use + waiting(limit)
             held.wanted = max(float(could_use), held.wanted * _DECAY if held.wanted >= 1 else 0.0)
             held.usable = held.permits = held.in_use
+            held.rate, held.started = max(held.started / max(elapsed, 1e-3), held.rate * _DECAY), 0
             self._sequence += 1
             held.sequence = self._sequence
             asked.append(LoanQuestion(*limit, held.in_use, int(held.wanted), held.sequence))
@@ -134,9 +158,11 @@ class PermitLoans:
             held.usable = min(loan.permits, loan.share)
             if held.usable > held.in_use:
                 free.append((limit, held.usable - held.in_use))
-            if not held.permits and not held.in_use and (not loan.share or held.wanted < 1):
+            is_over = held.wanted < 1
+            if not held.permits and not held.in_use and (is_over or not loan.share):
                 del self._held[limit]
-                self._rests_until[limit] = self._now() + (0.0 if loan.share else _REST_SECONDS)
+                if not is_over:
+                    self._rests_until[limit] = self._now() + _REST_SECONDS
         return free
 
     @property

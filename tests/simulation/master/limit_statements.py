@@ -183,8 +183,8 @@ class LimitStatements(JobStatements):
             denied = (state.waiting_us or 0) > recent_us
             share = 0
             if maximum is not None and rate is None:
-                rest = maximum if denied else max(maximum - admitted, 0)
-                share = self._share((name, key), agent_id, wanted, rest, maximum if denied else None, recent_us)
+                others = maximum if denied else admitted
+                share = self._share((name, key), agent_id, wanted, maximum, others, recent_us)
             lent = 0 if "lent permits" in self.without else self._lent((name, key), besides=agent_id)
             permits = max(keep, min(share, max((maximum or 0) - admitted - lent, 0)))
             if "what a loan keeps" in self.without:
@@ -203,18 +203,16 @@ class LimitStatements(JobStatements):
                 del self.tables.permit_loans[of]
         return answers
 
-    def _share(
-        self, limit: LimitKey, agent_id: bytes, wanted: int, rest: int, denied: int | None, recent_us: int
-    ) -> int:
-        """Max-min fairness between the agents that have asked and, if some were denied by admissions, these."""
+    def _share(self, limit: LimitKey, agent_id: bytes, wanted: int, rest: int, others: int, recent_us: int) -> int:
+        """Max-min fairness between the agents that have asked and the jobs that are admitted one by one."""
         asking: list[tuple[int, bytes]] = [(wanted, agent_id)]
         for (*key, other), loan in self.tables.permit_loans.items():
             if (*key,) != limit or other == agent_id or not self._living(other):
                 continue
             if loan.permits > 0 or (loan.wanted > 0 and loan.asked_us > recent_us):
                 asking.append((loan.wanted if loan.asked_us > recent_us else loan.permits, other))
-        if denied is not None:
-            asking.append((denied, b"\xff" * 17))
+        if others:
+            asking.append((others, b"\xff" * 17))
         if rest < len(asking):
             return 0
         mine = 0
