@@ -111,6 +111,15 @@ async def more_were_given_after_the_limit_was_lowered(audited: AuditedCluster) -
     return "api a"
 
 
+async def more_is_lent_beside_a_job(audited: AuditedCluster) -> str:
+    await permits(audited, 1, "PROCESSING", 3)
+    agent_id = await audited.sql.fetchval("SELECT id FROM agent WHERE state = 'ACTIVE' LIMIT 1")
+    await audited.sql.execute(
+        "INSERT INTO permit_loan VALUES ('api', 'a', $1, 3, 3, 1, 3, clock_timestamp(), clock_timestamp())", agent_id
+    )
+    return "api a"
+
+
 async def test_permits_from_before_a_limit_was_lowered_of_ended_and_of_heavy_jobs_are_no_violation(
     history: AuditedCluster,
 ) -> None:
@@ -414,6 +423,7 @@ CRIMES: list[tuple[str, Callable[[AuditedCluster], Awaitable[str]]]] = [
     ("I11", one_more_than_the_limit),
     ("I11", beside_a_job_that_takes_the_whole_limit),
     ("I11", more_were_given_after_the_limit_was_lowered),
+    ("I11", more_is_lent_beside_a_job),
     ("I4", stale_outcome),
     ("I4", refused_yet_recorded),
     ("I6", two_owners),
