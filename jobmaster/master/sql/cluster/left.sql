@@ -4,7 +4,7 @@
 --      (that have not ended)
 -- move: nothing
 -- fence: none, it reads
--- index: job_in_flight, job_due
+-- index: job_by_bucket, job_due
 SELECT (SELECT count(*) FROM bucket WHERE state <> 'READY_TO_DELETE') AS buckets,
        EXISTS (SELECT FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')) AS in_flight,
        EXISTS (SELECT FROM job WHERE state = 'HELD' AND stays_here(id, headers) IS FALSE)

@@ -5,5 +5,5 @@
 -- out: former text
 -- move: nothing
 -- fence: inside the function: the row of the cluster, and for archived a lock that keeps writers of job out
--- index: job_due, job_in_flight and others for the one look at unfinished jobs
+-- index: job_due, job_by_bucket and others for the one look at unfinished jobs
 SELECT set_cluster_mode($1::text, $2::text, $3::text) AS former
