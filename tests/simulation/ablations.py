@@ -497,6 +497,11 @@ ABLATIONS = {
         scenario=scenarios.statements_that_meet,
         limited=True,
     ),
+    "count of what is lent": Ablation(
+        "permits that are lent to agents are free for admissions and other agents",
+        frozenset({"lent permits"}),
+        limited=True,
+    ),
     "no start without a permit": Ablation(
         "an agent starts the jobs that were denied a permit", patches=_denials_ignored, limited=True
     ),
@@ -564,6 +569,7 @@ KNOWN_SEEDS = {
     "a start that is sent again": 21,
     "beats of a full store": 14,
     "count of a batch": 30,
+    "count of what is lent": 11,
     "cursor of a bulk operation": 202,
     "end of a bulk operation": 85,
     "jobs of a batch that retention takes": 9,

@@ -113,9 +113,9 @@ async def more_were_given_after_the_limit_was_lowered(audited: AuditedCluster) -
 
 async def more_is_lent_beside_a_job(audited: AuditedCluster) -> str:
     await permits(audited, 1, "PROCESSING", 3)
-    agent_id = await audited.sql.fetchval("SELECT id FROM agent WHERE state = 'ACTIVE' LIMIT 1")
-    await audited.sql.execute(
-        "INSERT INTO permit_loan VALUES ('api', 'a', $1, 3, 3, 1, 3, clock_timestamp(), clock_timestamp())", agent_id
+    await audited.execute(
+        "INSERT INTO permit_loan VALUES ('api', 'a', $1, 3, 3, 1, 3, clock_timestamp(), clock_timestamp())",
+        audited.agent,
     )
     return "api a"
 

@@ -10,7 +10,7 @@
 -- move: nothing
 -- fence: none
 -- index: job_due, one range of each lane and priority that has HELD jobs; with due times put_off_pkey for each of them, and
---        put_off_kind for those that are put off, which have their own due time there; job_in_flight
+--        put_off_kind for those that are put off, which have their own due time there; job_by_bucket
 WITH RECURSIVE groups AS (
     (SELECT lane, priority FROM job WHERE $1::boolean AND state = 'HELD' ORDER BY lane DESC, priority DESC, due_at DESC LIMIT 1)
     UNION ALL

@@ -41,7 +41,7 @@ async def test_what_is_lent_is_taken(db: MasterFixture) -> None:
 async def test_what_runs_is_not_lent(db: MasterFixture) -> None:
     await declare(db, 5)
     running = await admitted(db, 4)
-    assert await ask(db, 5) == (1, 2), "its share is half; the rest is free when the jobs have ended"
+    assert await ask(db, 5) == (1, 3), "the rest of its share is free when jobs have ended"
     await db.master.outcomes.record_final([final_row(each, db.fence) for each in running])
     assert await ask(db, 5, number=2) == (5, 5)
 
@@ -91,7 +91,7 @@ async def test_what_an_agent_keeps_it_has_also_when_the_limit_was_lowered(db: Ma
     await db.master.limits.set(LimitValues("api", 2, None, None), "ann", "")
     assert await ask(db, 4, keeps=3, number=2) == (3, 2)
     assert not await admitted(db, 1)
-    assert await ask(db, 4, keeps=1, number=3) == (2, 2)
+    assert await ask(db, 4, keeps=1, number=3) == (1, 1), "the job that was denied has a share"
 
 
 async def test_loans_end_with_their_agent(db: MasterFixture) -> None:
