@@ -1,4 +1,4 @@
--- 0066 permit loans: permits that the master lends to an agent, which starts jobs with them and writes nothing first.
+-- 0067 permit loans: permits that the master lends to an agent, which starts jobs with them and writes nothing first.
 
 CREATE TABLE permit_loan (
     name             text COLLATE "C" NOT NULL,

@@ -1,4 +1,4 @@
--- 0065 copied outcomes: a COPY of outcomes evaluates one index condition and one trigger condition less for each row.
+-- 0066 copied outcomes: a COPY of outcomes evaluates one index condition and one trigger condition less for each row.
 
 -- By bucket; an owner's renewal reads those with a cancel request alone.
 CREATE INDEX job_by_bucket ON job (bucket_id, cancel_requested) WHERE state IN ('ASSIGNED', 'PROCESSING');
