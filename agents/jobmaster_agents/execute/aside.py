@@ -51,7 +51,7 @@ class Aside:
         Args:
             asked: it was denied a permit just now, so it is the first of its queue to ask again.
         """
-        if not asked and (ahead := self._ahead(limit, job)):
+        if not asked and (ahead := self._ahead(limit)):
             sent_away = self._exchanged(job, limit)
             seconds = self._limits.seconds_away(limit, ahead)
             self._outcome_builder.release(sent_away, after_seconds=seconds, now=self._now())
@@ -71,10 +71,10 @@ class Aside:
         ever if this agent borrowed permits for it.)"""
         return sum(may_borrow(job) for queue in self._queues.values() for job in queue.aside.of(limit))
 
-    def _ahead(self, limit: LimitKey, job: ClaimedJob) -> int:
+    def _ahead(self, limit: LimitKey) -> int:
         """Jobs that wait here for the limit when there is no place for one more; else 0."""
         ahead = sum(len(queue.aside.of(limit)) for queue in self._queues.values())
-        if ahead < self._limits.starts_soon(limit, job):
+        if ahead < self._limits.loans.starts_soon(limit):
             return 0
         if limit[1] and ahead >= KEY_JOBS_MAX:
             return ahead
