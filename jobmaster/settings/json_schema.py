@@ -111,7 +111,8 @@ def _bounds(leaf: Leaf) -> dict[str, Tree]:
         "maximum": leaf.le,
         "exclusiveMaximum": leaf.lt,
     }
-    return {word: bound for word, bound in bounds.items() if bound is not None}
+    # Whole numbers without a fraction: 0 and 0.0 are one value to ``typing``, which keeps the one that came first.
+    return {word: int(bound) if bound == int(bound) else bound for word, bound in bounds.items() if bound is not None}
 
 
 def _prose(text: str) -> str:

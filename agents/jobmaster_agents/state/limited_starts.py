@@ -49,7 +49,7 @@ _KNOWN_STARTS = 20
 _KNOWN_SECONDS = 1.0
 """With fewer starts in less time nothing is known of how long a start takes. (A guess from the first milliseconds sent jobs
 away for a minute that could have started within a second.)"""
-_AWAY_OF_KNOWN = 2.0
+_AWAY_OF_KNOWN = 20.0
 """A job is sent away for at most so many times the time in which starts were counted. (After one slow second at the beginning
 jobs were sent away for five minutes that could have started in the next one.)"""
 _AWAY_ORDERING_SECONDS_MAX = 30.0
