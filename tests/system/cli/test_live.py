@@ -624,7 +624,7 @@ def test_doctor_does_not_advise_new_buckets_where_all_are_frozen(dev: Terminal) 
     try:
         checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
         # Of tests before this one other jobs may be held there, too.
-        assert re.search(r"every bucket of default/medium \(\d+ held\).* is frozen", checks["jobs.served"]["detail"])
+        assert re.search(r"every bucket of .*default/medium \(\d+ held\).* is frozen", checks["jobs.served"]["detail"])
         assert "unfreeze" in checks["jobs.served"]["fix"]
         assert "configure" not in checks["jobs.served"]["fix"]
         assert any("every bucket is frozen" in each for each in dev.call("status", "-o", "json").json["warnings"])
