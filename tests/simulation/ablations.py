@@ -35,7 +35,7 @@ from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.outcomes import in_flight
+from jobmaster_agents.outcomes import in_flight, kept
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
@@ -120,6 +120,13 @@ def _deleted_first() -> list[Patch]:
         await write_copy(self, jobs)
 
     return [(OutcomeWriter, "_write_copy", delete_then_write)]
+
+
+def _kept_starts_are_forgotten() -> list[Patch]:
+    def may_leave_memory(job: ClaimedJob) -> bool:
+        return job.kept and job.phase is JobPhase.ENDED and job.followers is None
+
+    return [(kept, "_may_leave_memory", may_leave_memory)]
 
 
 def _never_read_again() -> list[Patch]:
@@ -561,6 +568,10 @@ ABLATIONS = {
         "a page is written although its operation was cancelled meanwhile",
         frozenset({"end of a bulk operation"}),
         has_bulk=True,
+    ),
+    "a kept start": Ablation(
+        "a job whose start was written leaves memory when its outcome is kept: a second copy starts under the same row",
+        patches=_kept_starts_are_forgotten,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -7,7 +7,7 @@ again: the next owner of the bucket writes the kept outcomes before anything els
 While the lease is only in doubt, memory keeps the outcome too, and writes it if the master comes back in time; the copy in
 the store is later recognised as our own success. Under a store lease (``store_lease``) the copy in the store is the only one:
 outcomes that no writer has taken leave memory, so that memory stays small however long the master is away. How much a bucket
-may keep is bounded where it claims.
+may keep is bounded where it claims. A job whose start was written stays in memory, too.
 
 A retry, or a job to be given back, is kept as what it is: it becomes HELD when it is written. It cannot be tried again
 before that, because an assignment is marked in the master first. Nothing is kept while the lease is in good order: a slow
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import FinalRow, HoldRow
+from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.ports import KeptStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, split_batches
 from jobmaster_agents.call_retry import Backoff
@@ -154,8 +154,15 @@ class KeptOutcomes:
 
 
 def _may_leave_memory(job: ClaimedJob) -> bool:
-    """True when it is kept, and no second copy waits behind it for its end."""
-    return job.kept and job.phase is JobPhase.ENDED and job.followers is None
+    """True when it is kept, no second copy waits behind it for its end, and none that comes later has to wait.
+
+    The master takes the start of a second copy for a repetition of this one's, as long as the row is PROCESSING under the
+    same identity. So a copy whose start is written stays, and a second one waits behind it. No start is written while the
+    master is away: such copies are never more than ran when it went.
+    """
+    return (
+        job.kept and job.phase is JobPhase.ENDED and job.followers is None and job.row_state is not JobState.PROCESSING
+    )
 
 
 def _encode(fence: Fence, job: ClaimedJob) -> bytes:

@@ -59,8 +59,12 @@ def web_group(
 
 
 def _leave() -> None:
-    """Wait for the end of standard input, and stop as at a signal."""
-    sys.stdin.buffer.read()
+    """Wait for the end of standard input, and stop as at a signal.
+
+    Reads the descriptor itself: a thread that holds the lock of ``sys.stdin`` would abort the interpreter when it ends.
+    """
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

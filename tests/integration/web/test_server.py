@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 class WebProcess:
     """A server for the cluster of a test."""
 
-    def __init__(self, client: ClientFixture, folder: Path, **web: object) -> None:
+    def __init__(self, client: ClientFixture, folder: Path, *options: str, **web: object) -> None:
         document = {
             "cluster": client.settings.cluster,
             "master": {"dsn": client.dsn, "schema": client.settings.schema_name()},
@@ -37,8 +37,9 @@ class WebProcess:
         config = folder / "web.yaml"
         config.write_text(yaml.safe_dump(document), encoding="utf-8")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobmaster.cli.main", "web", "--config", str(config)],
+            [sys.executable, "-m", "jobmaster.cli.main", "web", "--config", str(config), *options],
             env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'agents'}"},
+            stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -69,6 +70,21 @@ def test_the_command_serves_this_machine_and_stops_at_a_signal(client: ClientFix
         assert httpx.get(f"{web.url}/").status_code == 200
         assert httpx.post(f"{web.url}/").status_code == 403
         assert web.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a_child_of_another_command_stops_at_a_signal_and_with_its_parent(
+    client: ClientFixture, tmp_path: Path, by_signal: bool
+) -> None:
+    """Its thread waits for the end of standard input when the interpreter ends: that must not abort it."""
+    with WebProcess(client, tmp_path, "--leave-with-stdin") as web:
+        if by_signal:
+            web.process.terminate()
+            assert web.process.wait(patient(3)) == 0  # (``communicate`` would close standard input)
+        _, printed = web.process.communicate(timeout=patient(3))
+        assert web.process.returncode == 0
+        assert "Fatal" not in printed
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ class LimitStatements(JobStatements):
         counts = old.permits if "permit lock" in self.without else self.taken_permits()
         used = dict(counts)
         admitted: list[int] = []
+        taken: set[LimitKey] = set()
         denied: list[tuple[bytes, str, str, float]] = []
         for place, job_id in enumerate(ids):
             row = self.tables.jobs.get(job_id)
@@ -133,6 +134,7 @@ class LimitStatements(JobStatements):
             admitted.append(place)
             if not begun:
                 self._take(job_id, tokens[place], uses[place], used, states_of)
+                taken.update((name, key) for name, key, _ in uses[place])
         self.tables.limit_states.update(states_of)
         accepted: Ids = []
         for place in admitted:
@@ -152,7 +154,7 @@ class LimitStatements(JobStatements):
             accepted.append(job_id)
             self.audit.bound(self.tables, "admit", bucket_id, epoch, owner)
             self.audit.authorised(job_id, token, bucket_id, epoch)
-        self._check({(name, key) for place in admitted for name, key, _ in uses[place]})
+        self._check(taken)  # (one that is sent again takes nothing: the limit may be lower by now)
         self.hits["limit: no permit"] += len(denied)
         self.hits["limit: permit"] += len(accepted)
         limits, limit_keys, waits = ([each[n] for each in denied] for n in (1, 2, 3))
@@ -297,7 +299,7 @@ class LimitStatements(JobStatements):
         return any(map(stands_in_the_way, self.tables.jobs.values()))
 
     def _check(self, keys: set[LimitKey]) -> None:
-        for name, key in keys:
+        for name, key in sorted(keys):
             row = self.tables.limits.get(name)
             if row is not None and (maximum := row.values[0]) is not None:
                 self.audit.limits.admitted(

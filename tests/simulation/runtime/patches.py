@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+import msgspec
+
 from jobmaster.client.batches import batch
 from jobmaster.client.batches import batches as client_batches
 from jobmaster.client.bulk_operations import operations, retried_jobs
@@ -25,6 +27,7 @@ from jobmaster.master import schedules
 from jobmaster.master.driver import resent_writes
 from jobmaster.master.flow import batches
 from jobmaster.model.flow.batch import range_of
+from jobmaster.model.job import ErrorInfo
 from jobmaster.rules import fire_decision
 from jobmaster_agents import (
     agent,
@@ -49,7 +52,7 @@ from jobmaster_agents.leader import (
     schedule_firing,
     unserved_jobs,
 )
-from jobmaster_agents.outcomes import kept, kept_replay, writer
+from jobmaster_agents.outcomes import kept, kept_replay, outcome_builder, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import permit_loans, store_reachability
 from tests.simulation.runtime.event_loop import PROCESS
@@ -189,8 +192,16 @@ async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
     else:
         kind, reason = ResultKind.ERROR, "error"
     after = asked_seconds(result) if isinstance(result, Snooze) else None
-    error = error_of(result, reason=reason, limit_bytes=1000)
+    error = _error_of(result, reason=reason, limit_bytes=1000)
     return AttemptResult(kind=kind, error=error, ran_us=ran_us, after_seconds=after)
+
+
+def _error_of(error: BaseException, *, reason: str = "error", limit_bytes: int = 1000) -> ErrorInfo:
+    """A traceback names files and lines: a master that refuses long statements would make another history of it elsewhere."""
+    return msgspec.structs.replace(error_of(error, reason=reason, limit_bytes=limit_bytes), traceback=_TRACEBACK)
+
+
+_TRACEBACK = "Traceback (most recent call last):\n" + 5 * '  File "handler.py", line 1, in handler\n    raise error\n'
 
 
 def _without_figures(runtime: agent.AgentRuntime) -> list[periodic_task.PeriodicTask]:
@@ -222,6 +233,7 @@ class PatchedProduct:
             (agent, "__version__", "0"),
             (agent.AgentRuntime, "periodic_tasks", _without_figures),
             (bucket_worker, "ProcessPool", SimPool),
+            (outcome_builder, "error_of", _error_of),
             *((resent_writes, name, _counted(getattr(resent_writes, name), name, hits)) for name in _COUNTED),
             *(more or []),
         ]  # fmt: skip

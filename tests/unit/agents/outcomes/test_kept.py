@@ -264,6 +264,34 @@ async def test_outcomes_kept_in_a_second_outage_are_written_too(harness: WorkerH
     await until(lambda: bucket.kept == 0, "the count")
 
 
+async def test_a_second_copy_of_a_job_whose_start_was_written_does_not_start_while_its_outcome_is_kept(
+    harness: WorkerHarness,
+) -> None:
+    """The row is PROCESSING under the same identity: the master would take the second start for the first one, repeated."""
+    bucket = harness.bucket()
+    entry = job("wait", rescues=1)
+    harness.submit(bucket, [entry])
+    await until(lambda: ran == ["wait"], "the start")
+    harness.suspend()
+    go.set()
+    await until(lambda: len(in_store(harness, bucket)) == 1, "its outcome to be kept")
+    await harness.bucket_worker.kept_outcomes.keep()
+    harness.submit(bucket, [entry])
+    await until(lambda: not harness.store.buckets[bucket.fence.bucket_id].pending, "the claim of the second copy")
+    gates = [Gate(), Gate()]
+    harness.master.script["copy_final"].append(gates[0])
+    harness.master.script["record_final"].append(gates[1])
+    harness.trust()
+    await until(lambda: any(gate.reached.is_set() for gate in gates), "a write of the outcome")
+    await turns()
+    assert ran == ["wait"], "the outcome of the first copy is not written yet"
+    for gate in gates:
+        gate.opened.set()
+    await harness.settled()
+    await until(lambda: not in_store(harness, bucket), "the store to be empty")
+    assert ran == ["wait"]
+
+
 async def test_a_leaving_agent_claims_nothing_while_the_master_is_away(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
     bucket.closed = True
