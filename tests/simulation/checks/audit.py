@@ -145,7 +145,7 @@ class Audit:
 
     def __post_init__(self) -> None:
         self.breakers = BreakerChecks(self.broken)
-        self.limits = LimitChecks(self.broken, lambda: self.loop.now)
+        self.limits = LimitChecks(self.broken, lambda: self.loop.now, self.forgotten)
 
     def broken(self, rule: str, what: str) -> None:
         """A promise is broken."""

@@ -21,6 +21,8 @@ class LimitChecks:
 
     broken: Callable[[str, str], None]
     now: Callable[[], float]
+    forgotten: set[bytes]
+    """Jobs whose newest rows a failover has forgotten, and with them their permits."""
     _running: dict[LimitKey, dict[Run, tuple[Process, int]]] = field(default_factory=dict)
 
     def admitted(
@@ -53,7 +55,11 @@ class LimitChecks:
         """
         for use in uses:
             runs = self._running.setdefault((use.name, use.key), {})
-            others = sum(weight for each, (where, weight) in runs.items() if each != run and self._goes_on(where))
+            others = sum(
+                weight
+                for each, (where, weight) in runs.items()
+                if each != run and each[0] not in self.forgotten and self._goes_on(where)
+            )
             most = MOST.get(use.name)
             if most is not None and others and others + min(use.weight, most) > most and not excused:
                 self.broken("I11", f"{text(run[0])} runs under {use.name} {use.key} beside {others} of at most {most}")
