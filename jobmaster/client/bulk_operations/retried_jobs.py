@@ -17,6 +17,7 @@ from jobmaster.client.jobs.retry_as_new_job import keyed_options
 from jobmaster.client.options import CheckedOptions
 from jobmaster.client.submitter import StoredArguments, SubmitChecks
 from jobmaster.clock import Clock, new_id
+from jobmaster.encryption import CannotOpen, SealKind
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
@@ -38,6 +39,14 @@ class _Options(NamedTuple):
     """Options of the retries of all jobs of one handler and the same headers; ``None``: a submit refuses them."""
 
     checked: CheckedOptions | None
+
+
+class _Payload(NamedTuple):
+    """What a new job carries."""
+
+    headers: bytes
+    args: bytes
+    """As they are stored."""
 
 
 class RetriedJobs:
@@ -64,13 +73,13 @@ class RetriedJobs:
                 await asyncio.sleep(0)
             if job.handler not in handlers:
                 handlers[job.handler] = await self._resolved(job.handler)
-            headers = await self._headers(job, handlers[job.handler])
-            if isinstance(headers, SkipCause):
-                skipped[headers] += 1
+            payload = await self._payload(job, handlers[job.handler])
+            if isinstance(payload, SkipCause):
+                skipped[payload] += 1
                 continue
-            new = job.holder or _above(new_id(), above)
-            own = digest(job.handler, job.args)
-            made.append(BulkRetry(job.id, new, job.holder is not None, headers, own))
+            new, own = job.holder or _above(new_id(), above), digest(job.handler, payload.args)
+            args = None if payload.args == job.args else payload.args
+            made.append(BulkRetry(job.id, new, job.holder is not None, payload.headers, own, args))
         return made, skipped
 
     async def _resolved(self, name: str) -> ResolvedHandler | None:
@@ -79,8 +88,8 @@ class RetriedJobs:
         except InputError:
             return None
 
-    async def _headers(self, job: FoundBulkJob, handler: ResolvedHandler | None) -> bytes | SkipCause:
-        """The headers of the new job, or why there is none."""
+    async def _payload(self, job: FoundBulkJob, handler: ResolvedHandler | None) -> _Payload | SkipCause:
+        """What the new job carries, or why there is none."""
         if handler is None:
             return SkipCause.REFUSED
         options = self._options.get((job.handler, job.headers))
@@ -88,18 +97,20 @@ class RetriedJobs:
             if len(self._options) >= _KEPT_MAX:
                 self._options.clear()
             options = self._options[job.handler, job.headers] = self._checked(job, handler)
-        checked = options.checked
+        checked, cipher = options.checked, self._checks.cipher
         if checked is None:
             return SkipCause.REFUSED
         if checked.waits:
             return SkipCause.SIGNAL
         try:
-            data = self._checks.encode(handler, StoredArguments(job.args))
+            args = job.args if cipher is None else cipher.open(SealKind.ARGUMENTS, job.handler, job.id, job.args)
+            data = self._checks.encode(handler, StoredArguments(args))
             await self._lookup.check(handler, data, allow_unregistered=False)
             headers = self._checks.in_order(handler, data, checked).headers
-        except InputError:
+        except (InputError, CannotOpen):
             return SkipCause.REFUSED
-        return headers.replace(_PLACEHOLDER_TEXT, ids.text(job.id).encode())
+        named = headers.replace(_PLACEHOLDER_TEXT, ids.text(job.id).encode())
+        return _Payload(named, self._checks.sealed(job.handler, None, data))
 
     def _checked(self, job: FoundBulkJob, handler: ResolvedHandler) -> _Options:
         view = JobView(

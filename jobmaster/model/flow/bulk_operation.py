@@ -146,7 +146,7 @@ class BulkStep(NamedTuple):
 
 
 class BulkRetry(NamedTuple):
-    """A new job of a bulk retry. Handler, arguments, priority and lane are copied from the row of the old one."""
+    """A new job of a bulk retry. Handler, priority and lane are copied from the row of the old one."""
 
     old: bytes
     id: bytes
@@ -155,6 +155,8 @@ class BulkRetry(NamedTuple):
     headers: bytes
     digest: bytes
     """Of the payload, kept with the idempotency key."""
+    args: bytes | None = None
+    """``None``: those of the old job, copied as well. Arguments that are sealed for the old job alone are sealed anew."""
 
 
 class BulkPage(NamedTuple):

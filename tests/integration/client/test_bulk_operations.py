@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from jobmaster.audit import audit
 from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
@@ -18,14 +20,19 @@ from jobmaster.client.sync import SyncCluster
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
-from jobmaster.model.flow.bulk_operation import BulkPage, BulkState, BulkView, SkipCause
+from jobmaster.model.flow.bulk_operation import BulkKind, BulkPage, BulkState, BulkView, SkipCause
 from jobmaster.model.job import ErrorInfo, JobState
-from jobmaster.model.job_view import JobView
+from jobmaster.model.job_change import NewValues
+from jobmaster.model.job_view import JobFilter, JobView
+from jobmaster.settings.model import Encryption
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader import bulk_worker
 from jobmaster_agents.leader.bulk_worker import IDLE_SECONDS, BulkWorker
+from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+
+KEY = base64.b64encode(b"k" * 32).decode()
 
 
 class Leader:
@@ -152,6 +159,29 @@ async def test_a_job_of_a_bulk_retry_is_the_one_that_a_retry_of_it_makes(client:
         assert made[str(two)].id_bytes > view.highest, "it is no job that the operation could find"
 
 
+@pytest.mark.parametrize("client_settings", [{"encryption": Encryption(keys={"k": KEY}, active="k")}], indirect=True)
+async def test_sealed_arguments_are_sealed_for_the_new_job(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    plain = await open_cluster(settings=replace(client.settings, encryption=Encryption()))
+    receipts = [await client.cluster.submit(resize, {"path": "a"}), await plain.submit(resize, {"path": "a"})]
+    await failed(client, 0)
+    view = await client.cluster.bulk.start("retry", handler=resize)
+    blind = RetriedJobs(plain.settings, client.master.queries, SystemClock())
+    found = await client.master.bulk.find(
+        BulkKind.RETRY, JobFilter(states=(JobState.FAILED,)), NewValues(), bytes(16), view.highest,
+        reads=9, limit=9, payload=True,
+    )  # fmt: skip
+    made, refused = await blind.make(found.jobs, view.highest)
+    assert (len(made), dict(refused)) == (1, {SkipCause.REFUSED: 1}), "a leader without the key leaves it alone"
+    await Leader(client).work()
+    assert (await client.cluster.bulk.get(view)).changed == 2
+    for job in await client.cluster.jobs(state="HELD"):
+        assert job.arguments == {"path": "a"}
+        assert b"$sealed" in (await plain.get(job)).arguments_json
+    for receipt in receipts:
+        again = await client.cluster.retry(receipt)
+        assert again.duplicate
+
+
 async def test_what_a_submit_refuses_now_is_left_alone_and_counted(client: ClientFixture) -> None:
     (good,) = await failed(client, 1)
     unknown, wrong, signalled = await failed(client, 1), await failed(client, 1), await failed(client, 1)
@@ -221,8 +251,8 @@ async def test_a_delete_keeps_the_row_that_proves_the_end_and_nothing_else(clien
         with pytest.raises(Conflict, match="have been deleted"):
             await client.cluster.retry(job)
     assert [each.id for each in await client.cluster.jobs(state="FAILED")] == kept, "no list shows them"
-    events = [event async for event in client.cluster.events(cursor, follow=False)]
-    assert [event for event in events if getattr(event, "job_id", None) in jobs] == [], "no event comes again"
+    later = [event.kind async for event in client.cluster.events(cursor, follow=False)]
+    assert set(later) == {"operator_acted"}, "no end comes again"
     assert (await ended(client, "delete", handler=resize)).changed == 1
     assert (await ended(client, "retry", handler=resize)).changed == 0
 
@@ -310,6 +340,9 @@ async def test_of_two_leaders_one_writes_a_page(client: ClientFixture) -> None:
     assert await bulk.delete_page(page, jobs[:2], [JobState.CANCELLED]) is None
     assert await bulk.retry_page(page, [], [JobState.CANCELLED]) is None
     assert await bulk.finish(page) is None
+    await client.cluster.bulk.cancel(view)
+    after = page._replace(cursor=jobs[1], read_to=jobs[2])
+    assert await bulk.cancel_page(after, jobs[2:], [JobState.HELD]) is None, "it has ended"
     assert await states(client, [UUID(bytes=job) for job in jobs]) == ["CANCELLED", "CANCELLED", "HELD"]
 
 

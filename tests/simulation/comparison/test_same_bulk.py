@@ -108,6 +108,7 @@ class BulkUsers(TwoMasters):
         states = tuple(ELIGIBLE[kind])
         if kind is BulkKind.RETRY:
             made = [BulkRetry(job, new_id(), False, b'{"key":"k"}', b"digest") for job in ids]
+            made[:1] = [each._replace(args=b'{"sealed":"anew"}') for each in made[:1]]
             self.both(lambda master: master.bulk.retry_page(page, made, states))
         elif kind is BulkKind.CANCEL:
             self.both(lambda master: master.bulk.cancel_page(page, ids, states))

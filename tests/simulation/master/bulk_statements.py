@@ -217,7 +217,7 @@ class BulkStatements(JobStatements):
         if there is None:
             return []
         made = 0
-        for old_id, new_id, is_reserved, headers, digest in zip(ids, new_ids, reserved, *columns, strict=True):
+        for old_id, new_id, is_reserved, headers, digest, args in zip(ids, new_ids, reserved, *columns, strict=True):
             row = self.tables.jobs.get(old_id)
             if row is None or row.state not in states or row.state not in _RETRYABLE or row.headers == _DELETED:
                 continue
@@ -230,7 +230,17 @@ class BulkStatements(JobStatements):
                 continue
             self.audit.jobs.setdefault(new_id, Job(new_id, "batched", level="master"))
             self._insert(
-                new_id, "HELD", row.priority, row.lane, row.handler, 1, None, None, self.now_us(), row.args, headers
+                new_id,
+                "HELD",
+                row.priority,
+                row.lane,
+                row.handler,
+                1,
+                None,
+                None,
+                self.now_us(),
+                row.args if args is None else args,
+                headers,
             )
             made += 1
         return self._moved(there, read_to, skipped, len(ids), made)

@@ -9,6 +9,7 @@
 -- in: $8 text[] states that the filter admits
 -- in: $9 bytea[] headers of the new jobs
 -- in: $10 bytea[] digests of the payloads
+-- in: $11 bytea[] arguments, NULL = those of the old job
 -- out: jobs bigint (no row: the page was written before, or the operation has ended)
 -- move: none -> HELD
 -- fence: compare-and-set on the cursor of the operation, whose row is locked first: of two leaders one writes a page, and none
@@ -19,8 +20,9 @@ WITH op AS MATERIALIZED (
     WHERE id = $1::uuid AND state IN ('WAITING', 'RUNNING') AND cursor IS NOT DISTINCT FROM $2::uuid
     FOR UPDATE
 ), input AS MATERIALIZED (
-    SELECT new.*, j.handler, j.priority, j.lane, j.args
-    FROM unnest($5::uuid[], $6::uuid[], $7::boolean[], $9::bytea[], $10::bytea[]) AS new (old, id, reserved, headers, digest)
+    SELECT new.old, new.id, new.reserved, new.headers, new.digest, j.handler, j.priority, j.lane, coalesce(new.args, j.args) AS args
+    FROM unnest($5::uuid[], $6::uuid[], $7::boolean[], $9::bytea[], $10::bytea[], $11::bytea[])
+             AS new (old, id, reserved, headers, digest, args)
          JOIN job j ON j.id = new.old AND j.id BETWEEN $5[1] AND $5[cardinality($5)]
     WHERE EXISTS (SELECT FROM op) AND j.state = ANY ($8::text[]::job_state[]) AND j.state IN ('FAILED', 'CANCELLED', 'EXPIRED')
       AND j.headers <> deleted_headers()
