@@ -323,6 +323,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "calls": ("Typed calls", of_calls),
     "first_steps": ("First steps", of_first_steps),
     "latency": ("Latency", of_latency),
+    "lateness": ("Fires of schedules at one moment", of_small),
+    "lateness_spread": ("Start of jobs spread over a span", of_small),
     "onboard": ("From the master into a bucket", of_onboard),
     "growth": ("Cost as it grows", of_growth),
     "fallback": ("When rows exist already", of_small),
@@ -332,7 +334,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "fleet_costs": ("What one call costs", of_fleet_costs),
     "fleet": ("A fleet, simulated", of_fleet),
 }
-_COMMANDS = {"fleet_costs": "fleet --measure"}
+_COMMANDS = {"fleet_costs": "fleet --measure", "lateness_spread": "lateness --jobs"}
 
 
 def text(results: Path, plots: Path) -> str:
