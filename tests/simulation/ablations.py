@@ -572,6 +572,7 @@ ABLATIONS = {
     "a kept start": Ablation(
         "a job whose start was written leaves memory when its outcome is kept: a second copy starts under the same row",
         patches=_kept_starts_are_forgotten,
+        scenario=scenarios.second_copies_in_an_outage,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -238,7 +238,7 @@ class FaultInjector:
     def _some_store(self) -> StoreServer:
         return self._chance.choice(list(self._history.stores.values()))
 
-    def _go_down(self, server: Server, seconds: float) -> None:
+    def go_down(self, server: Server, seconds: float) -> None:
         server.up = False
         server.abort()
         self._down.append(server)
@@ -252,10 +252,10 @@ class FaultInjector:
             self._history.audit.master_up_since = self._history.master.statements.now_us()
 
     def _store_down(self) -> None:
-        self._go_down(self._some_store(), self._chance.choice(_DURATIONS))
+        self.go_down(self._some_store(), self._chance.choice(_DURATIONS))
 
     def _master_down(self) -> None:
-        self._go_down(self._history.master, self._chance.choice(_DURATIONS))
+        self.go_down(self._history.master, self._chance.choice(_DURATIONS))
 
     def _rollback(self) -> None:
         server = self._some_store()

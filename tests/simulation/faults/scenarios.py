@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.codec import encode_entry
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown
+from jobmaster.model.job import Entry
 from jobmaster.ports import FiringSchedules, LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
 from jobmaster_agents.leader.schedule_firing import PAGE_SCHEDULES, _proposal
@@ -37,6 +39,7 @@ _ROUND_SECONDS, _CUT_SECONDS, _FROZEN_SECONDS = 0.2, 0.25, 0.2
 _BURSTS, _BURST_JOBS, _BURST_RUN_SECONDS, _HALT_SECONDS = 8, 12, 0.3, 3.0
 _LOSSES, _LOSS_SECONDS = 3, 0.3
 _PAUSES, _PAUSED_SECONDS = 3, 0.6
+_OUTAGES, _OUTAGE_SECONDS, _OUTAGE_RUN_SECONDS = 3, 1.6, 0.6
 _LOCK_SECONDS = 0.1
 _FREEZES, _RIVAL_FIRINGS, _LOOKS_FOR_FIRES, _FIRES_SECONDS = 8, 2, 60, 0.02
 _SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
@@ -104,6 +107,28 @@ async def emptied_stores(history: History) -> None:
         for server in list(history.stores.values()) * _LOSSES:
             await asyncio.sleep(_LOSS_SECONDS)
             injector.empty(server)
+
+
+async def second_copies_in_an_outage(history: History) -> None:
+    """The master goes away while jobs run whose start was written. They end without it, and lie in their bucket once more."""
+    injector = FaultInjector(history, Random(f"second copies {history.seed}"))
+    stores = history.open_stores()
+    for _ in range(_OUTAGES):
+        buckets = [each for each in history.master.statements.tables.buckets.values() if each.state == "ACTIVE"]
+        copies = [(bucket, Job(history.new_id(), "fenced", seconds=_OUTAGE_RUN_SECONDS)) for bucket in buckets]
+        for repeated in (False, True):
+            for bucket, job in copies:
+                history.audit.jobs[job.id] = job
+                with contextlib.suppress(JobMasterError):
+                    await stores[bucket.store].submit(
+                        bucket.id, [encode_entry(Entry(job.id, 1, "fenced", b"{}"))],
+                        high_water_jobs=1000, high_water_bytes=10**6, skew_ms_max=3_600_000,
+                    )  # fmt: skip
+            await asyncio.sleep(_ROUND_SECONDS)
+            if not repeated:
+                injector.go_down(history.master, _OUTAGE_SECONDS)
+                await asyncio.sleep(_OUTAGE_SECONDS - 2 * _ROUND_SECONDS)
+        await asyncio.sleep(_OUTAGE_SECONDS)
 
 
 async def pauses_of_full_memories(history: History) -> None:
