@@ -107,8 +107,8 @@ def entry(name: str, found: griffe.Object | griffe.Alias, level: str = "###") ->
     lines = [f"{level} {name}", ""]
     if isinstance(found, griffe.Function):
         lines += ["```text", *signatures(found), "```", ""]
-    elif isinstance(found, griffe.Class) and found.bases:
-        lines += [f"Bases: {', '.join(f'`{base}`' for base in found.bases)}", ""]
+    elif isinstance(found, griffe.Class) and (bases := shown_bases(found)):
+        lines += [f"Bases: {', '.join(f'`{base}`' for base in bases)}", ""]
     lines += text(found)
     if isinstance(found, griffe.Class):
         lines += list(members(found))
@@ -125,10 +125,23 @@ def clean(signature: str) -> str:
     return re.sub(r"\(self(?:, /)?(?:, )?", "(", signature)
 
 
+def parts(found: griffe.Class) -> list[griffe.Class]:
+    """Bases of this package without a public name: what they define is shown as the members of the class itself."""
+    documented = {name for module in MODULES for name in public_names(module)}
+    return [base for base in found.mro() if base.path.startswith("jobmaster.") and base.name not in documented]
+
+
+def shown_bases(found: griffe.Class) -> list[str]:
+    hidden = {base.name for base in parts(found)}
+    return [str(base) for base in found.bases if str(base) not in hidden]
+
+
 def members(found: griffe.Class) -> Iterator[str]:
     """Fields, properties and methods with a name of their own."""
+    every = {name: member for part in reversed([found, *parts(found)]) for name, member in part.members.items()}
+    own = dict(sorted(every.items(), key=lambda each: each[0] not in found.members))
     fields = []
-    for name, member in found.members.items():
+    for name, member in own.items():
         if name.startswith("_") or member.is_alias:
             continue
         if isinstance(member, griffe.Attribute) and (member.docstring or member.annotation or is_member_of_enum(found)):
@@ -137,7 +150,7 @@ def members(found: griffe.Class) -> Iterator[str]:
             fields.append(f"* `{name}{shown}`{'  ' if summary else ''}{summary}".replace("`  ", "`: "))
     if fields:
         yield from (*fields, "")
-    for name, member in found.members.items():
+    for name, member in own.items():
         if isinstance(member, griffe.Function) and not name.startswith("_"):
             yield entry(f"{found.name}.{name}", member, "####")
 

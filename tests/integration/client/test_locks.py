@@ -67,7 +67,7 @@ async def open_program(migrated_dsn: str, client_settings: ClusterSettings, open
 async def test_one_lock_is_found_by_its_name_however_many_there_are(
     open_program: OpenProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmaster.client.cluster.LISTED_MAX", 1)
+    monkeypatch.setattr("jobmaster.client.calls.lock_calls.LISTED_MAX", 1)
     cluster = await open_program()
     async with cluster.lock("a"), cluster.lock("b"):
         assert [each.name for each in await cluster.locks()] == ["a"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
@@ -19,9 +16,8 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.flow.batch import BatchView, Callback, EndReason, NewBatch, Occasion, Position, range_of
 from jobmaster.model.job import Headers
 from jobmaster.ports import RecordKind, UnstorableEntry
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA, final_row, in_flight_row, new_job
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.integration.postgres.fixture import final_row, in_flight_row, new_job
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 
 BATCH = st.integers(0, 2)
 _MARK = encode_headers(Headers(batch=True))
@@ -169,26 +165,7 @@ def _untimed(view: BatchView) -> Any:
 
 
 def test_the_simulated_batches_are_the_real_ones(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (BatchUsers,), members),
-                settings=settings(
-                    max_examples=20,
-                    stateful_step_count=25,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(BatchUsers, migrated, examples=20)
 
 
 pytestmark = pytest.mark.slow

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
@@ -20,11 +17,8 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.flow.breaker import BreakerRule, BreakerState, TrialResult
 from jobmaster.model.job import NewJob
 from jobmaster.model.pause import PauseKind
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 
-TABLES = ("breaker", "breaker_handler", "breaker_result", "breaker_trial")
 HANDLERS = st.sampled_from(("charge", "refund", "plain"))
 JOBS = st.integers(0, 5)
 
@@ -34,7 +28,6 @@ class Breakers(TwoMasters):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
         self.numbers = [0, 0, 0]
         owner = new_id()
         specs = [HandlerSpec(name=name, digest="d", schema={}) for name in ("charge", "plain")]
@@ -186,27 +179,7 @@ def _plain(value: Any) -> Any:
 
 
 def test_the_simulated_breakers_are_the_real_ones(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Breakers,), members),
-                settings=settings(
-                    max_examples=25,
-                    stateful_step_count=30,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(sql.execute(";".join(f"DELETE FROM {table}" for table in (*TABLES, "pause"))))
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Breakers, migrated, examples=25, steps=30)
 
 
 pytestmark = pytest.mark.slow

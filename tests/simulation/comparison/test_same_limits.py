@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
@@ -18,9 +15,7 @@ from jobmaster.model.flow.limit import LimitUse, LimitValues, LoanQuestion
 from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import FetchScope
 from jobmaster.rules import capabilities
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 from tests.simulation.master.tables import PermitRow
 
 HOURS_FOR_ONE = 1 / 36_000
@@ -189,26 +184,7 @@ class Limited(TwoMasters):
 
 
 def test_the_simulated_limits_are_the_real_ones(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Limited,), members),
-                settings=settings(
-                    max_examples=25,
-                    stateful_step_count=25,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Limited, migrated, examples=25)
 
 
 pytestmark = pytest.mark.slow

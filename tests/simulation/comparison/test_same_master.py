@@ -3,18 +3,15 @@ owners, rescuers, leaders and clients, lawful and unlawful ones, and closes conn
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, rule
 
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
@@ -25,9 +22,8 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.model.job_change import NewValues
 from jobmaster.model.pause import PauseKind
 from jobmaster.ports import CancelledRow, FetchScope, TenantTurns, UnstorableEntry
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA, SNOOZED, TIMEOUT
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.integration.postgres.fixture import ERROR, SNOOZED, TIMEOUT
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 from tests.simulation.master.statements_base import INT4_MAX
 
 PAST_US = 1_700_000_000_000_000
@@ -532,26 +528,7 @@ class Masters(TwoMasters):
 
 
 def test_the_simulated_master_is_the_real_one(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Masters,), members),
-                settings=settings(
-                    max_examples=30,
-                    stateful_step_count=40,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Masters, migrated, examples=30, steps=40)
 
 
 pytestmark = pytest.mark.slow

@@ -3,16 +3,13 @@ agents and people do."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
@@ -21,9 +18,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import FinalRow
 from jobmaster.model.schedule import Overlap, Schedule, ScheduleSource
 from jobmaster.ports import NewFire, ScheduleMove
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 
 SECOND = 1_000_000
 NAMES = ("a", "b")
@@ -232,26 +227,7 @@ def _through(nominal_us: int, through_us: int | None) -> int | str | None:
 
 
 def test_the_simulated_schedules_are_the_real_ones(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Schedulers,), members),
-                settings=settings(
-                    max_examples=15,
-                    stateful_step_count=25,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Schedulers, migrated, examples=15)
 
 
 pytestmark = pytest.mark.slow

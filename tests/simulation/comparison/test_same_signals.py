@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, encode_headers
@@ -18,9 +15,7 @@ from jobmaster.master.flow import signals as signals_module
 from jobmaster.master.master import Master
 from jobmaster.model.flow.signal import OutgoingSignal
 from jobmaster.model.job import Headers, NewJob, SignalWait
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 
 KEYS = st.sampled_from(("a", "ü {x}"))
 
@@ -98,26 +93,7 @@ def _received(headers: bytes) -> tuple[Any, ...]:
 def test_the_simulated_signals_are_the_real_ones(migrated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals_module, "PORTION", 2)
     monkeypatch.setattr(signals_module, "KEPT_MAX", 2)
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Signallers,), members),
-                settings=settings(
-                    max_examples=25,
-                    stateful_step_count=25,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Signallers, migrated, examples=25)
 
 
 pytestmark = pytest.mark.slow

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
@@ -20,9 +17,8 @@ from jobmaster.model.flow.workflow import NewStep, NewWorkflow
 from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import FinalRow, Headers
 from jobmaster.ports import StepScope
-from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import ERROR, SCHEMA
-from tests.simulation.comparison.two_masters import TwoMasters
+from tests.integration.postgres.fixture import ERROR
+from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
 from tests.simulation.master.tables import JobRow
 
 _PART = '[[5,1,["x","0"]]]'
@@ -172,26 +168,7 @@ class Orders(TwoMasters):
 
 
 def test_the_simulated_workflows_are_the_real_ones(migrated: str) -> None:
-    with asyncio.Runner() as runner:
-        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
-        real = runner.run(
-            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
-        )
-        members = {"runner": runner, "real": real, "sql": sql}
-        try:
-            run_state_machine_as_test(
-                type("Machine", (Orders,), members),
-                settings=settings(
-                    max_examples=25,
-                    stateful_step_count=25,
-                    deadline=None,
-                    derandomize=True,
-                    suppress_health_check=list(HealthCheck),
-                ),
-            )
-        finally:
-            runner.run(real.close())
-            runner.run(sql.close())
+    run_on_both(Orders, migrated, examples=25)
 
 
 pytestmark = pytest.mark.slow

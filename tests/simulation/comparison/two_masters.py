@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import asyncpg
-from hypothesis.stateful import RuleBasedStateMachine, invariant
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
@@ -19,6 +20,8 @@ from jobmaster.model.errors import ValueRefused
 from jobmaster.model.flow.uniqueness import UniqueAnswer
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job_change import ChangedRow
+from jobmaster.settings.model import MasterSettings
+from tests.integration.postgres.fixture import SCHEMA
 from tests.simulation.comparison.direct_calls import DirectMaster, master_server
 from tests.simulation.master.sim_master import MasterServer
 
@@ -37,6 +40,10 @@ TABLES = (
     "named_lock",
     "once_action",
     "once_attempt",
+    "breaker",
+    "breaker_handler",
+    "breaker_result",
+    "breaker_trial",
 )
 _WINDOW = re.compile(rb'"unique_(?:from|until)_us":\d+,?')
 FAR_US = 1_000_000_000_000
@@ -175,6 +182,33 @@ class TwoMasters(RuleBasedStateMachine):
             "unique_keys": {tuple(row[:2]): (*row[2:4], _rough(row[4], now_us)) for row in map(_values, uniques)},
             "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},
         }
+
+
+def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: int = 25) -> None:
+    """Play the rules of ``machine`` on a real master and a simulated one, the same examples in each run.
+
+    Args:
+        dsn: a migrated database; its schema is ``SCHEMA``.
+        examples: how many sequences of rules are played.
+        steps: rules in a sequence, at most.
+    """
+    with asyncio.Runner() as runner:
+        sql = runner.run(asyncpg.connect(dsn, server_settings={"search_path": SCHEMA}))
+        real = runner.run(Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="contract"))
+        try:
+            run_state_machine_as_test(
+                type("Machine", (machine,), {"runner": runner, "real": real, "sql": sql}),
+                settings=settings(
+                    max_examples=examples,
+                    stateful_step_count=steps,
+                    deadline=None,
+                    derandomize=True,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            runner.run(real.close())
+            runner.run(sql.close())
 
 
 def _values(row: Any) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Calls of a cluster, by what they are about, and the parts that they share."""
