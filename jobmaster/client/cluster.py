@@ -3,85 +3,38 @@ calls are in ``jobmaster.client.calls``."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import aclosing
-from datetime import datetime, timedelta
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
-from uuid import UUID
-
-import msgspec
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.batches import Batches
 from jobmaster.client.batches.options import BatchOptions, check_batch_options
-from jobmaster.client.breakers.breakers import Breakers
-from jobmaster.client.bucket_directory import BucketDirectory
-from jobmaster.client.bulk import BulkSubmit, BulkSummary, IdList, Items
+from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
 from jobmaster.client.bulk_operations.operations import BulkOperations
-from jobmaster.client.events.event_readers import EventReaders
-from jobmaster.client.handler_lookup import HandlerLookup
-from jobmaster.client.inspect.inspection import Inspection
-from jobmaster.client.jobs.changes import ChangeOptions, JobChanger, check_change_options, due_options
-from jobmaster.client.jobs.existence import ExistenceCheck
-from jobmaster.client.jobs.job_filters import JobFilters, checked_filter
-from jobmaster.client.jobs.job_logs import JobLogReader
-from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
-from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount, count_jobs, list_jobs
-from jobmaster.client.jobs.result_waiter import ResultWaiter
-from jobmaster.client.jobs.results import Results, is_final
+from jobmaster.client.calls.job_calls import JobCalls
+from jobmaster.client.calls.lock_calls import LockCalls
+from jobmaster.client.jobs.job_refs import JobRef
 from jobmaster.client.jobs.retry_as_new_job import retry_job
-from jobmaster.client.limits.limits import Limits
-from jobmaster.client.locks.held_lock import HeldLock
-from jobmaster.client.locks.lock import Lock
-from jobmaster.client.locks.once import run_once
-from jobmaster.client.locks.options import (
-    LISTED_MAX,
-    LOCK_CHARS_MAX,
-    TTL_SECONDS,
-    LockOptions,
-    Seconds,
-    check_lock_name,
-    lock_options,
-    wait_seconds,
-)
-from jobmaster.client.lookup import JobLookup, confirm_run
-from jobmaster.client.operate.operating import Operating
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.outbox.outbox import Outbox
 from jobmaster.client.pauses.pausing import TIMEOUT_SECONDS, PauseSubject, Pausing, Until
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.schedules.schedules import Schedules
-from jobmaster.client.signals.signals import Signals
 from jobmaster.client.sql_submit import ParamStyle, styled
-from jobmaster.client.store_handle import store_handles
-from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
-from jobmaster.client.submitter import PreparedSubmit, SubmitChecks, Submitter
-from jobmaster.client.tenants.tenants import Tenants
+from jobmaster.client.submit_router import SubmitRequest
+from jobmaster.client.submitter import PreparedSubmit
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.client.workflows.workflows import Workflows
-from jobmaster.clock import Clock, SystemClock
-from jobmaster.encryption import opened_view
-from jobmaster.handlers import Call, Handlers, check_name
+from jobmaster.clock import Clock
+from jobmaster.handlers import Call, Handlers
 from jobmaster.handlers.call import parts
-from jobmaster.handlers.once import once_action
 from jobmaster.model import ids
-from jobmaster.model.errors import JobMasterError, OutcomeUnknown
-from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel, Receipt
-from jobmaster.model.job_change import JobChange
-from jobmaster.model.job_view import Attempt, JobView
-from jobmaster.model.lock import LockView, OnceView
+from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.job import Durability, Receipt
 from jobmaster.model.pause import Pause, PauseChange
-from jobmaster.model.schedule_view import ScheduleView
 from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.telemetry import Telemetry
-
-from jobmaster.client.calls.parts import ClusterParts
-from jobmaster.client.calls.lock_calls import LockCalls
-from jobmaster.client.calls.job_calls import JobCalls
 
 R = TypeVar("R")
 

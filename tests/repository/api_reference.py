@@ -34,6 +34,8 @@ PLUGIN = "jobmaster.testing.plugin"
 FIXTURES = "Fixtures of pytest"
 FIXTURES_PURPOSE = "For tests; the plugin is loaded by itself ([testing](how-to/test.md))."
 _SECTIONS = ("function", "class", "attribute")
+_WHOLE = "Cluster"
+_PARTS = "jobmaster.client.calls."
 
 
 def reference() -> str:
@@ -126,9 +128,8 @@ def clean(signature: str) -> str:
 
 
 def parts(found: griffe.Class) -> list[griffe.Class]:
-    """Bases of this package without a public name: what they define is shown as the members of the class itself."""
-    documented = {name for module in MODULES for name in public_names(module)}
-    return [base for base in found.mro() if base.path.startswith("jobmaster.") and base.name not in documented]
+    """Bases that hold some of the methods of ``Cluster``: what they define is shown as its own."""
+    return [base for base in found.mro() if base.path.startswith(_PARTS)] if found.name == _WHOLE else []
 
 
 def shown_bases(found: griffe.Class) -> list[str]:
@@ -138,8 +139,10 @@ def shown_bases(found: griffe.Class) -> list[str]:
 
 def members(found: griffe.Class) -> Iterator[str]:
     """Fields, properties and methods with a name of their own."""
-    every = {name: member for part in reversed([found, *parts(found)]) for name, member in part.members.items()}
-    own = dict(sorted(every.items(), key=lambda each: each[0] not in found.members))
+    own: dict[str, griffe.Object | griffe.Alias] = {}
+    for part in (found, *parts(found)):
+        for name, member in part.members.items():
+            own.setdefault(name, member)
     fields = []
     for name, member in own.items():
         if name.startswith("_") or member.is_alias:

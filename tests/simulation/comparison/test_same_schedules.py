@@ -13,7 +13,6 @@ from hypothesis.stateful import invariant, rule
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
-from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import FinalRow
 from jobmaster.model.schedule import Overlap, Schedule, ScheduleSource

@@ -194,7 +194,9 @@ def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: in
     """
     with asyncio.Runner() as runner:
         sql = runner.run(asyncpg.connect(dsn, server_settings={"search_path": SCHEMA}))
-        real = runner.run(Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="contract"))
+        real = runner.run(
+            Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
+        )
         try:
             run_state_machine_as_test(
                 type("Machine", (machine,), {"runner": runner, "real": real, "sql": sql}),
