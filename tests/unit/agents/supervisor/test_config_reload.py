@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ from jobmaster.settings.model import (
     SlotCounts,
     Tenants,
 )
-from jobmaster_agents.supervisor.config_reload import apply_reload
+from jobmaster_agents.supervisor.config_reload import _LIVE, _LIVE_AGENT, apply_reload, key_of
 
 OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
 
@@ -77,3 +79,10 @@ def test_weights_of_tenants_take_effect(weights: dict[str, int]) -> None:
     old = msgspec.structs.replace(OLD, tenants=Tenants(weights={"acme": 1}))
     new = msgspec.structs.replace(OLD, tenants=Tenants(weights=weights))
     assert apply_reload(old, new, "default") == (new, ["tenants.weights"], [])
+
+
+def test_the_page_names_what_takes_effect() -> None:
+    page = Path(__file__).parents[4] / "docs" / "operations.md"
+    [row] = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| SIGHUP |")]
+    named = {name.removeprefix("agents.<name>.") for name in re.findall(r"`([^`]+)`", row)}
+    assert named == {*map(key_of, _LIVE), *_LIVE_AGENT}
