@@ -71,6 +71,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tenants": ("jobmaster.cli.commands.flow.tenant:tenants", "List tenants with their waiting and running jobs."),
     "web": ("jobmaster.cli.commands.web:web_group", "Serve the pages and the HTTP API until a signal stops it."),
     "workflow": ("jobmaster.cli.commands.flow.workflow:workflow_group", "List, show, cancel and retry workflows."),
+    "unique": (
+        "jobmaster.cli.commands.flow.unique:unique_group",
+        "List unique keys and the jobs that hold them; release a key.",
+    ),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
 """Name -> (module:attribute, its line in the list of commands). The list is printed without an import of these modules."""

@@ -30,7 +30,7 @@ from jobmaster.ports.schedules import ClientSchedules
 from jobmaster.ports.signals import ClientSignals
 from jobmaster.ports.store import AntiEntropyStore, FindStore, HintStore
 from jobmaster.ports.store_answers import Recall, ReplyStatus, StoreHealth, Submitted
-from jobmaster.ports.uniqueness import Uniqueness
+from jobmaster.ports.uniqueness import UniqueKeys, Uniqueness
 from jobmaster.ports.workflows import WorkflowsPort
 from jobmaster.rules.unserved_cause import UnservedCause
 
@@ -296,6 +296,9 @@ class InspectionMaster(Protocol):
 
     @property
     def pauses(self) -> PauseReader: ...
+
+    @property
+    def uniqueness(self) -> UniqueKeys: ...
 
 
 class ClientMaster(LookupMaster, ChangeMaster, PlacementMaster, ScheduleMaster, OperatingMaster, Protocol):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from jobmaster.model.bucket import Bucket
 from jobmaster.ports.store_answers import ReplyStatus
+from jobmaster.ports.uniqueness import UniqueKeys
 
 
 class OperatedAgents(Protocol):
@@ -41,6 +42,9 @@ class OperatingMaster(Protocol):
 
     @property
     def buckets(self) -> OperatedBuckets: ...
+
+    @property
+    def uniqueness(self) -> UniqueKeys: ...
 
 
 class OperatingStore(Protocol):

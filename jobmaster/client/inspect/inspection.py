@@ -22,6 +22,7 @@ from jobmaster.client.lookup import JobLookup
 from jobmaster.handlers import Handlers, check_name
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.flow.uniqueness import UniqueKeyView
 from jobmaster.model.ids import parse
 from jobmaster.model.inspection.explanation import Explanation
 from jobmaster.model.inspection.failures import Failures
@@ -241,6 +242,24 @@ class Inspection:
             (await self._master.pauses.in_force()).pauses,
             await reads.paused_schedules(),
         )
+
+    async def unique_keys(
+        self, handler: str | None = None, key: str | None = None, *, limit: int = LISTED
+    ) -> list[UniqueKeyView]:
+        """Unique keys that jobs hold now, by handler and key. ``operate.release_unique_key`` takes one from its job.
+
+        Args:
+            handler: only keys of this handler.
+            key: only this key, of any handler if none is named.
+            limit: at most so many.
+
+        Raises:
+            InputError: a value that cannot be meant.
+        """
+        self._refuse_closed()
+        named = None if handler is None else check_name(handler, "'handler'")
+        wanted = None if key is None else check_name(key, "'key'")
+        return await self._master.uniqueness.held(named, wanted, _limit(limit))
 
 
 def _with_depth(bucket: BucketView, depth: BucketDepth | None) -> BucketView:

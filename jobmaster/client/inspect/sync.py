@@ -9,6 +9,7 @@ from uuid import UUID
 from jobmaster.client.inspect.failures import GROUPS
 from jobmaster.client.inspect.inspection import LISTED
 from jobmaster.client.jobs.job_filters import JobFilters
+from jobmaster.model.flow.uniqueness import UniqueKeyView
 from jobmaster.model.inspection.explanation import Explanation
 from jobmaster.model.inspection.failures import Failures
 from jobmaster.model.inspection.views import (
@@ -80,3 +81,9 @@ class SyncInspection:
     def overview(self) -> Overview:
         """See ``Inspection.overview``."""
         return self._cluster._call(lambda cluster: cluster.inspect.overview())
+
+    def unique_keys(
+        self, handler: str | None = None, key: str | None = None, *, limit: int = LISTED
+    ) -> list[UniqueKeyView]:
+        """See ``Inspection.unique_keys``."""
+        return self._cluster._call(lambda cluster: cluster.inspect.unique_keys(handler, key, limit=limit))

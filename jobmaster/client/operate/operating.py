@@ -1,4 +1,4 @@
-"""``Cluster.operate``: drain agents, freeze and unfreeze buckets; for the command line and the HTTP API, too."""
+"""``Cluster.operate``: drain agents, freeze and unfreeze buckets, release unique keys; for the command line and HTTP, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Frozen(NamedTuple):
 
 
 class Operating:
-    """What operators do to agents and buckets. Made by ``Cluster``.
+    """What operators do to agents, buckets and unique keys. Made by ``Cluster``.
 
     Args:
         stores: those of this program's configuration.
@@ -93,6 +93,19 @@ class Operating:
         Arguments and errors as ``freeze``."""
         chosen = self._chosen(buckets, lane, every)
         return Frozen(await self._master.buckets.unfreeze(*chosen, check_name(actor, "'actor'"), _reason(reason)), [])
+
+    async def release_unique_key(self, handler: str, key: str, *, actor: str = "client") -> None:
+        """Take a unique key from the job that holds it. The job goes on, and the next submit of the key makes another one
+        beside it. The action is a line in the operator's log.
+
+        Raises:
+            NotFound: no job has had this key, or it was released or forgotten.
+            InputError: no name of a handler, no key, or no name of an actor.
+        """
+        self._refuse_closed()
+        named, wanted = check_name(handler, "'handler'"), check_name(key, "'key'")
+        if not await self._master.uniqueness.release(named, wanted, check_name(actor, "'actor'")):
+            raise NotFound(f"no job of {named} has the unique key {wanted!r}", hint=f"jobmaster unique list {named}")
 
     def _chosen(
         self, buckets: Sequence[UUID | str] | None, lane: str | None, every: bool

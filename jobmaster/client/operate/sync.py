@@ -49,3 +49,7 @@ class SyncOperating:
         return self._cluster._call(
             lambda cluster: cluster.operate.unfreeze(buckets, lane=lane, every=every, reason=reason, actor=actor)
         )
+
+    def release_unique_key(self, handler: str, key: str, *, actor: str = "client") -> None:
+        """See ``Operating.release_unique_key``."""
+        self._cluster._call(lambda cluster: cluster.operate.release_unique_key(handler, key, actor=actor))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.statements import sql, statement
 from jobmaster.master.intake import require_transaction
-from jobmaster.model.flow.uniqueness import UniqueAnswer, UniqueOutcome, UniqueSubmit
+from jobmaster.model.flow.uniqueness import UniqueAnswer, UniqueKeyView, UniqueOutcome, UniqueSubmit, UniqueTerm
+from jobmaster.model.job import JobState
+from jobmaster.model.job_view import EPOCH, moment
 
 _SUBMIT = "uniqueness/submit"
 _AHEAD_DAYS = 7
@@ -57,6 +60,14 @@ class Uniqueness:
         _, answer, job_id, holder, limit_us = row
         return _answer(answer, job_id.bytes, None if holder is None else holder.bytes, limit_us)
 
+    async def held(self, handler: str | None, key: str | None, limit: int) -> list[UniqueKeyView]:
+        """Keys that are held, by handler and key; ``None``: whatever it is."""
+        return [_view(row) for row in await self._data.read("uniqueness/held", handler, key, limit)]
+
+    async def release(self, handler: str, key: str, actor: str) -> bool:
+        """Take the key from its job, with a line in the operator's log; False when there is none."""
+        return bool(await self._data.write("uniqueness/release", handler, key, actor))
+
 
 def values_of(jobs: Sequence[UniqueSubmit]) -> list[list[Any]]:
     """One list for each parameter of the statement."""
@@ -71,3 +82,15 @@ def values_of(jobs: Sequence[UniqueSubmit]) -> list[list[Any]]:
 
 def _answer(answer: str, job_id: bytes, holder: bytes | None, limit_us: int | None) -> UniqueAnswer:
     return UniqueAnswer(UniqueOutcome(answer), job_id, holder, limit_us or 0)
+
+
+def _view(row: Any) -> UniqueKeyView:
+    return UniqueKeyView(
+        handler=row["handler"],
+        key=row["key"],
+        job=uuid.UUID(bytes=row["job_id"]),
+        state=None if row["state"] is None else JobState(row["state"]),
+        term=UniqueTerm(row["term"]),
+        held_at=moment(row["held_us"]) or EPOCH,
+        until=moment(row["until_us"]),
+    )

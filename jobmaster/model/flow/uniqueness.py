@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
+from uuid import UUID
 
-from jobmaster.model.job import NewJob
+import msgspec
+
+from jobmaster.model.job import JobState, NewJob
 
 
 class UniqueTerm(StrEnum):
@@ -91,3 +95,18 @@ class UniqueAnswer(NamedTuple):
     """The job that held the key before, if it did."""
     limit_us: int
     """With ``RECALL``: the latest due time that the holder may get."""
+
+
+class UniqueKeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A unique key that a job holds, as it was when it was read. Times are aware, in UTC, by the master's clock."""
+
+    handler: str
+    key: str
+    job: UUID
+    """The job that holds it."""
+    state: JobState | None
+    """Of the job; ``None``: it has no row any more, and holds the key until the end of a window."""
+    term: UniqueTerm
+    held_at: datetime
+    until: datetime | None
+    """End of a window."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -12,6 +13,7 @@ from jobmaster.model import ids
 from jobmaster.model.flow.uniqueness import (
     OnConflict,
     UniqueAnswer,
+    UniqueKeyView,
     UniqueOutcome,
     UniqueRule,
     UniqueSubmit,
@@ -19,6 +21,7 @@ from jobmaster.model.flow.uniqueness import (
 )
 from jobmaster.model.job import JobState, NewJob
 from jobmaster.model.job_change import NewValues
+from jobmaster.model.job_view import EPOCH, moment
 from jobmaster.testing.memory.rows import HeldKey, MemoryJob, MemoryRows
 
 
@@ -82,18 +85,43 @@ class MemoryUniqueness:
         uncommitted = any(one.id == held.job_id for jobs in rows.uncommitted.values() for one in jobs)
         if uncommitted:
             return UniqueAnswer(UniqueOutcome.EXISTING, held.job_id, held.job_id, 0)
-        lives = holder is not None and not holder.state.final
+        if not self._is_held(held, passed):
+            return None
+        replaces = rule.on_conflict is OnConflict.REPLACE and holder is not None and not holder.state.final
+        return UniqueAnswer(UniqueOutcome.REPLACED if replaces else UniqueOutcome.EXISTING, held.job_id, held.job_id, 0)
+
+    def _is_held(self, held: HeldKey, passed: bytes | None = None) -> bool:
+        holder = self._rows.jobs.get(held.job_id)
         match held.term:
             case UniqueTerm.WINDOW:
-                is_held = held.until_us > rows.clock.wall_us()
+                return held.until_us > self._rows.clock.wall_us()
             case UniqueTerm.LIVE:
-                is_held = lives
+                return holder is not None and not holder.state.final
             case UniqueTerm.WAITING:
-                is_held = waits
-        if not is_held:
-            return None
-        replaces = rule.on_conflict is OnConflict.REPLACE and lives
-        return UniqueAnswer(UniqueOutcome.REPLACED if replaces else UniqueOutcome.EXISTING, held.job_id, held.job_id, 0)
+                return holder is not None and _has_not_started(holder) and held.job_id != passed
+
+    async def held(self, handler: str | None, key: str | None, limit: int) -> list[UniqueKeyView]:
+        """Keys that are held, by handler and key."""
+        rows = self._rows
+        with rows.lock:
+            return [
+                UniqueKeyView(
+                    handler=place[0],
+                    key=place[1],
+                    job=UUID(bytes=held.job_id),
+                    state=rows.jobs[held.job_id].state if held.job_id in rows.jobs else None,
+                    term=held.term,
+                    held_at=moment(held.held_us) or EPOCH,
+                    until=moment(held.until_us or None),
+                )
+                for place, held in sorted(rows.unique_keys.items())
+                if handler in (None, place[0]) and key in (None, place[1]) and self._is_held(held)
+            ][:limit]
+
+    async def release(self, handler: str, key: str, actor: str) -> bool:
+        """Take the key from its job; False when there is none. There is no operator's log in memory."""
+        with self._rows.lock:
+            return self._rows.unique_keys.pop((handler, key), None) is not None
 
 
 def _has_not_started(job: MemoryJob) -> bool:

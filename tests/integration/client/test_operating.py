@@ -6,11 +6,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from jobmaster import Unique
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import InputError, NotFound
+from jobmaster.model.flow.uniqueness import UniqueTerm
+from jobmaster.model.job import JobState
 from jobmaster.ports import ReplyStatus
 from tests.integration.client.conftest import OpenCluster
-from tests.integration.client.fixture import ClientFixture
+from tests.integration.client.fixture import ClientFixture, resize
 
 
 async def log_of(client: ClientFixture) -> list[tuple[str, str]]:
@@ -69,3 +72,28 @@ async def test_a_choice_that_cannot_be_meant_changes_nothing(client: ClientFixtu
     with pytest.raises(InputError):
         await client.cluster.operate.freeze(**options)  # type: ignore[arg-type]
     assert await log_of(client) == []
+
+
+async def test_a_unique_key_is_listed_while_a_job_holds_it_and_free_after_its_release(client: ClientFixture) -> None:
+    cluster = client.cluster
+    first = await cluster.submit(resize, {"path": "a"}, unique=Unique(key="a"), after=600)
+    await cluster.submit(resize, {"path": "b"}, unique=Unique(key="b", window="1h"), after=600)
+    waiting = await cluster.submit(resize, {"path": "c"}, unique=Unique(key="c", debounce="1h"), after=600)
+    ended = await cluster.submit(resize, {"path": "d"}, unique=Unique(key="d"), after=600)
+    await cluster.cancel(ended)
+    held = await cluster.inspect.unique_keys()
+    assert [(each.key, each.term, each.state) for each in held] == [
+        ("a", UniqueTerm.LIVE, JobState.HELD),
+        ("b", UniqueTerm.WINDOW, JobState.HELD),
+        ("c", UniqueTerm.WAITING, JobState.HELD),
+    ]
+    assert [each.until is not None for each in held] == [False, True, False]
+    assert [each.job for each in await cluster.inspect.unique_keys("images.resize", "c")] == [waiting.id]
+    assert await cluster.inspect.unique_keys("other") == []
+    assert len(await cluster.inspect.unique_keys(limit=1)) == 1
+    await cluster.operate.release_unique_key("images.resize", "a", actor="ann")
+    assert ("ann", "unique release") in await log_of(client)
+    again = await cluster.submit(resize, {"path": "a"}, unique=Unique(key="a"), after=600)
+    assert again.id != first.id
+    with pytest.raises(NotFound, match=r"no job of images\.resize has the unique key 'x'"):
+        await cluster.operate.release_unique_key("images.resize", "x")

@@ -1,4 +1,4 @@
-"""``jobmaster tenants``, and the tenant of a submit on the command line."""
+"""``jobmaster tenants`` and ``jobmaster unique``, and what a submit on the command line says of them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,17 @@ def test_a_tenant_with_a_waiting_job_is_listed(dev: Terminal) -> None:
     finally:
         assert dev.call("resume", "handler", "add").code == 0
     assert dev.call("job", "show", job.json["id"], "-o", "json").json["tenant"] == "acme"
+
+
+def test_a_unique_key_is_listed_and_released(dev: Terminal) -> None:
+    submit = ("job", "submit", "add", "one=2", "other=40", "--unique", "2 and 40", "--after", "1h", "-o", "json")
+    job = dev.call(*submit)
+    assert job.code == 0, job.err
+    (line,) = dev.call("unique", "list", "add", "-o", "json").json
+    assert (line["key"], line["job"], line["state"]) == ("2 and 40", job.json["id"], "HELD")
+    assert "the job has ended" in dev.call("unique", "list").out
+    assert dev.call("unique", "release", "add", "2 and 40").code == 0
+    assert dev.call("unique", "list", "add", "-o", "json").json == []
+    gone = dev.call("unique", "release", "add", "2 and 40", "-o", "json")
+    assert (gone.code, gone.error["code"]) == (3, "not_found")
+    assert dev.call(*submit).json["id"] != job.json["id"]

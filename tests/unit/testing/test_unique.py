@@ -63,3 +63,12 @@ async def test_a_key_in_a_transaction_is_free_again_after_its_rollback(jobs: Job
     with pytest.raises(ZeroDivisionError):
         await fail()
     assert (await cluster.submit(app.send_mail, MAIL, unique=Unique(key="k"))).answer is SubmitAnswer.CREATED
+
+
+async def test_a_held_key_is_listed_and_released(jobs: Jobs, cluster: jobmaster.Cluster) -> None:
+    first = await cluster.submit(app.send_mail, MAIL, unique=Unique(key="k"), after=60)
+    assert [each.job for each in await cluster.inspect.unique_keys(key="k")] == [first.id]
+    handler = (await cluster.inspect.unique_keys())[0].handler
+    await cluster.operate.release_unique_key(handler, "k")
+    assert await cluster.inspect.unique_keys() == []
+    assert (await cluster.submit(app.send_mail, MAIL, unique=Unique(key="k"))).answer is SubmitAnswer.CREATED
