@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jobmaster.master.history.cluster_move import ClusterMove, Left, MasterPlace
+from jobmaster.master.history.cluster_move import ClusterMove, Left, MasterPlace, Preview
 from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.errors import Conflict
 from jobmaster.settings.model import ClusterSettings
@@ -58,19 +58,21 @@ async def move_cluster(
     """
     moving = await ClusterMove.connect(*(_place(each) for each in (source, target)))
     try:
-        before = await moving.begin()
+        moved = await moving.begin()
         if moving.in_doubt:
-            before += await moving.move_page(PAGE_JOBS)
-        _refuse_flows(await moving.left())
-        await moving.set_mode(ClusterMode.MIGRATING, actor, f"jobmaster migrate to {target.cluster}")
-        progress("the cluster is migrating: its agents complete their buckets")
+            moved += await moving.move_page(PAGE_JOBS)
+        # An archived source is empty, and would take jobs again. What a killed command has not sent yet goes along.
+        archived = await moving.mode() is ClusterMode.ARCHIVED
+        if not archived:
+            _refuse_flows(await moving.left())
+            await moving.set_mode(ClusterMode.MIGRATING, actor, f"jobmaster migrate to {target.cluster}")
+            progress("the cluster is migrating: its agents complete their buckets")
         progress(f"{await moving.move_definitions()} schedules, limits, pauses and other rows are new in the target")
-        progress(f"{await moving.move_keys()} idempotency keys are new in the target")
-        moved = before
-        while True:
+        progress(f"{await moving.move_keys()} idempotency keys and unique keys are new in the target")
+        while not archived:
             moved += await _move_all(moving, progress, moved)
             if not archive:
-                return MoveResult(moved, False)
+                break
             try:
                 await moving.set_mode(ClusterMode.ARCHIVED, actor, f"moved to {target.cluster}")
             except Conflict:  # a producer was faster
@@ -78,34 +80,68 @@ async def move_cluster(
                 if not (left.waiting or left.in_flight or left.buckets):
                     raise
                 continue
-            return MoveResult(moved, True)
+            archived = True
+        await _move_signals(moving, progress)  # of an archived source: the last ones, it takes no more
+        return MoveResult(moved, archived)
+    finally:
+        await moving.close()
+
+
+async def preview_move(source: ClusterSettings, target: ClusterSettings) -> Preview:
+    """What ``move_cluster`` would take, and what would stay; nothing is changed.
+
+    Raises:
+        Conflict: the target is the source, is not active, or has other migrations; another process moves the source.
+    """
+    moving = await ClusterMove.connect(*(_place(each) for each in (source, target)))
+    try:
+        return await moving.preview()
     finally:
         await moving.close()
 
 
 async def _move_all(moving: ClusterMove, progress: Callable[[str], None], before: int) -> int:
-    """Page after page, until the source has no such job at one look."""
+    """Page after page, until the source, in which nothing runs any more, has no such job at one look."""
     moved, waits = 0, ""
     while True:
         if page := await moving.move_page(PAGE_JOBS):
             moved += page
             progress(f"{before + moved} jobs moved")
             continue
+        if moving.quiet:
+            await _move_signals(moving, progress)
         left = await moving.left()
-        if not (left.waiting or left.in_flight or left.buckets):
+        if moving.quiet and not (left.waiting or left.in_flight or left.buckets):
+            if left.workflows or left.batches:
+                progress(f"{left.workflows} workflows and {left.batches} batches have begun here meanwhile, and stay")
             return moved
-        if left.buckets and waits != (
-            waits := f"waiting for {left.buckets} open bucket(s); a living agent completes them"
-        ):
+        if not moving.quiet and waits != (waits := _waits_for(left)):
             progress(waits)
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _move_signals(moving: ClusterMove, progress: Callable[[str], None]) -> None:
+    if sent := await moving.move_signals():
+        progress(f"{sent} kept signals sent to the target")
+
+
+def _waits_for(left: Left) -> str:
+    if left.buckets:
+        return f"waiting for {left.buckets} open bucket(s); a living agent completes them"
+    if left.overdue:
+        return (
+            f"waiting for the death certificate of {left.overdue} agent(s) whose lease has run out; a living agent writes it "
+            "(start one if there is none)"
+        )
+    return "waiting until every agent has renewed its lease, and knows the mode"
 
 
 def _refuse_flows(left: Left) -> None:
     if left.workflows or left.batches:
         raise Conflict(
             f"{left.workflows} workflows and {left.batches} batches have not ended, and they end where they began",
-            hint="wait for their end, or cancel them (jobmaster workflow list, jobmaster batch list)",
+            hint="wait for their end, or cancel them (jobmaster workflow list, jobmaster batch list); --preview counts "
+            "what moves and what stays",
         )
 
 

@@ -47,26 +47,33 @@ def mode(invocation: Invocation, mode: str | None, reason: str) -> None:
 @click.command("migrate")
 @click.option("--to", "target", required=True, metavar="FILE|DSN", help="Configuration or master.dsn of the target.")
 @click.option("--archive", is_flag=True, help="Archive this cluster when it is empty: late submits get an error.")
+@click.option("--preview", is_flag=True, help="Count what would move and what would stay, and change nothing.")
 @pass_invocation
-def migrate(invocation: Invocation, target: str, archive: bool) -> None:
+def migrate(invocation: Invocation, target: str, archive: bool, preview: bool) -> None:
     """Move all unfinished jobs to the master of another cluster.
 
     No job is lost, and none runs in both. The target is an empty cluster with its own stores and a schema that `jobmaster db
-    migrate` has made. With a DSN it has the name and the schema of this one. This cluster becomes `migrating`: its agents
+    migrate` has made. With a DSN it has the name and the schema of this one, and no password_command: a target whose
+    password comes from a command needs a FILE. This cluster becomes `migrating`: its agents
     complete their buckets, then jobs move page by page, with their attempts, idempotency keys, unique keys, schedules,
     limits, pauses, kept signals and once actions. Jobs that are submitted here meanwhile move, too. Start the agents of the
     target when schedules have moved, and point producers at it.
 
-    Run it again after any interruption. Workflows and batches must have ended.
+    Run it again after any interruption. Workflows and batches must have ended; --preview counts them.
 
     \b
     Examples:
+      jobmaster migrate --config old.yaml --to new.yaml --preview
       jobmaster migrate --config old.yaml --to new.yaml
       jobmaster migrate --to postgresql://jobmaster@pg2/jobs --archive
     """
-    from jobmaster.retention.cluster_move import move_cluster
+    from jobmaster.retention.cluster_move import move_cluster, preview_move
 
     settings = invocation.settings
+    if preview:
+        found = run_async(preview_move(settings, _target(settings, target)))
+        emit_record(found._asdict(), as_json=invocation.json)
+        return
     moved = run_async(
         move_cluster(settings, _target(settings, target), operator_name(), invocation.note, archive=archive)
     )
@@ -92,7 +99,8 @@ def _target(settings: ClusterSettings, target: str) -> ClusterSettings:
     from jobmaster.settings.loader import load_settings
 
     if target.startswith(("postgres://", "postgresql://")):
-        master = msgspec.structs.replace(settings.master, dsn=target)
+        # What password_command gives is a secret of this cluster's server.
+        master = msgspec.structs.replace(settings.master, dsn=target, password_command=None)
         return msgspec.structs.replace(settings, master=master)
     env = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
     return load_settings(Path(target), env, ()).settings

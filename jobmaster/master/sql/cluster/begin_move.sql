@@ -3,11 +3,12 @@
 -- in: $2 text its name
 -- out: target uuid, target_name text, page uuid[] (jobs that may be in both), moved bigint
 -- move: nothing
--- fence: the one row: while a page is in doubt, the target stays
--- index: cluster_move_pkey
+-- fence: the one row: while a page is in doubt or signals are on their way, the target stays
+-- index: cluster_move_pkey; passed_signal is small
 INSERT INTO cluster_move AS m (target, target_name)
 VALUES ($1::uuid, $2::text)
 ON CONFLICT (one_row) DO UPDATE
-SET target = CASE WHEN m.page = '{}' THEN EXCLUDED.target ELSE m.target END,
-    target_name = CASE WHEN m.page = '{}' THEN EXCLUDED.target_name ELSE m.target_name END
+SET (target, target_name) = (
+    SELECT CASE WHEN settled THEN EXCLUDED.target ELSE m.target END, CASE WHEN settled THEN EXCLUDED.target_name ELSE m.target_name END
+    FROM (SELECT m.page = '{}' AND NOT EXISTS (SELECT FROM passed_signal) AS settled) AS look)
 RETURNING target, target_name, page, moved

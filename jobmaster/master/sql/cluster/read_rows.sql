@@ -1,7 +1,12 @@
--- read_rows: all rows of a small table, for another cluster
+-- read_rows: a page of the rows of a table, for another cluster
 -- in: $1 text table
--- out: rows_text text (JSON array)
+-- in: $2 text a time column of it: the page is in its order, then in that of the primary key; NULL: of the primary key
+-- in: $3 timestamptz only rows whose time is later; NULL: all
+-- in: $4 bigint only rows that this transaction or a later one has written; NULL: all
+-- in: $5 text[] place of the last row of the page before; NULL: from the first one
+-- in: $6 integer most rows
+-- out: row_text text (JSON of the row), place text[]
 -- move: nothing
 -- fence: none
--- index: none; all of it is read
-SELECT rows_to_move($1::text)::text AS rows_text
+-- index: the primary key; with a time those of the time (idempotency_age, unique_key_held_at)
+SELECT row_text, place FROM rows_to_move($1::text, $2::text, $3::timestamptz, $4::bigint, $5::text[], $6::integer)

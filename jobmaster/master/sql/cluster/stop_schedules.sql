@@ -1,6 +1,6 @@
 -- stop_schedules: schedules fire here no more, and what they were goes to another cluster
 -- in: $1 text the actor, by whom they are paused here
--- out: rows_text text (JSON array of all that were stopped, as they were)
+-- out: row_text text (JSON of each that was stopped, as it was)
 -- move: nothing
 -- fence: the rows: a leader that decides a fire at this moment has decided it before, or finds the schedule paused
 -- index: schedule_pkey; the table is small
@@ -12,9 +12,6 @@ WITH found AS MATERIALIZED (
     FROM found f WHERE s.name = f.name
     RETURNING s.paused_reason
 )
-SELECT coalesce(jsonb_agg(was.row_text::jsonb), '[]')::text AS rows_text
-FROM (
-    SELECT paused_reason AS row_text FROM stopped
-    UNION ALL
-    SELECT paused_reason FROM schedule WHERE paused_by = $1 AND retired_at IS NULL
-) AS was
+SELECT paused_reason AS row_text FROM stopped
+UNION ALL
+SELECT paused_reason FROM schedule WHERE paused_by = $1 AND retired_at IS NULL
