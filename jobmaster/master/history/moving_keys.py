@@ -1,20 +1,18 @@
 """Idempotency keys and unique keys that go to the master of another cluster: all at first, then what is new.
 
 A key must be in the target before its job is. The source takes submits until the end, so each page of jobs is preceded by a
-look for keys that became visible since the look before. A key has the time at which it was written, not that of its commit: a
-transaction may stay open for hours. So each look notes the snapshot of the source. What a look did not see was written by
-transactions that ran then or began later; and of a transaction that runs it is known between which two looks it began to
-write. No other session is asked for its times, for which a role would need more rights. (A fixed margin alone was tried: it
-missed keys of longer transactions, and each page read the keys of the whole margin again.)
+look for keys that became visible since the look before (``rules/new_rows.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import asyncpg
+
+from jobmaster.rules.new_rows import Look, next_look
 
 _PAGE_ROWS = 5000
 _MARGIN = timedelta(seconds=120)
@@ -22,16 +20,6 @@ _MARGIN = timedelta(seconds=120)
 the same key and is rolled back."""
 _TABLES = {"idempotency": "created_at", "unique_key": "held_at"}
 """Table -> when a row of it was written."""
-
-
-class Look(NamedTuple):
-    """One look at the source."""
-
-    at: datetime
-    lowest: int
-    """Transactions before this one had ended."""
-    running: dict[int, datetime | None]
-    """Transactions that ran, and the look before which they had no number yet; ``None``: there was none."""
 
 
 class _Run(Protocol):
@@ -76,23 +64,3 @@ class MovingKeys:
             if len(rows) < _PAGE_ROWS:
                 return taken
             after = rows[-1]["place"]
-
-
-def next_look(last: Look | None, at: datetime, lowest: int, running: list[Any]) -> tuple[Look, datetime | None]:
-    """This look, and since when the rows can have been written that it sees and the last one did not; ``None``: at any time.
-
-    Args:
-        at: a moment before the snapshot.
-        lowest: the oldest transaction that runs, or the next one.
-        running: transactions that run.
-    """
-    if last is None:
-        return Look(at, lowest, dict.fromkeys(running)), None
-    look = Look(at, lowest, {number: last.running.get(number, last.at) for number in running})
-    ended = [began for number, began in last.running.items() if number not in look.running]
-    since = last.at
-    for began in ended:
-        if began is None:
-            return look, None
-        since = min(since, began)
-    return look, since

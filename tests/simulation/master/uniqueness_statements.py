@@ -45,11 +45,12 @@ class UniquenessStatements(JobStatements):
                     self._put(row._replace(due_us=later, changed_us=now))
                     return answer("debounced", held.job_id, held.job_id, limit_us)
             waits = row is not None and _waits(row) and held.job_id != passed
+            moved = row is not None and row.state == "MOVED"
             if on_conflict == "debounce" and recalls and waits:
                 return answer("recall", held.job_id, held.job_id, limit_us)
             lives = row is not None and row.state not in FINAL
             if self._holds_key(held, lives, waits, on_conflict == "debounce", row):
-                if on_conflict != "replace" or not lives:
+                if on_conflict != "replace" or not lives or moved:
                     return answer("existing", held.job_id, held.job_id, limit_us)
                 replaces = True
         until = None
@@ -74,6 +75,8 @@ class UniquenessStatements(JobStatements):
             return held.until_us > self.now_us()
         if held.term == "live":
             return lives
+        if row is not None and row.state == "MOVED":
+            return True
         return waits and not (debounces and row is not None and row.state == "ASSIGNED")
 
     def _supersede(self, row: JobRow, by: bytes) -> None:

@@ -71,11 +71,11 @@ def migrate(invocation: Invocation, target: str, archive: bool, preview: bool) -
 
     settings = invocation.settings
     if preview:
-        found = run_async(preview_move(settings, _target(settings, target)))
+        found = run_async(preview_move(settings, target_settings(settings, target)))
         emit_record(found._asdict(), as_json=invocation.json)
         return
     moved = run_async(
-        move_cluster(settings, _target(settings, target), operator_name(), invocation.note, archive=archive)
+        move_cluster(settings, target_settings(settings, target), operator_name(), invocation.note, archive=archive)
     )
     record = {"moved": moved.moved, "mode": str(ClusterMode.ARCHIVED if moved.archived else ClusterMode.MIGRATING)}
     emit_record(record, as_json=invocation.json)
@@ -92,7 +92,7 @@ async def _mode(settings: ClusterSettings, wanted: str | None, reason: str) -> d
     return row
 
 
-def _target(settings: ClusterSettings, target: str) -> ClusterSettings:
+def target_settings(settings: ClusterSettings, target: str) -> ClusterSettings:
     """Settings of the target. Variables of the environment that change settings are those of this cluster alone."""
     import msgspec
 

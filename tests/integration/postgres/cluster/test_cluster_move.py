@@ -250,10 +250,8 @@ async def test_keys_that_come_after_all_have_been_read_are_in_the_target_with_th
     await source.sql.execute("INSERT INTO once_action (name, version, fence, label) VALUES ('grant', '1', 1, '')")
     await _quiet(source)
     await moving
-    assert await target.sql.fetch("SELECT key, job_id FROM idempotency ORDER BY key") == [
-        ("early", jobs[0]),
-        ("late", jobs[1]),
-    ]
+    keys = await target.sql.fetch("SELECT key, job_id FROM idempotency")
+    assert {row["key"]: row["job_id"] for row in keys} == {"early": jobs[0], "late": jobs[1]}
     assert await target.sql.fetchval("SELECT job_id FROM unique_key") == jobs[2], "the later holder"
     assert await target.sql.fetchval("SELECT name FROM once_action") == "grant"
 
@@ -366,7 +364,7 @@ async def test_an_older_signal_of_the_old_cluster_does_not_replace_newer_news_of
     await _send(two.target, "order:1", payload=b'"new"')
     await two.move()
     job = await _wait(two.target, "order:1")
-    assert b'"new"' in await two.target.sql.fetchval("SELECT headers FROM job WHERE id = $1", job)
+    assert b'\\"new\\"' in await two.target.sql.fetchval("SELECT headers FROM job WHERE id = $1", job)
 
 
 # ---------------------------------------------------------------- sizes
