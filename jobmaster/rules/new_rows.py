@@ -1,4 +1,4 @@
-"""Which rows of a table are new since the last look, when each has the time at which it was written and not that of its commit.
+"""Which rows of a table are new since the last look, if each has the time at which it was written and not that of its commit.
 
 A transaction may stay open for hours, so a row may become visible long after its time. Each look notes the snapshot of the
 server. What a look did not see was written by transactions that ran then or began later; and of a transaction that runs it

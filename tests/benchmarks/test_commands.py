@@ -152,6 +152,14 @@ def test_retire() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_move() -> None:
+    found = measured("benchmarks.move", "--jobs", "1200")
+    assert found["jobs_per_second"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_latency() -> None:
     found = measured("benchmarks.latency", "--seconds", "0.3", "--runs", "1")

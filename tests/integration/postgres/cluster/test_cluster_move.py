@@ -190,7 +190,10 @@ async def test_only_an_active_cluster_of_the_same_migrations_is_a_target(two: Tw
 
 async def test_no_page_is_chosen_while_an_agent_without_a_lease_may_come_back(two: Two) -> None:
     (job,) = await _hold(two.source, 1)
-    await two.source.agent(two.source.owner, lease_seconds=0.1)
+    await two.source.agent(two.source.owner)
+    await set_mode(two.settings(two.source), ClusterMode.MIGRATING, "ann", "")
+    await two.source.sql.execute("UPDATE cluster SET mode_at = now() - interval '1 h'")
+    await two.source.sql.execute("UPDATE agent SET lease_until = now() - interval '1 min'")
     waits = asyncio.Event()
     moving = asyncio.create_task(
         two.move(progress=lambda line: waits.set() if "death certificate of 1" in line else None)
