@@ -1,8 +1,8 @@
 """``python -m benchmarks.move``: all jobs of a cluster move to the master of another one (``jobmaster migrate``).
 
 Both masters are schemas of one database, so one server reads and writes everything: on two servers a move is faster. A part
-of the jobs has idempotency keys and an attempt that failed. The rate of each tenth is reported: pages that took longer the more
-jobs had moved would make a large move impossible.
+of the jobs has idempotency keys and an attempt that failed. The rate of each tenth is reported: a large move would be
+impossible if pages took longer the more jobs had moved.
 """
 
 from __future__ import annotations

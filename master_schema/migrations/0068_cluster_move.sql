@@ -1,6 +1,19 @@
 -- 0068 cluster move: what goes to another master goes in portions, signals of the old cluster reach jobs of the new one, and a job that
 -- has moved holds its unique key.
 
+-- Signals that were kept in this cluster and go to another one; they are kept here no more. A line goes when the other cluster has the
+-- signal.
+CREATE TABLE passed_signal (
+    sent_at          timestamptz NOT NULL,
+    id               uuid NOT NULL,
+    key              text NOT NULL,
+    recipients       text NOT NULL,
+    payload          bytea NOT NULL,
+    actor            text NOT NULL,
+    kept_until       timestamptz NOT NULL,
+    PRIMARY KEY (sent_at, id)
+);
+
 -- As in 0055. A job that has MOVED holds its key on: it lives in the master of another cluster, where this one can neither replace it
 -- nor change its due time.
 CREATE OR REPLACE FUNCTION submit_unique(
@@ -166,19 +179,6 @@ END
 $$;
 
 -- ------------------------------------------------------------ signals
-
--- Signals that were kept in this cluster and go to another one; they are kept here no more. A line goes when the other cluster has the
--- signal.
-CREATE TABLE passed_signal (
-    sent_at          timestamptz NOT NULL,
-    id               uuid NOT NULL,
-    key              text NOT NULL,
-    recipients       text NOT NULL,
-    payload          bytea NOT NULL,
-    actor            text NOT NULL,
-    kept_until       timestamptz NOT NULL,
-    PRIMARY KEY (sent_at, id)
-);
 
 -- Jobs that have just begun to wait receive what is kept for their keys. The caller has locked the keys before it inserted the jobs.
 -- One that has received a signal and is due sends a notice.
