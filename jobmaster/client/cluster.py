@@ -272,7 +272,12 @@ class Cluster(JobCalls, LockCalls):
             await self.stores[handle.store_handle.name].hint(handle.id)
 
     async def retry(
-        self, job: JobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]
+        self,
+        job: JobRef,
+        args: Mapping[str, object] | None = None,
+        *,
+        actor: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> JobReceipt[Any]:
         """Run a FAILED, CANCELLED or EXPIRED job again, as a new job; a final state never changes.
 
@@ -282,14 +287,21 @@ class Cluster(JobCalls, LockCalls):
 
         Args:
             args: other arguments.
+            actor: stands in the operator log, which the user of the master must be allowed to write; 1 to 200 printable
+                characters. ``None``: a program retries its own job, and no line is written.
             options: other options; not ``idempotency_key``, ``job_id`` and ``connection``.
 
         Raises:
             Conflict: the job has not ended, or succeeded; or it has been retried with other arguments.
             NotFound: neither the master nor a bucket has it.
-            InputError and others: as ``submit``.
+            InputError and others: as ``submit``. After any error the same retry is safe, and writes the line that is missing.
         """
-        return await retry_job(await self.get(job), self.get, self.submit, args, options)
+        retried_by = None if actor is None else check_name(actor, "'actor'")
+        retried, receipt = await retry_job(await self.get(job), self.get, self.submit, args, options)
+        if retried_by is not None:
+            note = self.master.requests.note_once
+            await note(retried_by, "job retry", str(retried.id), {"job": str(receipt.id)})
+        return receipt
 
     # ------------------------------------------------------------ pauses
 

@@ -402,10 +402,15 @@ class SyncCluster:
         return self._call(lambda cluster: cluster.logs(_plain(job), after=after, limit=limit))
 
     def retry(
-        self, job: SyncJobRef, args: Mapping[str, object] | None = None, **options: Unpack[SubmitOptions]
+        self,
+        job: SyncJobRef,
+        args: Mapping[str, object] | None = None,
+        *,
+        actor: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> SyncReceipt[Any]:
         """See ``Cluster.retry``."""
-        return SyncReceipt(self, self._call(lambda cluster: cluster.retry(_plain(job), args, **options)))
+        return SyncReceipt(self, self._call(lambda cluster: cluster.retry(_plain(job), args, actor=actor, **options)))
 
     def cancel(self, job: SyncJobRef, *, actor: str = "client") -> JobState:
         """See ``Cluster.cancel``."""

@@ -61,3 +61,8 @@ class Requests:
         """
         details = [json.dumps(detail) for detail in acts.values()]
         await self._data.write("maintenance/note_operations", actor, action, list(acts), details)
+
+    async def note_once(self, actor: str, action: str, subject: str, detail: Mapping[str, object]) -> None:
+        """A line of the operator log, unless there is one of this action and detail: safe to repeat, for an act that is
+        repeated until its line is written."""
+        await self._data.write("requests/note_once", actor, action, subject, json.dumps(detail))

@@ -82,6 +82,10 @@ class Requests(Protocol):
         """A line of the operator log for each subject of an action that has no line of its own."""
         ...
 
+    async def note_once(self, actor: str, action: str, subject: str, detail: Mapping[str, object]) -> None:
+        """A line of the operator log, unless there is one of this action and detail."""
+        ...
+
 
 class Changes(Protocol):
     """Changes of jobs that wait: due time, priority and lane."""

@@ -191,7 +191,7 @@ def address_of(connection: HTTPConnection) -> str:
     address = _address(host)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
-    return host
+    return host if address is None else str(address)
 
 
 def is_loopback(host: str) -> bool:
@@ -221,10 +221,12 @@ def _check_local(connection: HTTPConnection) -> None:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address; a server that listens on ``::`` sees those of IPv4 inside ones of IPv6."""
     try:
-        return ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return None
+    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address
 
 
 def _credentials(header: str) -> tuple[str, str | None] | None:

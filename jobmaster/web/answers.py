@@ -45,6 +45,14 @@ _STATUS: dict[type[JobMasterError], int] = {
 """Error -> HTTP status; the nearest class counts. Errors that are not listed are defects of this program (500)."""
 _LATER = "a server of the cluster does not answer"
 _LATER_HINT = "send the request again later; the log of the web server has the details"
+_UNFIT = "the web server does not fit the cluster: its configuration, or its version"
+_UNFIT_HINT = "the log of the web server has the details"
+_UNKNOWN = "whether it was done is not known"
+_UNKNOWN_HINT = (
+    "look whether it was done before it is sent again; what has a key (idempotency_key, the key of a batch) may be sent "
+    "again as it is"
+)
+_UNKNOWN_IDS_HINT = "send the same request again with one of job_ids: job_id of a submit, signal_id of a signal"
 _WORDS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 _log = logging.getLogger(__name__)
@@ -70,6 +78,24 @@ class RequestRefused(Exception):  # as ``Refused``
         self.headers = dict(headers or {})
 
 
+class PartlyStored(Exception):
+    """A submit of many jobs has stopped, and some of them are stored, or may be. To be raised from the error that has stopped
+    it.
+
+    Args:
+        cause: that error; its sentence is shown where callers may read it.
+        detail: counts in words as ``message``, ``hint``, and which jobs.
+    """
+
+    def __init__(self, cause: BaseException | None, detail: ErrorDetail) -> None:
+        super().__init__(detail.message)
+        self.status, self.detail = 500, detail
+        if isinstance(cause, JobMasterError):
+            self.status = _status_of(cause)
+            if _is_shown(cause):
+                self.detail = msgspec.structs.replace(detail, message=f"{cause.message}; {detail.message}")
+
+
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is wrong, and how it is mended."""
 
@@ -78,7 +104,13 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     message: str
     hint: str | None
     job_ids: list[str] = []
-    """Jobs that may or may not have been stored: send the same request again with this ``job_id``."""
+    """Jobs that may or may not have been stored. Of one job: send the same request again with this ``job_id``."""
+    submitted: int | None = None
+    """Of a submit of many jobs that has stopped (``partly_stored``): how many are stored."""
+    not_stored: list[int] = []
+    """Of these: the places in ``jobs``, from 0, of those that are certainly not stored."""
+    unknown: list[int] = []
+    """Of these: the places in ``jobs`` of ``job_ids``, in the same order."""
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,22 +135,27 @@ def answer_error(error: JobMasterError) -> Response:
     if status < 500:
         return _answer(status, detail_of(error))
     _log.warning("%s", error)
-    return _answer(status, detail_of(error), {"Retry-After": str(RETRY_AFTER_SECONDS)})
+    # A client that repeats by itself must not repeat what may have been done.
+    again = None if isinstance(error, OutcomeUnknown) else {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return _answer(status, detail_of(error), again)
 
 
 def detail_of(error: JobMasterError) -> ErrorDetail:
     """An error as callers see it. Sentences of errors of servers name these, so the log alone has them."""
     code = _word(type(error).__name__)
-    if _status_of(error) < 500:
+    if _is_shown(error):
         return ErrorDetail(code=code, message=error.message, hint=error.hint)
+    if isinstance(error, SchemaMismatch | ConfigError):
+        return ErrorDetail(code=code, message=_UNFIT, hint=_UNFIT_HINT)
     if not isinstance(error, OutcomeUnknown):
         return ErrorDetail(code=code, message=_LATER, hint=_LATER_HINT)
-    return ErrorDetail(
-        code=code,
-        message="whether it was done is not known",
-        hint="send the same request again; a submit with job_id: one of job_ids",
-        job_ids=[str(each) for each in error.job_ids],
-    )
+    ids = [str(each) for each in error.job_ids]
+    return ErrorDetail(code=code, message=_UNKNOWN, hint=_UNKNOWN_IDS_HINT if ids else _UNKNOWN_HINT, job_ids=ids)
+
+
+def _is_shown(error: JobMasterError) -> bool:
+    """Whether callers may read the sentence: full buckets are named by lane and priority."""
+    return _status_of(error) < 500 or isinstance(error, BucketsFull)
 
 
 def _status_of(error: JobMasterError) -> int:
@@ -139,6 +176,14 @@ def slow_cluster() -> Response:
         ErrorDetail(code="timeout", message="the cluster did not answer in time", hint=_LATER_HINT),
         {"Retry-After": str(RETRY_AFTER_SECONDS)},
     )
+
+
+async def on_partly_stored(_: Request, error: Exception) -> Response:
+    """See ``PartlyStored``. Without ``Retry-After``: the same request again would store jobs twice."""
+    assert isinstance(error, PartlyStored)
+    if error.status >= 500:
+        _log.warning("%s: %s", error, error.__cause__, exc_info=error if error.status == 500 else None)
+    return _answer(error.status, error.detail)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -16,7 +16,15 @@ from jobmaster.clock import SystemClock
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.settings.model import Web
 from jobmaster.web.access import Access, Authenticate
-from jobmaster.web.answers import RequestRefused, internal_error, on_http_exception, on_library_error, on_refusal
+from jobmaster.web.answers import (
+    PartlyStored,
+    RequestRefused,
+    internal_error,
+    on_http_exception,
+    on_library_error,
+    on_partly_stored,
+    on_refusal,
+)
 from jobmaster.web.api.routes import api_routes
 from jobmaster.web.context import WebContext
 from jobmaster.web.guard import HEADERS, Guard, GuardedRoute
@@ -53,6 +61,7 @@ def create_app(
         exception_handlers={
             HTTPException: on_http_exception,
             RequestRefused: on_refusal,
+            PartlyStored: on_partly_stored,
             JobMasterError: on_library_error,
             Exception: _on_defect,
         },

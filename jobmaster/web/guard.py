@@ -115,7 +115,7 @@ class Guard:
         if site is not None:
             own = site in ("same-origin", "none")
         else:
-            own = origin is None or urlsplit(origin).netloc.lower() == connection.headers.get("host", "").lower()
+            own = origin is None or _network_location(origin) == connection.headers.get("host", "").lower()
         if not own:
             raise RequestRefused(
                 403, "cross_site", "the request comes from another site", "send it from a page of this server"
@@ -126,6 +126,14 @@ def principal_of(connection: HTTPConnection) -> Principal:
     """The caller of a request that the guard has admitted."""
     principal: Principal = connection.state.principal
     return principal
+
+
+def _network_location(origin: str) -> str | None:
+    """Host and port of an origin; ``None``: it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _host_of(connection: HTTPConnection) -> str:

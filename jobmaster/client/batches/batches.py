@@ -13,6 +13,7 @@ import msgspec
 from jobmaster.client.batches.batch import Batch
 from jobmaster.client.batches.options import NAME_CHARS_MAX, CheckedBatch, batch_id_of
 from jobmaster.client.jobs.retry_as_new_job import RETRYABLE, stored_options
+from jobmaster.client.locks.options import LABEL_CHARS_MAX
 from jobmaster.client.submitter import StoredArguments
 from jobmaster.handlers import check_name
 from jobmaster.model import ids
@@ -136,9 +137,12 @@ class Batches:
             await self._conclude(each)
         return await self.get(view)
 
-    async def retry_failed(self, batch: BatchRef, *, actor: str = "client") -> Batch:
+    async def retry_failed(self, batch: BatchRef, *, actor: str | None = None) -> Batch:
         """Run the jobs of an ended batch that have not succeeded again, as the jobs of a new batch with the same name and
         callbacks; its ``retry_of`` names the old one. Jobs that never had a row (``missing``) cannot be run again.
+
+        Args:
+            actor: as of ``Cluster.retry``.
 
         Returns: the new batch, closed.
 
@@ -149,7 +153,9 @@ class Batches:
         view = await self.get(batch)
         if not view.state.final or view.state is BatchState.SUCCEEDED:
             raise Conflict(f"batch {view.id} is {view.state.value}", hint="only what has failed can be retried")
-        async with self._cluster.lock(f"batch retry {view.id}", wait=60.0, label=actor):
+        retried_by = None if actor is None else check_name(actor, "'actor'")
+        label = None if retried_by is None else retried_by[:LABEL_CHARS_MAX]
+        async with self._cluster.lock(f"batch retry {view.id}", wait=60.0, label=label):
             retries = await self._master.list(retry_of=view.id_bytes, limit=LIMIT_MAX)
             if any(each.state is not BatchState.OPEN for each in retries):
                 raise Conflict(
@@ -160,6 +166,9 @@ class Batches:
                 view.name, view.description, None, None, _RETRY_SECONDS, {}, key=f"retry of batch {view.id}"
             )
             async with Batch(self._cluster, self, parts, view.id_bytes, callbacks) as again:
+                if retried_by is not None:  # a retry that is complete is refused, so the line comes first
+                    note = self._cluster.master.requests.note_once
+                    await note(retried_by, "batch retry", str(view.id), {"batch": str(again.id)})
                 for lowest in view.ranges:
                     await self._retry_range(again, lowest)
             return again

@@ -144,7 +144,7 @@ class SyncBatches:
         """See ``Batches.cancel``."""
         return self._cluster._call(lambda cluster: cluster.batches.cancel(_ref(batch), actor=actor))
 
-    def retry_failed(self, batch: BatchRef | SyncBatch, *, actor: str = "client") -> BatchView:
+    def retry_failed(self, batch: BatchRef | SyncBatch, *, actor: str | None = None) -> BatchView:
         """See ``Batches.retry_failed``. Returns the new batch as it is now."""
 
         async def retried(cluster: Cluster) -> BatchView:

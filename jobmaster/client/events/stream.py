@@ -63,6 +63,8 @@ class EventStream:
         self._follow = follow
         self._interval = float(interval)
         self._accept_failover = accept_failover
+        self._page_events = PAGE_EVENTS
+        self._ends: float | None = None
         self._from_start = after == START
         self._place = None if after is None or self._from_start else place_of(after)
         self._waiting: deque[tuple[EventPlace, ClusterEvent]] = deque()
@@ -78,6 +80,27 @@ class EventStream:
         ``None`` before the first look."""
         return None if self._place is None else cursor_of(self._place)
 
+    def bounded(self, seconds: float, page_events: int = PAGE_EVENTS) -> Self:
+        """The same stream, for a server that answers with a page of events: it ends ``seconds`` from now, also between two
+        events, and goes on from ``cursor`` in another stream. The first look is always made, and one that has begun is
+        finished, so each such stream comes further.
+
+        Args:
+            page_events: events of one look, at least 1. Each look reads all rows that the master has attached, so several
+                small ones take longer than one.
+        """
+        self._ends, self._page_events = self._clock.boottime() + seconds, page_events
+        return self
+
+    @property
+    def more(self) -> bool:
+        """Further events were recorded already: true of a stream that has ended because its time was over."""
+        return self._more or bool(self._waiting)
+
+    @property
+    def _over(self) -> bool:
+        return self._looked and self._ends is not None and self._clock.boottime() >= self._ends
+
     def __aiter__(self) -> Self:
         return self
 
@@ -90,6 +113,8 @@ class EventStream:
         """
         while True:
             while self._waiting:
+                if self._over:
+                    raise StopAsyncIteration
                 place, event = self._waiting[0]
                 admitted = await self._chooser.admits(event)
                 self._waiting.popleft()
@@ -102,6 +127,8 @@ class EventStream:
                 if not self._follow:
                     raise StopAsyncIteration
                 await asyncio.sleep(max(self._rest_until - self._clock.boottime(), 0.0))
+            if self._over:
+                raise StopAsyncIteration
             await self._look()
 
     async def _look(self) -> None:
@@ -119,7 +146,7 @@ class EventStream:
                         self._place = self._place._replace(xid=now.xid, key="")
                 self._accept_failover = False
             chosen = self._chooser.chosen
-            page = await self._events.read(self._place, chosen.kinds, chosen.handlers, PAGE_EVENTS)
+            page = await self._events.read(self._place, chosen.kinds, chosen.handlers, self._page_events)
         except Unavailable as error:
             if not self._follow:
                 raise

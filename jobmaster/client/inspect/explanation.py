@@ -12,7 +12,7 @@ from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import text
 from jobmaster.model.inspection.explanation import Cause, Explanation, WaitCause
 from jobmaster.model.inspection.views import AgentView, BucketView
-from jobmaster.model.job import JobState
+from jobmaster.model.job import ErrorInfo, JobState
 from jobmaster.model.job_view import JobView, moment
 from jobmaster.model.pause import PauseKind, PausesInForce
 from jobmaster.ports.client import InspectionMaster
@@ -160,10 +160,15 @@ def _ended(view: JobView) -> Cause:
     words = f"it has ended as {view.state.value}"
     if view.superseded_by is not None:
         words += f": job {view.superseded_by} has replaced it under its unique key"
-    elif view.failed_because is not None and view.error is not None:
-        words += f": {view.failed_because}"
+    elif view.error is not None and view.state is not JobState.SUCCEEDED:
+        words += f": {_failure(view.error)}"
     again = None if view.state is JobState.SUCCEEDED else f"jobmaster job retry {view.id} runs it again as a new job"
     return Cause(cause=WaitCause.ENDED, text=words, remedy=again, until=view.ended_at)
+
+
+def _failure(error: ErrorInfo) -> str:
+    """Without the message: that may contain arguments, and an explanation is shown to viewers who may not read these."""
+    return error.type if error.reason == ErrorInfo("", "").reason else f"{error.type} [{error.reason}]"
 
 
 def _running(facts: Facts) -> Cause:
@@ -192,9 +197,7 @@ def _not_due(facts: Facts) -> Iterator[Cause]:
     left = rounded_duration((view.due_us - facts.now_us) / 1e6)
     run_now = f"jobmaster job run-now {view.id}"
     if view.attempt and view.error is not None:
-        words = (
-            f"attempt {view.attempt} has failed ({view.error.type}: {view.error.message}); the next one is in {left}"
-        )
+        words = f"attempt {view.attempt} has failed ({_failure(view.error)}); the next one is in {left}"
         yield Cause(cause=WaitCause.RETRY, text=words, until=moment(view.due_us), remedy=run_now)
         return
     words = f"it is held until its due time, in {left}"

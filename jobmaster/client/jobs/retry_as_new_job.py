@@ -29,8 +29,8 @@ Submit = Callable[..., Awaitable[JobReceipt[Any]]]
 
 async def retry_job(
     view: JobView, get: Get, submit: Submit, args: Mapping[str, object] | None, options: SubmitOptions
-) -> JobReceipt[Any]:
-    """A new job for the last one of the chain of retries that begins with ``view``; see ``Cluster.retry``."""
+) -> tuple[JobView, JobReceipt[Any]]:
+    """A new job for the last one of the chain of retries that begins with ``view``, and that one; see ``Cluster.retry``."""
     own = [name for name in OWN_OPTIONS if name in options]
     if own:
         raise InputError(
@@ -45,7 +45,7 @@ async def retry_job(
         if later.state not in RETRYABLE:
             break
         view = later
-    return receipt
+    return view, receipt
 
 
 async def _retry_once(

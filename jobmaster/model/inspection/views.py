@@ -157,13 +157,12 @@ class BucketEvent(msgspec.Struct, frozen=True, kw_only=True):
     jobs_rescued: int | None
 
 
-class RescueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket that was lost, and what became of it."""
+class Rescue(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket that was lost, and what became of it, without its priority, which is shown in several forms."""
 
     bucket_id: UUID
     lane: str | None
-    """``None``, as the next two: the bucket has no row any more."""
-    priority: Priority | None
+    """``None``, as the store and the priority: the bucket has no row any more."""
     store: str | None
     epoch: int
     lost_at: datetime
@@ -182,6 +181,12 @@ class RescueView(msgspec.Struct, frozen=True, kw_only=True):
     jobs_rescued: int | None
     state: str
     """``waiting``, ``draining``, ``drained``, or ``lost again`` (its rescuer ended; another line has the next one)."""
+
+
+class RescueView(Rescue, frozen=True, kw_only=True):
+    """A bucket that was lost, and what became of it."""
+
+    priority: Priority | None
 
 
 class OperatorAct(msgspec.Struct, frozen=True, kw_only=True):

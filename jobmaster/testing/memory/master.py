@@ -198,6 +198,9 @@ class MemoryMaster:
     async def note(self, actor: str, action: str, acts: Mapping[str, Mapping[str, object]]) -> None:
         """There is no operator log."""
 
+    async def note_once(self, actor: str, action: str, subject: str, detail: Mapping[str, object]) -> None:
+        """There is no operator log."""
+
     async def change_held(self, job_id: bytes, new: NewValues, actor: str) -> ChangedRow | None:
         """A job that waits gets the new values; it has a row then."""
         return self._rows.change(job_id, new)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from jobmaster.client.events.cursor import START
-from jobmaster.client.events.stream import EventStream
+from jobmaster.client.events.stream import PAGE_EVENTS, EventStream
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.event import ClusterEvent
 from jobmaster.rules.access import Scope
@@ -28,6 +30,8 @@ from jobmaster.web.api.records import EventPage, EventRecord, record_of
 
 OPERATIONS = Operations()
 
+PAGE_SECONDS = 10.0
+"""No further look for events of a page begins after this time."""
 STREAMS_MAX = 20
 """Streams of one server. Each reads the master on its own, at most a tenth of the time."""
 SIGN_SECONDS = 15.0
@@ -61,17 +65,21 @@ class EventsQuery(EventFiltersQuery, frozen=True, kw_only=True):
 @OPERATIONS.get("/events", scope=Scope.VIEW)
 async def list_events(call: Call, query: EventsQuery) -> EventPage:
     """A page of what the master has recorded, the oldest first: ends of jobs and of attempts, changes of buckets, fires of
-    schedules, acts of operators."""
-    stream = call.cluster.events(query.after or START, follow=False, **_filters(query))
+    schedules, acts of operators. A page may have fewer events than ``limit``, or none, while ``more`` is true: continue from
+    its ``cursor``."""
+    filters = _filters(query)
+    # Only kinds and handlers are chosen by the master; of other filters a small page may hold no event.
+    page_events = query.limit + 1 if filters.keys() <= {"kinds", "handler"} else PAGE_EVENTS
+    stream = call.cluster.events(query.after or START, follow=False, **filters).bounded(PAGE_SECONDS, page_events)
     events: list[EventRecord] = []
-    more = False
+    full = False
     async for event in stream:
         if len(events) == query.limit:
-            more = True
+            full = True
             break
         events.append(_record(call, event))
-    cursor = events[-1].cursor if more else stream.cursor
-    return EventPage(events=events, cursor=cursor, more=more)
+    cursor = events[-1].cursor if full else stream.cursor
+    return EventPage(events=events, cursor=cursor, more=full or stream.more)
 
 
 @OPERATIONS.get("/events/stream", scope=Scope.VIEW)
@@ -80,7 +88,8 @@ async def stream_events(call: Call, query: EventFiltersQuery) -> StreamingRespon
     ``data`` the event. ``Last-Event-ID`` counts before ``after``. An ``error`` event ends the stream."""
     after = call.request.headers.get("last-event-id") or query.after
     stream = call.cluster.events(after, **_filters(query))
-    if len(call.context.streams) >= STREAMS_MAX:
+    streams = call.context.streams
+    if len(streams) >= STREAMS_MAX:
         raise RequestRefused(
             429,
             "too_many_streams",
@@ -88,8 +97,25 @@ async def stream_events(call: Call, query: EventFiltersQuery) -> StreamingRespon
             "try again later",
             {"Retry-After": "30"},
         )
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_server_sent(call, stream), media_type="text/event-stream", headers=headers)
+    if call.request.method != "HEAD":  # that one is answered without the stream
+        streams.add(stream)
+    return _Streamed(_server_sent(call, stream), lambda: streams.discard(stream))
+
+
+class _Streamed(StreamingResponse):
+    """A stream that has its place among those of the server from before the first wait until its answer has ended, also when
+    the caller has left before the first line."""
+
+    def __init__(self, lines: AsyncIterator[bytes], release: Callable[[], None]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers=headers)
+        self._release = release
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
 
 
 def _filters(query: EventFiltersQuery) -> Any:
@@ -99,7 +125,6 @@ def _filters(query: EventFiltersQuery) -> Any:
 
 async def _server_sent(call: Call, stream: EventStream) -> AsyncIterator[bytes]:
     """The lines of the stream, until the server stops or the caller leaves."""
-    call.context.streams.add(stream)
     stopping = asyncio.ensure_future(call.context.stopping.wait())
     following = asyncio.ensure_future(anext(stream))
     try:
@@ -121,7 +146,6 @@ async def _server_sent(call: Call, stream: EventStream) -> AsyncIterator[bytes]:
             yield f"id: {event.cursor}\nevent: {event.kind.value}\ndata: ".encode() + data + b"\n\n"
             following = asyncio.ensure_future(anext(stream))
     finally:
-        call.context.streams.discard(stream)
         for task in (stopping, following):
             task.cancel()
             with suppress(asyncio.CancelledError, JobMasterError):

@@ -8,13 +8,16 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from jobmaster.client.batches.batch import Batch
+from jobmaster.client.bulk import BulkFailed
 from jobmaster.handlers import Call as HandlerCall
-from jobmaster.model.errors import WaitTimeout
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable, WaitTimeout
 from jobmaster.model.flow.batch import BatchView
 from jobmaster.model.flow.signal import Recipients
 from jobmaster.model.flow.workflow import WorkflowView
 from jobmaster.model.job_view import moment
 from jobmaster.rules.access import Scope
+from jobmaster.web.answers import ErrorDetail, PartlyStored
 from jobmaster.web.api.operation import Body, Call, Operations, Query
 from jobmaster.web.api.records import (
     BatchPage,
@@ -31,7 +34,14 @@ from jobmaster.web.api.records import (
     record_of,
     records_of,
 )
-from jobmaster.web.api.submitting import CallBody, SubmitOptionsBody, WaitQuery, bulk_errors
+from jobmaster.web.api.submitting import (
+    PARTLY_STORED,
+    CallBody,
+    SubmitOptionsBody,
+    WaitQuery,
+    nothing_stored,
+    stored_words,
+)
 
 OPERATIONS = Operations()
 
@@ -115,13 +125,35 @@ async def list_batches(call: Call, query: BatchesQuery) -> BatchPage:
 
 @OPERATIONS.post("/batches", scope=Scope.SUBMIT, status=201)
 async def submit_batch(call: Call, body: BatchBody) -> BatchRecord:
-    """Submit a batch with all of its jobs."""
+    """Submit a batch with all of its jobs. When it stops after some are stored, the error is ``partly_stored`` and the batch
+    is cancelled; one with a ``key`` stays, and goes on when the same request is sent again."""
     given = body.options()
     of_batch = {name: given.pop(name) for name in _OF_BATCH if name in given}
-    with bulk_errors():
-        async with call.cluster.batch(body.name, **of_batch) as batch:
+    batch = call.cluster.batch(body.name, **of_batch)
+    try:
+        async with batch:
             await batch.submit_many([HandlerCall(each.handler, each.args) for each in body.jobs], **given)
-    return record_of(BatchRecord, await batch.get())
+        return record_of(BatchRecord, await batch.get())
+    except JobMasterError as error:
+        raise _stopped(error, batch, body) from error
+
+
+def _stopped(error: JobMasterError, batch: Batch, body: BatchBody) -> PartlyStored | JobMasterError:
+    """The error of a batch of which some jobs may be stored."""
+    unknown = sorted(error.unknown_ids) if isinstance(error, BulkFailed) else []
+    plain = nothing_stored(error) if isinstance(error, BulkFailed) else error
+    if not batch.submitted and not unknown:
+        return plain
+    if body.key is not None:  # what is stored is not stored again
+        return Unavailable(error.message) if unknown or isinstance(error, OutcomeUnknown) else plain
+    detail = ErrorDetail(
+        code=PARTLY_STORED,
+        message=f"batch {batch.id}: {stored_words(batch.submitted, len(unknown), len(body.jobs))}",
+        hint="look what has become of the batch before it is sent again; a batch with a key may be sent again as it is",
+        job_ids=[str(each) for each in unknown],
+        submitted=batch.submitted,
+    )
+    return PartlyStored(error.__cause__ if isinstance(error, BulkFailed) else error, detail)
 
 
 _OF_BATCH = ("description", "key", "on_complete", "on_success", "on_failure")
@@ -155,7 +187,6 @@ async def cancel_batch(call: Call, batch: UUID) -> BatchRecord:
 async def retry_batch(call: Call, batch: UUID) -> BatchRecord:
     """Run the jobs of an ended batch that have not succeeded again, as a new batch."""
     again = await call.cluster.batches.retry_failed(batch, actor=call.actor)
-    await call.note("batch retry", str(batch), {"batch": str(again.id)})
     return record_of(BatchRecord, await again.get())
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.inspection.explanation import Explanation
 from jobmaster.model.inspection.failures import Failures
-from jobmaster.model.inspection.views import AgentView, BucketEvent, HostView, OperatorAct
+from jobmaster.model.inspection.views import AgentView, BucketEvent, HostView, OperatorAct, Rescue
 from jobmaster.model.job import Priority, PriorityLabel
 from jobmaster.rules.access import Scope
 from jobmaster.web.api.jobs import JobFiltersQuery
@@ -112,27 +112,10 @@ class BucketsRecord(Record, frozen=True, kw_only=True):
     """A sentence for each store that did not answer."""
 
 
-class RescueRecord(Record, frozen=True, kw_only=True):
+class RescueRecord(Rescue, Record, frozen=True, kw_only=True):
     """A bucket that was lost, and what became of it."""
 
-    bucket_id: UUID
-    lane: str | None
     priority: PriorityLabel | None
-    store: str | None
-    epoch: int
-    lost_at: datetime
-    reason: str
-    owner: UUID | None
-    owner_name: str | None
-    taken_at: datetime | None
-    rescuer: UUID | None
-    rescuer_name: str | None
-    waited_us: int | None
-    over_at: datetime | None
-    took_us: int | None
-    jobs_moved: int | None
-    jobs_rescued: int | None
-    state: str
 
 
 class BacklogRecord(Record, frozen=True, kw_only=True):

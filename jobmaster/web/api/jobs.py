@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
+import msgspec
 from msgspec import Meta
 
 from jobmaster.client.jobs.job_filters import JobFilters
@@ -184,10 +185,7 @@ async def wait_for_job(call: Call, job: UUID, query: WaitQuery) -> WaitRecord:
 @OPERATIONS.post("/jobs/{job}/retry", scope=Scope.JOBS, status=201)
 async def retry_job(call: Call, job: UUID, body: RetryBody) -> ReceiptRecord:
     """Run a FAILED, CANCELLED or EXPIRED job again, as a new job. Asked twice, it is one new job."""
-    receipt = await call.cluster.retry(job, body.args)
-    if not receipt.duplicate:
-        await call.note("job retry", str(job), {"job": str(receipt.id)})
-    return record_of(ReceiptRecord, receipt)
+    return record_of(ReceiptRecord, await call.cluster.retry(job, body.args, actor=call.actor))
 
 
 @OPERATIONS.post("/jobs/{job}/cancel", scope=Scope.JOBS)
@@ -236,6 +234,8 @@ async def _detail(call: Call, job: UUID) -> JobDetail:
     view = await call.cluster.redacted(await call.cluster.get(job))
     shown = call.may(Scope.PAYLOAD)
     progress = None if view.progress is None else record_of(ProgressRecord, view.progress)
+    if progress is not None and not shown:
+        progress = msgspec.structs.replace(progress, text=None)
     return record_of(
         JobDetail,
         view,

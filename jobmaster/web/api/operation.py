@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.rules.access import Scope
 from jobmaster.web.access import Principal
-from jobmaster.web.answers import RequestRefused, internal_error, slow_cluster
+from jobmaster.web.answers import RequestRefused, answer_error, internal_error, slow_cluster
 from jobmaster.web.context import WebContext, context_of
 from jobmaster.web.guard import GuardedRoute, principal_of
 
@@ -59,6 +59,8 @@ class Call(NamedTuple):
     context: WebContext
     principal: Principal
     request: Request
+    job_ids: list[bytes]
+    """Jobs that the request stores, as soon as they have ids: the answer names them when the time limit ends it."""
 
     @property
     def cluster(self) -> Cluster:
@@ -114,12 +116,16 @@ class Operation(NamedTuple):
             raise InputError("this takes no parameters behind '?'")
         if self.body is not None:
             given["body"] = decode_body(self.body, await read_body(request))
-        call = Call(context_of(request), principal_of(request), request)
+        call = Call(context_of(request), principal_of(request), request, [])
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 answer = await self.function(call, **given)
         except TimeoutError:
-            _log.warning("%s %s: no answer within %g s", request.method, request.url.path, CALL_SECONDS)
+            silent = f"{request.method} {request.url.path}: no answer within {CALL_SECONDS:g} s"
+            if self.method != "GET":
+                # A write that was on its way when it was cut off may have been committed.
+                return answer_error(OutcomeUnknown(silent, id_bytes=call.job_ids))
+            _log.warning("%s", silent)
             return slow_cluster()
         except RecursionError:
             _log.exception("%s %s", request.method, request.url.path)

@@ -93,7 +93,7 @@ class ErrorRecord(Record, frozen=True, kw_only=True):
 
 
 class ProgressRecord(Record, frozen=True, kw_only=True):
-    """How far a run is, as its handler has reported it."""
+    """How far a run is, as its handler has reported it. ``text`` needs the scope ``payload``."""
 
     done: float | None
     total: float | None
@@ -555,7 +555,7 @@ class ReleaseRecord(Record, frozen=True, kw_only=True):
 
 
 class OnceRecord(Record, frozen=True, kw_only=True):
-    """A version of an action that runs once."""
+    """A version of an action that runs once. ``error`` needs the scope ``payload``."""
 
     name: str
     version: str

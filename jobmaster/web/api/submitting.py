@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -12,13 +10,24 @@ import msgspec
 from msgspec import Meta
 
 from jobmaster.client.bulk import BulkFailed
+from jobmaster.client.options import FreshId
 from jobmaster.client.signals.wait import signal
+from jobmaster.clock import new_id
 from jobmaster.handlers import Call as HandlerCall
 from jobmaster.handlers import Unique
-from jobmaster.model.errors import BucketsFull, Conflict, InputError, NotFound, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.errors import (
+    BucketsFull,
+    Conflict,
+    InputError,
+    JobMasterError,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from jobmaster.model.flow.signal import OnTimeout
 from jobmaster.model.job import OnFull, PriorityLabel
 from jobmaster.rules.access import Scope
+from jobmaster.web.answers import ErrorDetail, PartlyStored
 from jobmaster.web.api.operation import Body, Call, Operations, Query
 from jobmaster.web.api.records import BulkRecord, ReceiptRecord, record_of
 
@@ -141,22 +150,47 @@ def _as_option(value: object) -> Any:
     return value
 
 
-@contextmanager
-def bulk_errors() -> Iterator[None]:
-    """Raise the error that has stopped a submit of many jobs as an error of its own kind, with the counts in its message."""
-    try:
-        yield
-    except BulkFailed as error:
-        cause = error.__cause__
-        if error.unknown_ids:
-            raise OutcomeUnknown(error.message, id_bytes=[*error.unknown_ids.as_bytes()]) from error
-        kind = next((each for each in _KINDS if isinstance(cause, each)), None)
-        if kind is None:
-            raise
-        raise kind(error.message, hint=error.hint) from error
+def nothing_stored(error: BulkFailed) -> JobMasterError:
+    """The error that has stopped a submit of many jobs, of which none is stored, as an error of its own kind."""
+    kind = next((each for each in _KINDS if isinstance(error.__cause__, each)), None)
+    return error if kind is None else kind(error.message, hint=error.hint)
 
 
 _KINDS = (InputError, NotFound, Conflict, BucketsFull, Refused, Unavailable)
+
+
+def stored_words(submitted: int, unknown: int, total: int) -> str:
+    """What is stored of a submit of many jobs, in words."""
+    doubt = f", of {unknown} it is not known" if unknown else ""
+    return f"{submitted} of {total} jobs are stored{doubt}"
+
+
+def _partly_stored(error: BulkFailed, total: int) -> PartlyStored | JobMasterError:
+    """The error of a submit of ``total`` jobs that has stopped."""
+    submitted, unknown = error.summary.submitted, sorted(error.unknown_ids)
+    if not submitted and not unknown:
+        return nothing_stored(error)
+    places = error.stored_places()
+    detail = ErrorDetail(
+        code=PARTLY_STORED,
+        message=stored_words(submitted, len(unknown), total),
+        hint="look which of the jobs exist before any of them is sent again",
+        job_ids=[str(each) for each in unknown],
+        submitted=submitted,
+    )
+    if places is not None:
+        there = {*places.stored, *places.unknown}
+        hint = "send only the jobs again that are not stored: 'not_stored' has their places in 'jobs', from 0"
+        if unknown:
+            hint += "; those of 'unknown' are stored if 'job_ids' are found"
+        missing = [place for place in range(total) if place not in there]
+        detail = msgspec.structs.replace(detail, hint=hint, not_stored=missing, unknown=places.unknown)
+    return PartlyStored(error.__cause__, detail)
+
+
+PARTLY_STORED = "partly_stored"
+_NAMED = frozenset({"job_id", "idempotency_key", "on_success", "on_failure"})
+"""Options that give a job its id."""
 
 
 @OPERATIONS.post("/jobs", scope=Scope.SUBMIT, status=201)
@@ -165,17 +199,24 @@ async def submit_job(call: Call, body: SubmitBody) -> ReceiptRecord:
 
     After status 503 with ``job_ids`` it may have been stored: send the same again with that ``job_id``.
     """
-    receipt = await call.cluster.submit(body.handler, body.args, **body.options())
+    options = body.options()
+    if not options.keys() & _NAMED:
+        options["job_id"] = FreshId(new_id())
+    if (job_id := options.get("job_id")) is not None:
+        call.job_ids.append(job_id.bytes if isinstance(job_id, UUID) else job_id)
+    receipt = await call.cluster.submit(body.handler, body.args, **options)
     return record_of(ReceiptRecord, receipt)
 
 
 @OPERATIONS.post("/jobs/bulk", scope=Scope.SUBMIT, status=201)
 async def submit_jobs(call: Call, body: SubmitManyBody) -> BulkRecord:
-    """Submit many jobs with the same options. When the server refuses one of them, those before it are stored; the error
-    says how many."""
+    """Submit many jobs with the same options. When it stops after some are stored, because one is refused or a server does
+    not answer, the error is ``partly_stored``: it has the places of those that are not stored."""
     calls: list[HandlerCall[Any]] = [HandlerCall(each.handler, each.args) for each in body.jobs]
-    with bulk_errors():
+    try:
         done = await call.cluster.submit_many(calls, **body.options())
+    except BulkFailed as error:
+        raise _partly_stored(error, len(calls)) from error.__cause__
     return BulkRecord(
         ids=list(done.ids), submitted=done.submitted, by_level={level.value: n for level, n in done.by_level.items()}
     )

@@ -43,7 +43,7 @@ async def form_of(view: View) -> dict[str, str]:
 async def retry_job(view: View) -> Response:
     """``POST /jobs/{id}/retry``."""
     job_id = id_of(view)
-    receipt = await view.cluster.retry(job_id)
+    receipt = await view.cluster.retry(job_id, actor=view.principal.actor)
     word = "had been retried before" if receipt.duplicate else "was retried"
     return view.moved(f"jobs/{receipt.id}", f"Job {job_id} {word}: this is the new job.")
 

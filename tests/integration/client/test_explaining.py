@@ -52,7 +52,7 @@ async def test_what_waits_in_the_master(client: ClientFixture) -> None:
     error = encode_error(ErrorInfo(type="ValueError", message="no"))
     await changed(client, "UPDATE job SET attempt = 1, error = $2 WHERE id = $1", failed.id, error)
     (cause,) = (await explain(failed)).causes
-    assert (cause.cause, "attempt 1 has failed (ValueError: no)" in cause.text) == (WaitCause.RETRY, True)
+    assert (cause.cause, "attempt 1 has failed (ValueError)" in cause.text) == (WaitCause.RETRY, True)
 
 
 async def test_what_no_agent_takes(client: ClientFixture) -> None:

@@ -404,24 +404,20 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
       jobmaster job retry 019a9f3c-55d1
     """
 
-    from jobmaster.cli.operator_log import note_acts
-
     async def work(cluster: Cluster) -> list[ActedOn]:
         async def retried(job_id: bytes) -> ActedOn:
             return ActedOn(await _retried(cluster, await cluster.get(job_id)))
 
-        done = await act_on_each(invocation.settings, jobs, retried)
-        records = [each.record for each in done if each.error is None]
-        acts = {record["retry_of"]: {"job": record["id"]} for record in records if not record["duplicate"]}
-        await note_acts(invocation.settings, "job retry", acts)
-        return done
+        return await act_on_each(invocation.settings, jobs, retried)
 
     emit_each(run_async(with_cluster(invocation.settings, work)), RETRY_COLUMNS, as_json=invocation.json)
 
 
 async def _retried(cluster: Cluster, view: JobView) -> dict[str, Any]:
     """Retry one job: the new job, and which job it is a retry of (the last one of a chain of retries)."""
-    receipt = await cluster.retry(view.id)
+    from jobmaster.cli.operator_log import operator_name
+
+    receipt = await cluster.retry(view.id, actor=operator_name())
     try:
         retry_of = (await cluster.get(receipt)).metadata["retry_of"]
     except NotFound:  # dropped by retention meanwhile
