@@ -26,7 +26,7 @@ from jobmaster.client.submitter import PreparedSubmit
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import Clock
-from jobmaster.handlers import Call, Handlers
+from jobmaster.handlers import Call, Handlers, check_name
 from jobmaster.handlers.call import parts
 from jobmaster.model import ids
 from jobmaster.model.errors import OutcomeUnknown

@@ -107,9 +107,10 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Jobs that may or may not have been stored. Of one job: send the same request again with this ``job_id``."""
     submitted: int | None = None
     """Of a submit of many jobs that has stopped (``partly_stored``): how many are stored."""
-    not_stored: list[int] = []
-    """Of these: the places in ``jobs``, from 0, of those that are certainly not stored."""
-    unknown: list[int] = []
+    not_stored: list[int] | None = None
+    """Of these: the places in ``jobs``, from 0, of those that are certainly not stored. Left out, as ``unknown``, where that
+    is not known: of a batch, and of jobs with unique keys."""
+    unknown: list[int] | None = None
     """Of these: the places in ``jobs`` of ``job_ids``, in the same order."""
 
 

@@ -81,9 +81,8 @@ class EventStream:
         return None if self._place is None else cursor_of(self._place)
 
     def bounded(self, seconds: float, page_events: int = PAGE_EVENTS) -> Self:
-        """The same stream, for a server that answers with a page of events: it ends ``seconds`` from now, also between two
-        events, and goes on from ``cursor`` in another stream. The first look is always made, and one that has begun is
-        finished, so each such stream comes further.
+        """The same stream, for a server that answers with a page of events: no further look begins ``seconds`` from now, and
+        another stream goes on from ``cursor``. The first look is always made, so each such stream comes further.
 
         Args:
             page_events: events of one look, at least 1. Each look reads all rows that the master has attached, so several
@@ -95,11 +94,7 @@ class EventStream:
     @property
     def more(self) -> bool:
         """Further events were recorded already: true of a stream that has ended because its time was over."""
-        return self._more or bool(self._waiting)
-
-    @property
-    def _over(self) -> bool:
-        return self._looked and self._ends is not None and self._clock.boottime() >= self._ends
+        return self._more
 
     def __aiter__(self) -> Self:
         return self
@@ -113,8 +108,6 @@ class EventStream:
         """
         while True:
             while self._waiting:
-                if self._over:
-                    raise StopAsyncIteration
                 place, event = self._waiting[0]
                 admitted = await self._chooser.admits(event)
                 self._waiting.popleft()
@@ -127,7 +120,7 @@ class EventStream:
                 if not self._follow:
                     raise StopAsyncIteration
                 await asyncio.sleep(max(self._rest_until - self._clock.boottime(), 0.0))
-            if self._over:
+            if self._looked and self._ends is not None and self._clock.boottime() >= self._ends:
                 raise StopAsyncIteration
             await self._look()
 

@@ -135,7 +135,8 @@ async def submit_batch(call: Call, body: BatchBody) -> BatchRecord:
             await batch.submit_many([HandlerCall(each.handler, each.args) for each in body.jobs], **given)
         return record_of(BatchRecord, await batch.get())
     except JobMasterError as error:
-        raise _stopped(error, batch, body) from error
+        stopped = _stopped(error, batch, body)
+        raise stopped from None if stopped is error else error
 
 
 def _stopped(error: JobMasterError, batch: Batch, body: BatchBody) -> PartlyStored | JobMasterError:

@@ -15,15 +15,7 @@ from jobmaster.client.signals.wait import signal
 from jobmaster.clock import new_id
 from jobmaster.handlers import Call as HandlerCall
 from jobmaster.handlers import Unique
-from jobmaster.model.errors import (
-    BucketsFull,
-    Conflict,
-    InputError,
-    JobMasterError,
-    NotFound,
-    Refused,
-    Unavailable,
-)
+from jobmaster.model.errors import JobMasterError
 from jobmaster.model.flow.signal import OnTimeout
 from jobmaster.model.job import OnFull, PriorityLabel
 from jobmaster.rules.access import Scope
@@ -151,12 +143,8 @@ def _as_option(value: object) -> Any:
 
 
 def nothing_stored(error: BulkFailed) -> JobMasterError:
-    """The error that has stopped a submit of many jobs, of which none is stored, as an error of its own kind."""
-    kind = next((each for each in _KINDS if isinstance(error.__cause__, each)), None)
-    return error if kind is None else kind(error.message, hint=error.hint)
-
-
-_KINDS = (InputError, NotFound, Conflict, BucketsFull, Refused, Unavailable)
+    """The error that has stopped a submit of many jobs of which none is stored."""
+    return error.__cause__ if isinstance(error.__cause__, JobMasterError) else error
 
 
 def stored_words(submitted: int, unknown: int, total: int) -> str:
@@ -165,7 +153,7 @@ def stored_words(submitted: int, unknown: int, total: int) -> str:
     return f"{submitted} of {total} jobs are stored{doubt}"
 
 
-def _partly_stored(error: BulkFailed, total: int) -> PartlyStored | JobMasterError:
+def _stopped(error: BulkFailed, total: int) -> PartlyStored | JobMasterError:
     """The error of a submit of ``total`` jobs that has stopped."""
     submitted, unknown = error.summary.submitted, sorted(error.unknown_ids)
     if not submitted and not unknown:
@@ -216,7 +204,7 @@ async def submit_jobs(call: Call, body: SubmitManyBody) -> BulkRecord:
     try:
         done = await call.cluster.submit_many(calls, **body.options())
     except BulkFailed as error:
-        raise _partly_stored(error, len(calls)) from error.__cause__
+        raise _stopped(error, len(calls)) from error.__cause__
     return BulkRecord(
         ids=list(done.ids), submitted=done.submitted, by_level={level.value: n for level, n in done.by_level.items()}
     )

@@ -12,11 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
 from jobmaster.model.job import ErrorInfo, JobState
+from jobmaster.rules.access import Role
 from tests.integration.client.fixture import ClientFixture
 from tests.integration.web.test_jobs import API, got
 from tests.integration.web.test_server import WebProcess
+from tests.support.web_callers import TOKENS
 
 
 async def end_one(client: ClientFixture, path: str, *, error: ErrorInfo | None = None) -> str:
@@ -51,6 +54,73 @@ async def test_events_are_read_page_by_page(
     assert (head.status_code, head.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
     wrong = await viewer.get(f"{API}/events", params={"after": "nonsense"})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "input_error")
+
+
+async def test_a_page_of_rare_events_ends_in_time_with_the_cursor_to_continue_from(
+    client: ClientFixture, viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(3):
+        await end_one(client, str(at))
+    last = await client.cluster.submit("images.resize", {"path": "b"}, tags=["rare"])
+    await client.agent.work_off()
+    monkeypatch.setattr("jobmaster.web.api.events.PAGE_SECONDS", 0.0)
+    monkeypatch.setattr("jobmaster.web.api.events.PAGE_EVENTS", 2)
+    found, pages = [], []
+    cursor = "start"
+    while True:
+        page = await got(viewer, "/events", after=cursor, tag="rare")
+        found += page["events"]
+        pages.append(page)
+        cursor = page["cursor"]
+        if not page["more"]:
+            break
+    assert [event["id"] for event in found] == [str(last.id)]
+    assert (pages[0]["events"], pages[0]["more"], len(pages) > 2) == ([], True, True)
+
+
+class Watcher:
+    """A caller of the stream inside this process, who leaves when the test says so."""
+
+    def __init__(self, app: Starlette) -> None:
+        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.left = asyncio.Event()
+        self.task = asyncio.create_task(app(self._scope(), self._receive, self._send))
+
+    def _scope(self) -> dict[str, Any]:
+        headers = {"host": "127.0.0.1", "authorization": f"Bearer {TOKENS[Role.VIEWER]}"}
+        return {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+            "scheme": "http",
+            "path": f"{API}/events/stream", "raw_path": b"", "query_string": b"", "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 50_000), "server": ("127.0.0.1", 8020),
+        }  # fmt: skip
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status.set_result(message["status"])
+            await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        self.left.set()
+        await self.task
+
+
+async def test_streams_have_a_limit_that_no_race_passes_and_give_their_places_back(
+    app: Starlette, viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmaster.web.api.events.STREAMS_MAX", 3)
+    assert (await viewer.head(f"{API}/events/stream")).status_code == 200  # takes no place
+    for _ in range(2):
+        watchers = [Watcher(app) for _ in range(5)]
+        statuses = [await each.status for each in watchers]
+        assert sorted(statuses) == [200, 200, 200, 429, 429]
+        for each in watchers:
+            await each.leave()
 
 
 @contextmanager

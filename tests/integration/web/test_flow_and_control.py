@@ -6,8 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import pytest
 
 from jobmaster import call, chain
+from jobmaster.model.errors import Unavailable
 from tests.integration.client.fixture import ClientFixture, pay, resize
 from tests.integration.web.test_jobs import acts, got, posted
 
@@ -35,6 +37,40 @@ async def test_batches_over_http(client: ClientFixture, operator: httpx.AsyncCli
     assert (await posted(operator, f"/batches/{made['id']}/retry", status=409))["error"]["code"] == "conflict"
     await posted(operator, f"/batches/{made['id']}/cancel")
     assert ("operator@web", "batch cancel", made["id"]) in await acts(client)
+
+
+async def test_a_retry_has_one_line_in_the_log_though_the_first_try_to_write_it_fails(
+    client: ClientFixture, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = client.cluster
+    by_api, by_page = [await cluster.submit("pay", {"employee": 1}, after=3600.0) for _ in range(2)]
+    for job in (by_api, by_page):
+        await job.cancel()
+    body = {"name": "night", "jobs": [{"handler": "pay", "args": {"employee": 1}}], "after": 3600.0}
+    first, second = [(await posted(operator, "/batches", body, 201))["id"] for _ in range(2)]
+    for batch in (first, second):
+        await posted(operator, f"/batches/{batch}/cancel")
+        await client.master.batches.conclude(UUID(batch).bytes)  # as the leader does
+    before = len(await acts(client))
+    requests = {
+        f"{API}/jobs/{by_api.id}/retry": 201, f"/jobs/{by_page.id}/retry": 303,
+        f"{API}/batches/{first}/retry": 201, f"/batches/{second}/retry": 303,
+    }  # fmt: skip
+
+    async def away(*_: object) -> None:
+        raise Unavailable("the master is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client.master.requests, "note_once", away)
+        assert [(await operator.post(path)).status_code for path in requests] == [503] * 4
+    assert len(await acts(client)) == before
+    monkeypatch.setattr("jobmaster.client.batches.batches.SILENT_SECONDS", 0.05)
+    assert [(await operator.post(path)).status_code for path in requests] == [*requests.values()]
+    assert [(await operator.post(path)).status_code for path in requests][:2] == [201, 303]  # the same new jobs
+    assert sorted((await acts(client))[before:]) == sorted(
+        ("operator@web", f"{kind} retry", str(subject))
+        for kind, subject in (("job", by_api.id), ("job", by_page.id), ("batch", first), ("batch", second))
+    )
 
 
 async def test_workflows_over_http(client: ClientFixture, operator: httpx.AsyncClient) -> None:

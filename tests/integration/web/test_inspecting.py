@@ -5,7 +5,9 @@ from __future__ import annotations
 from uuid import UUID
 
 import httpx
+import pytest
 
+from jobmaster.codec import encode_error
 from jobmaster.model.job import ErrorInfo
 from tests.integration.client.fixture import ClientFixture
 from tests.integration.web.test_events import end_one
@@ -41,6 +43,34 @@ async def test_operators_see_the_cluster_over_http(
     assert (act["action"], act["actor"]) == ("bucket freeze", "admin@web")
     assert await got(viewer, "/rescues") == []
     await posted(admin, "/buckets/unfreeze", {"every": True})
+
+
+async def test_what_a_handler_has_written_needs_a_scope_everywhere(
+    client: ClientFixture, viewer: httpx.AsyncClient, operator: httpx.AsyncClient
+) -> None:
+    failed = await end_one(client, "a", error=ErrorInfo("KeyError", "secret 7", "timeout"))
+    waits = (await client.cluster.submit("images.resize", {"path": "b"}, after=3600.0)).id
+    connection = await client.connect()
+    try:
+        error = encode_error(ErrorInfo("KeyError", "secret 7"))
+        await connection.execute("UPDATE job SET attempt = 1, error = $2 WHERE id = $1", waits, error)
+        report = "INSERT INTO run_progress (job_id, token, done, total, text) VALUES ($1, 1, 3, 7, 'secret 7')"
+        await connection.execute(report, waits)
+    finally:
+        await connection.close()
+
+    async def load() -> None:
+        raise KeyError("secret 7")
+
+    with pytest.raises(KeyError):
+        await client.cluster.once("load-rates", "1", load)
+    paths = [f"/jobs/{job}{more}" for job in (failed, waits) for more in ("", "/explanation", "/attempts")]
+    for path in (*paths, "/once", "/jobs", "/events", "/failures"):
+        assert "secret 7" not in (await viewer.get(f"/api/v1{path}")).text, path
+    for path in (f"/jobs/{failed}", f"/jobs/{waits}", "/once"):
+        assert "secret 7" in (await operator.get(f"/api/v1{path}")).text, path
+    (ended,) = (await got(viewer, f"/jobs/{failed}/explanation"))["causes"]
+    assert ended["text"] == "it has ended as FAILED: KeyError [timeout]"
 
 
 async def test_failures_are_grouped_and_their_lines_need_a_scope(

@@ -173,6 +173,34 @@ async def test_jobs_are_cancelled_changed_and_retried_with_the_caller_in_the_log
         assert UUID(row["id"]) == failed.id
 
 
+async def test_a_change_that_is_cut_off_is_unknown_and_names_its_job(
+    client: ClientFixture, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = await client.cluster.submit("images.resize", {"path": "late.png"}, after=3600.0)
+    body = {"handler": "images.resize", "args": {"path": "a"}, "durability": "master"}
+    await posted(operator, "/jobs", body, 201)
+    blocker = await client.connect()
+    try:
+        async with blocker.transaction():
+            await blocker.execute("LOCK TABLE job")
+            with monkeypatch.context() as patched:
+                patched.setattr("jobmaster.web.api.operation.CALL_SECONDS", 0.3)
+                answers = [
+                    await operator.post(f"{API}/jobs", json=body),
+                    await operator.post(f"{API}/jobs/{late.id}/cancel"),
+                    await operator.get(f"{API}/jobs/{late.id}"),
+                ]
+    finally:
+        await blocker.close()
+    submitted, cancelled, read = (answer.json()["error"] for answer in answers)
+    assert [answer.status_code for answer in answers] == [503] * 3
+    assert [each["code"] for each in (submitted, cancelled, read)] == ["outcome_unknown", "outcome_unknown", "timeout"]
+    assert ["Retry-After" in answer.headers for answer in answers] == [False, False, True]
+    assert "look whether it was done" in cancelled["hint"]
+    (job_id,) = submitted["job_ids"]
+    assert (await posted(operator, "/jobs", {**body, "job_id": job_id}, 201))["id"] == job_id
+
+
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(
     operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

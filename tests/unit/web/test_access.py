@@ -69,6 +69,17 @@ async def test_an_address_with_too_many_wrong_tokens_waits_and_others_do_not(cal
     assert (await caller(address="10.9.9.8").get("/", headers=right)).status_code == 200
 
 
+async def test_addresses_of_ipv4_wait_one_by_one_where_the_server_listens_on_ipv6(caller: Caller) -> None:
+    wrong = {"Authorization": "Bearer nonsense-nonsense-nonsense"}
+    for address, other in (("::ffff:10.9.9.9", "::ffff:10.9.9.8"), ("2001:db8::1", "2001:db8:0:1::1")):
+        attacker = caller(address=address)
+        statuses = [(await attacker.get("/", headers=wrong)).status_code for _ in range(FAILURES_MAX + 1)]
+        assert statuses == [401] * FAILURES_MAX + [429]
+        assert (await caller(Role.ADMIN, address=other).get("/")).status_code == 200
+    assert (await caller(Role.ADMIN, address="2001:db8::2").get("/")).status_code == 429
+    assert (await caller(Role.ADMIN, address="10.9.9.9").get("/")).status_code == 429
+
+
 async def test_without_tokens_this_machine_reads_and_nothing_else_is_answered(caller: Caller) -> None:
     bare = create_app(unused_cluster(), Web())
     assert (await caller(application=bare).get("/")).status_code == 200
@@ -123,6 +134,7 @@ async def test_a_change_from_another_site_is_refused(caller: Caller, method: str
         {"Sec-Fetch-Site": "cross-site", "Origin": BASE},
         {"Origin": "https://evil.example.org"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:8021"},
     ):
         refused = await admin.request(method, "/", headers=headers)

@@ -165,6 +165,18 @@ async def test_the_cursor_moves_over_events_that_are_not_wanted() -> None:
     assert [place.xid for place in master.read_after] == [10, 12]
 
 
+async def test_a_bounded_stream_ends_where_another_one_goes_on() -> None:
+    master, clock = Master(), HandClock()
+    master.answers = [page(11, 12, end=12, more=True), page(12, 13, end=20)]
+    stream = stream_of(master, follow=False, clock=clock, chosen=EventFilter(handlers=("other",))).bounded(0.0)
+    assert [event async for event in stream] == []
+    assert (stream.more, stream.cursor) == (True, cursor_of(PLACE._replace(xid=12)))
+    other = stream_of(master, stream.cursor, follow=False, clock=clock).bounded(0.0)
+    assert len([event async for event in other]) == 2
+    assert (other.more, other.cursor) == (False, cursor_of(PLACE._replace(xid=20)))
+    assert [place.xid for place in master.read_after] == [10, 12]
+
+
 async def test_a_look_that_takes_long_is_followed_by_a_longer_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
 
