@@ -12,6 +12,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.codec import ID_AT, decode_json
 from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.job import Entry
 from jobmaster.rules.access import Role
 from jobmaster.settings.model import Limits
 from jobmaster.web.app import create_app
@@ -45,9 +46,14 @@ def jobs(count: int) -> list[dict[str, Any]]:
     return [{"handler": "images.resize", "args": {"path": str(at)}} for at in range(count)]
 
 
+def number_of(entry: Entry) -> int:
+    arguments: Any = decode_json(entry.args)
+    return int(arguments["path"])
+
+
 async def stored_numbers(client: ClientFixture) -> list[int]:
     """Numbers of the jobs in the buckets."""
-    return sorted(int(decode_json(entry.args)["path"]) for entry in (await client.waiting()).values())
+    return sorted(number_of(entry) for entry in (await client.waiting()).values())
 
 
 async def refused(caller: httpx.AsyncClient, path: str, body: Any, status: int) -> tuple[dict[str, Any], httpx.Headers]:
@@ -103,7 +109,7 @@ async def test_a_bulk_whose_answers_are_lost_names_the_jobs_in_doubt(
     # A chunk that finds every bucket avoided, because a call to it failed a moment ago, becomes rows.
     rows = [view.arguments["path"] for view in await client.cluster.jobs(limit=40)]
     there = await client.waiting()
-    paths = {str(UUID(bytes=entry.id)): int(decode_json(entry.args)["path"]) for entry in there.values()}
+    paths = {str(UUID(bytes=entry.id)): number_of(entry) for entry in there.values()}
     assert dict(zip(error["job_ids"], error["unknown"], strict=True)).items() <= paths.items()
     assert sorted([*paths.values(), *map(int, rows)]) == sorted(set(range(40)) - set(error["not_stored"]))
 
