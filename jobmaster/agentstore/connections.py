@@ -1,5 +1,7 @@
 """How one connection to a store is made: by redis-py (TLS, authentication, database number), bounded in time.
 
+Where Sentinels watch the store, each new connection goes to the server that they name at that moment (``sentinel``).
+
 No retries anywhere below the caller: the driver cannot know whether sending twice is safe, the protocol above does.
 ``socket_timeout`` stays unset: the driver would start a task or a timer for every write and read. The
 user of a connection bounds its waiting: one alarm for a whole queue of calls, one time-out around a blocking one.
@@ -16,9 +18,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from jobmaster.agentstore.errors import NotSent, PasswordRefused, is_reply, translate
+from jobmaster.agentstore.sentinel import Address, Sentinels, is_primary
 from jobmaster.model.errors import JobMasterError, StoreRefused
 from jobmaster.passwords import RotatingPassword
 from jobmaster.settings.masking import mask_secrets
+from jobmaster.settings.urls import SentinelUrl, parse_sentinel_url
 
 READ_BYTES = 256 * 1024
 """One read of the driver; a claim of 1,000 jobs is about this long."""
@@ -40,16 +44,26 @@ class Connector:
         self._timeout_seconds = connect_timeout_seconds
         self._password = password
         self._client_name = f"jobmaster:{cluster}"
+        self._sentinels: Sentinels | None = None
         try:
-            options: dict[str, Any] = dict(parse_url(url))
+            watched = parse_sentinel_url(url)
+            options: dict[str, Any] = dict(parse_url(url if watched is None else watched.server))
             self._make: type[AbstractConnection] = options.pop("connection_class", Connection)
             self._options = options
             self._new("check")
+            if watched is not None:
+                self._sentinels = self._sentinels_of(watched)
         except (ValueError, TypeError, driver.RedisError) as error:
             raise StoreRefused(
                 f"{self.where}: the URL cannot be used: {mask_secrets(str(error))}",
-                hint="write redis://host:6379/0, rediss://host:6379/0 or unix:///path/to.sock",
+                hint="write redis://host:6379/0, rediss://host:6379/0, unix:///path/to.sock or "
+                "redis+sentinel://host1:26379,host2:26379/group/0",
             ) from None
+
+    @property
+    def fails_over(self) -> bool:
+        """A replica takes the place of the server when it fails; what it had not received yet is lost then."""
+        return self._sentinels is not None
 
     async def open(self, purpose: str) -> AbstractConnection:
         """A connection that has been authenticated and has answered.
@@ -59,17 +73,30 @@ class Connector:
             StoreRefused: it can, but refuses this user.
         """
         if self._password is None:
-            return await self._opened(self._new(purpose))
-        return await self._password.use(lambda password: self._opened(self._new(purpose, password)), PasswordRefused)
+            return await self._opened(purpose)
+        return await self._password.use(lambda password: self._opened(purpose, password), PasswordRefused)
 
-    async def _opened(self, connection: AbstractConnection) -> AbstractConnection:
+    async def _opened(self, purpose: str, password: str | None = None) -> AbstractConnection:
+        if self._sentinels is None:
+            return await self._connected(self._new(purpose, password), self._timeout_seconds)
         try:
             async with asyncio.timeout(self._timeout_seconds):
+                at = await self._sentinels.primary(self.where)
+                connection = await self._connected(self._new(purpose, password, at), self._timeout_seconds)
+                if await is_primary(connection):
+                    return connection
+                raise NotSent(f"{at.host}:{at.port}, which the Sentinels name, is a replica: a failover is under way")
+        except TimeoutError:
+            raise NotSent(f"no connection within {self._timeout_seconds:g} s") from None
+
+    async def _connected(self, connection: AbstractConnection, seconds: float) -> AbstractConnection:
+        try:
+            async with asyncio.timeout(seconds):
                 await connection.connect()  # type: ignore[no-untyped-call]  # the driver forgot its annotation
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, TimeoutError | driver.TimeoutError):
-                raise NotSent(f"no connection within {self._timeout_seconds:g} s") from None
+                raise NotSent(f"no connection within {seconds:g} s") from None
             if isinstance(error, driver.RedisError) and is_reply(error):
                 raise self._refused(error) from None
             if isinstance(error, driver.RedisError | OSError):
@@ -77,10 +104,28 @@ class Connector:
             raise
         return connection
 
+    def _sentinels_of(self, watched: SentinelUrl) -> Sentinels:
+        """The same kind of connection as to a server, with the login of the Sentinels and no database."""
+        options = {name: value for name, value in self._options.items() if name not in {"username", "password", "db"}}
+
+        def new(at: Address) -> AbstractConnection:
+            return self._make(**{**options, **watched.login, **self._fixed("sentinel", at)})
+
+        new(Address("check", 0))
+        # One share for the server itself.
+        return Sentinels(watched, new, self._timeout_seconds / (len(watched.sentinels) + 1))
+
     def _refused(self, error: driver.RedisError) -> JobMasterError:
         return translate(error, where=self.where, mutating=False)
 
-    def _new(self, purpose: str, password: str | None = None) -> AbstractConnection:
+    def _new(self, purpose: str, password: str | None = None, at: Address | None = None) -> AbstractConnection:
+        fixed = self._fixed(purpose, at)
+        if password is not None:
+            fixed["password"] = password
+        return self._make(**{**self._options, **fixed})
+
+    def _fixed(self, purpose: str, at: Address | None) -> dict[str, Any]:
+        """Options that no URL changes."""
         fixed: dict[str, Any] = {
             "client_name": f"{self._client_name}:{purpose}",
             "decode_responses": False,
@@ -93,8 +138,8 @@ class Connector:
             "socket_read_size": READ_BYTES,
             "socket_timeout": None,
         }
-        if password is not None:
-            fixed["password"] = password
         if "path" not in self._options:
             fixed["socket_keepalive"] = True
-        return self._make(**{**self._options, **fixed})
+        if at is not None:
+            fixed |= {"host": at.host, "port": at.port}
+        return fixed

@@ -55,6 +55,12 @@ def is_reply(error: driver.RedisError) -> bool:
     return isinstance(error, driver.ResponseError | driver.BusyLoadingError | driver.AuthenticationError)
 
 
+def shows_replica(error: driver.RedisError) -> bool:
+    """True for an error reply of a server that is no primary any more, or has lost its replicas: another server may have
+    taken its place, at the same address or another one."""
+    return isinstance(error, driver.ReadOnlyError | driver.MasterDownError) or str(error).startswith("NOREPLICAS")
+
+
 def translate(error: Exception, *, where: str, mutating: bool) -> JobMasterError:
     """Our error for what happened to one call.
 

@@ -37,7 +37,18 @@ def health_of(info: dict[str, str], config: dict[str, str], store: tuple[bytes |
         append_fsync=config.get("appendfsync", UNKNOWN),
         generation=store[0],
         cluster_uid=store[1],
+        awaits_replica="min_slaves_good_slaves" in info,
     )
+
+
+def refuse_cluster(info: dict[str, str], where: str) -> None:
+    """``StoreRefused`` for a node of a cluster of the servers, before a key is used: the reply would be about a slot."""
+    if info.get("cluster_enabled") == "1":
+        raise StoreRefused(
+            f"{where} is a node of a Redis or Valkey Cluster, which is not supported yet",
+            hint="use stand-alone servers, each an agent store of its own (one cluster of agents uses many), or servers that "
+            "Sentinels watch: redis+sentinel://host1:26379,host2:26379/group/0",
+        )
 
 
 def check_fit(health: StoreHealth, info: dict[str, str], where: str) -> None:
@@ -47,11 +58,6 @@ def check_fit(health: StoreHealth, info: dict[str, str], where: str) -> None:
         raise StoreRefused(
             f"{where} is {health.flavour} {health.version}, which is too old: its server functions are missing or incomplete",
             hint=f"use Redis >= {REDIS_MIN[0]}.{REDIS_MIN[1]} or Valkey >= {VALKEY_MIN[0]}.{VALKEY_MIN[1]}",
-        )
-    if info.get("cluster_enabled") == "1":
-        raise StoreRefused(
-            f"{where} is a node of a Redis Cluster, which is not supported",
-            hint="name each node's stand-alone server as an agent store of its own; one cluster of agents uses many",
         )
     if info.get("role") in {"slave", "replica"}:
         raise StoreRefused(f"{where} is a replica and takes no writes", hint="give the address of its primary")

@@ -6,8 +6,10 @@ calls becomes a storm of reconnects. Here a caller that gives up leaves its *pla
 dropped when its turn comes, and no other call is affected. Concurrent calls share system calls, too. The server works on one
 command at a time anyway.
 
-What ends a link: the server closes it, a reply is overdue, or a reply that no call waits for. Then every call on it fails at
-once: as ``NotSent`` when its bytes were still here, else as ``NoReply``. The next call makes a new link.
+What ends a link: the server closes it, a reply is overdue, a reply that no call waits for, or one that shows a replica.
+(After a failover the same address, or a Sentinel, leads to the new primary, and a connection to the old one would stay open.)
+Then every call on it fails at once: as ``NotSent`` when its bytes were still here, else as ``NoReply``. The next call makes a
+new link.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import redis.exceptions as driver
 from redis.asyncio.connection import AbstractConnection
 
 from jobmaster.agentstore.connections import Connector
-from jobmaster.agentstore.errors import NoReply, NotSent, is_reply
+from jobmaster.agentstore.errors import NoReply, NotSent, is_reply, shows_replica
 
 STALL_SECONDS = 0.05
 """An alarm that rings later than this means that our own loop stood still; the answer may lie in the socket already."""
@@ -127,11 +129,12 @@ class _Link:
         if not self._waiting:
             raise driver.InvalidResponse("a reply came that no call waits for")
         reply = self._waiting.popleft().reply
-        if reply.done():
-            return
         if isinstance(outcome, driver.RedisError):
-            reply.set_exception(outcome)
-        else:
+            if not reply.done():
+                reply.set_exception(outcome)
+            if shows_replica(outcome):
+                raise driver.ReadOnlyError("the server takes no writes: it is a replica, or has none")
+        elif not reply.done():
             reply.set_result(outcome)
 
     def _ring(self) -> None:

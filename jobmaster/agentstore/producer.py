@@ -13,7 +13,7 @@ from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, functio
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
 from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
-from jobmaster.agentstore.health import health_of, parse_config, parse_info
+from jobmaster.agentstore.health import health_of, parse_config, parse_info, refuse_cluster
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.agentstore.wake_wait import FinishedSubscriptions, WakeWaiter
@@ -76,7 +76,7 @@ class ProducerStore:
         Args:
             cluster: id of the cluster, part of every key.
             name: the store's name in the configuration, for error texts.
-            url: ``redis://``, ``rediss://`` or ``unix://``.
+            url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://``.
             settings: time-outs.
 
         Raises:
@@ -237,8 +237,10 @@ class ProducerStore:
     async def _look(self) -> tuple[StoreHealth, dict[str, str]]:
         """Health, and the whole of INFO."""
         info = parse_info(cast(bytes, await self._calls.call(pack(b"INFO"), mutating=False)))
+        refuse_cluster(info, self._calls.where)
         stored = await self._calls.call(pack(b"HMGET", self.keys.store, b"generation", b"cluster_uid"), mutating=False)
-        return health_of(info, parse_config(await self._config()), (stored[0], stored[1])), info
+        health = health_of(info, parse_config(await self._config()), (stored[0], stored[1]))
+        return health._replace(fails_over=self._connector.fails_over), info
 
     async def _config(self) -> list[bytes] | None:
         """Managed stores forbid CONFIG or rename it; that is no error, it is not known then."""

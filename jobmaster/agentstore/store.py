@@ -315,7 +315,12 @@ class AgentStore(ProducerStore):
         return self._fences.note(fence.bucket_id, answer)
 
     async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus:
-        """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back."""
+        """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back.
+
+        ``StoreRefused`` where a replica may take the server's place: it may lack the term, and a rescuer would not wait.
+        """
+        if self._connector.fails_over:
+            raise StoreRefused(f"{self._calls.where} gives no terms: a failover could forget them")
         keys = self.keys.bucket(fence.bucket_id)
         term_us = round(term_seconds * 1e6)
         answer = await self._calls.function(GRANT_TERM, (keys.meta,), (*self._fences.arguments(fence), term_us))

@@ -27,10 +27,11 @@ _RANK = {Durability.VOLATILE: 0, Durability.STORE: 1, Durability.STORE_FSYNC: 2}
 
 
 def reached(health: StoreHealth) -> Durability:
-    """The level that an acknowledged write in this store reaches."""
+    """The level that an acknowledged write in this store reaches. A disk that a failover leaves behind counts as a log."""
     if not health.append_only:
         return Durability.VOLATILE
-    return Durability.STORE_FSYNC if health.append_fsync == "always" else Durability.STORE
+    on_disk = health.append_fsync == "always" and not health.fails_over
+    return Durability.STORE_FSYNC if on_disk else Durability.STORE
 
 
 class StoreHandle:
@@ -90,6 +91,12 @@ class StoreHandle:
             )
             return DurabilityRefused(
                 f"store {self.name!r} has its append-only file off: it cannot promise {need.value!r}", hint=hint
+            )
+        if health.fails_over:
+            return DurabilityRefused(
+                f"store {self.name!r} fails over to a replica, which may lack the last writes: it cannot promise "
+                f"{need.value!r}",
+                hint="submit with durability='master'",
             )
         if health.append_fsync in {"", "unknown"}:
             return DurabilityRefused(

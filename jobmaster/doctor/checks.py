@@ -492,10 +492,18 @@ def store_finding(name: str, record: Mapping[str, Any], durability: StoreDurabil
     detail = f"{record['server']}, eviction {record['eviction_policy']}, append-only {append_only}"
     if record["append_only"]:
         detail += f" (fsync {record['append_fsync']})"
+    if record["fails_over"]:
+        detail += ", fails over to a replica"
     if record["state"] != "ok":
         fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
         status = WARN if record["state"] == "not initialised" else FAIL
         return Finding(f"store.{name}", status, f"{detail}: {record['state']}", fix)
+    if record["fails_over"] and not record["awaits_replica"]:
+        fix = (
+            "set min-replicas-to-write 1 and min-replicas-max-lag 2 on its servers: a primary that was cut off goes on "
+            "taking jobs, which are gone when it comes back as a replica"
+        )
+        return Finding(f"store.{name}", WARN, detail, fix)
     if not record["append_only"] and durability is StoreDurability.VOLATILE_OK:
         return Finding(f"store.{name}", OK, f"{detail}, accepted by stores.{name}.durability")
     if not record["append_only"]:

@@ -25,6 +25,8 @@ def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -
         "eviction_policy": health.eviction_policy,
         "append_only": health.append_only,
         "append_fsync": health.append_fsync,
+        "fails_over": health.fails_over,
+        "awaits_replica": health.awaits_replica,
         "generation": health.generation.hex() if health.generation else None,
         "state": state,
     }

@@ -97,6 +97,10 @@ class StoreHealth(NamedTuple):
     generation: bytes | None
     """Generation of this cluster's data in the store, ``None`` in an empty store."""
     cluster_uid: bytes | None
+    fails_over: bool = False
+    """A replica takes its place when it fails, without what it had not received yet."""
+    awaits_replica: bool = False
+    """It takes writes only while a replica is near (``min-replicas-to-write``)."""
 
 
 FIND_IDS_MAX = 500

@@ -50,8 +50,9 @@ MasterDsn = Annotated[
 StoreUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(redis|rediss|unix)://",
-        description="a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path/to.sock",
+        pattern=r"^(rediss?(\+sentinel)?|unix)://",
+        description="a URL such as redis://host:6379/0, rediss://host:6379/0, unix:///path/to.sock or "
+        "redis+sentinel://host1:26379,host2:26379/group/0",
     ),
 ]
 HandlerPath = Annotated[
@@ -179,7 +180,8 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     """One agent store (Redis >= 7.0 or Valkey >= 7.2)."""
 
     url: StoreUrl | None = None
-    """``redis://``, ``rediss://`` (TLS) or ``unix://`` URL; null means the embedded server of ``data_dir``."""
+    """``redis://``, ``rediss://`` (TLS), ``unix://`` or ``redis+sentinel://`` URL; null means the embedded server of
+    ``data_dir``."""
     password_command: str | None = None
     """Command whose first line of output is the password, in place of one in ``url``; as ``master.password_command``."""
     password_lifetime_seconds: Seconds = 60.0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 PORT_DEFAULT = 5432
+SENTINEL_PORT_DEFAULT = 26379
 PORT_MAX = 65535
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 SESSION_ATTRIBUTES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
@@ -21,9 +22,12 @@ ENCODE_HINT = (
     "or ${file:path}, which are encoded by the loader"
 )
 _REFERENCE = re.compile(r"\$\$\{|\$\{[^{}]*\}")
-_URL = re.compile(r"[a-z]+://")
+_URL = re.compile(r"[a-z+]+://")
 _DSN = re.compile(r"postgres(ql)?://")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::(.*))?")
+_SENTINEL_URL = re.compile(r"(rediss?)\+sentinel://")
+_SENTINEL_PATH = re.compile(r"/([A-Za-z0-9._-]+)(/[0-9]*)?")
+_SENTINEL_LOGIN = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
 class UrlError(ValueError):
@@ -67,19 +71,72 @@ def parse_dsn(dsn: str) -> MasterUrl:
     return MasterUrl(hosts, unquote(path.removeprefix("/")), parameters)
 
 
+class SentinelUrl(NamedTuple):
+    """The URL of a store whose present server is named by Sentinels, taken apart."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    """In the order of trying."""
+    group: str
+    """The name that the Sentinels have for the primary and its replicas."""
+    login: dict[str, str]
+    """``username`` and ``password`` for the Sentinels, decoded; those that are given."""
+    server: str
+    """URL of each server of the group, with a placeholder as its host."""
+
+
+def parse_sentinel_url(url: str) -> SentinelUrl | None:
+    """A URL such as ``redis+sentinel://user:password@h1,h2:26380/group/0``; ``None`` when it is of another kind.
+
+    User, password, database and parameters are those of the servers; ``sentinel_username`` and ``sentinel_password`` are
+    for the Sentinels. Source of the form: docket.
+
+    Raises:
+        UrlError: it cannot be used.
+    """
+    scheme = _SENTINEL_URL.match(url)
+    if scheme is None:
+        return None
+    netloc, path, query = _parts(url)
+    parameters = _parameters(query)
+    login, _, hosts = netloc.rpartition("@")
+    sentinels = _hosts(hosts, [SENTINEL_PORT_DEFAULT])
+    if not sentinels or not all(host for host, _ in sentinels):
+        raise UrlError("it names no Sentinel", "such as redis+sentinel://host1:26379,host2:26379/group/0")
+    names = _SENTINEL_PATH.fullmatch(path)
+    if names is None:
+        message = "its path is not the name of a group of servers, and the number of a database"
+        raise UrlError(message, "such as redis+sentinel://host1:26379,host2:26379/group/0")
+    unknown = [name for name in parameters if name.startswith("sentinel_") and name not in _SENTINEL_LOGIN]
+    if unknown:
+        raise UrlError(
+            "a parameter of its query begins with sentinel_ and is none that there is",
+            f"one of {', '.join(_SENTINEL_LOGIN)}",
+        )
+    left = "&".join(pair for pair in query.split("&") if pair and not pair.startswith("sentinel_"))
+    server = f"{scheme[1]}://{login}@placeholder{names[2] or ''}{'?' if left else ''}{left}"
+    of_sentinels = {word: parameters[name] for name, word in _SENTINEL_LOGIN.items() if name in parameters}
+    return SentinelUrl(sentinels, names[1], of_sentinels, server)
+
+
 def check_store_url(url: str) -> None:
     """Check the URL of a store.
 
     Raises:
         UrlError: it cannot be used.
     """
+    if parse_sentinel_url(url) is not None:
+        return
     netloc, path, query = _parts(url)
     _parameters(query)
     if url.startswith("unix://"):
         return
     hosts = _hosts(netloc.rpartition("@")[2], [0])
     if len(hosts) > 1:
-        raise UrlError("it names several hosts", "a store is one server: name one, or give each a store of its own")
+        raise UrlError(
+            "it names several hosts",
+            "a store is one server: name one, or give each a store of its own; of servers that Sentinels watch, name the "
+            "Sentinels: redis+sentinel://host1:26379,host2:26379/group/0",
+        )
     if not re.fullmatch(r"(/[0-9]*)?", path):
         raise UrlError("its path is not the number of a database", "such as redis://host:6379/0")
 

@@ -65,7 +65,8 @@ class DatabaseConnector:
     """Opens connections to the database of one DSN.
 
     A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is tried
-    first, and a standby is passed over unless ``target_session_attrs`` requires one.
+    first, and a standby is passed over unless ``target_session_attrs`` requires one. ``read-write`` means ``primary`` for a
+    session that is read-only by its own settings.
 
     Args:
         connection_class: the class of the connections, when it is not the driver's.
@@ -122,6 +123,8 @@ class DatabaseConnector:
         """A connection to the host that answered last, else to the next one that answers."""
         hosts = self.url.hosts
         wanted = self.url.parameters.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
+        if wanted == "read-write" and options["server_settings"].get("default_transaction_read_only") == "on":
+            options["target_session_attrs"] = wanted = "primary"
         if len(hosts) < 2 or wanted == "prefer-standby":
             return await asyncpg.connect(self._dsn, timeout=seconds, **options)
         options["target_session_attrs"] = wanted or "primary"

@@ -67,7 +67,7 @@ async def test_a_store_that_evicts_is_refused_with_the_cure(
         await connect(url=server.url)
 
 
-INFO = "# Server\r\n{0}\r\nrole:master\r\ncluster_enabled:{1}\r\n"
+INFO = "# Server\r\n{}\r\nrole:master\r\n"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ INFO = "# Server\r\n{0}\r\nrole:master\r\ncluster_enabled:{1}\r\n"
     ],
 )
 def test_versions(server: str, accepted: bool) -> None:
-    info = parse_info(INFO.format(server, 0).encode())
+    info = parse_info(INFO.format(server).encode())
     health = health_of(info, {}, (None, None))
     assert health.eviction_policy == "unknown"
     if accepted:
@@ -94,10 +94,16 @@ def test_versions(server: str, accepted: bool) -> None:
             check_fit(health, info, "agent store 'default'")
 
 
-def test_a_cluster_node_is_refused() -> None:
-    info = parse_info(INFO.format("redis_version:7.4.0", 1).encode())
-    with pytest.raises(StoreRefused, match="Redis Cluster"):
-        check_fit(health_of(info, {}, (None, None)), info, "agent store 'default'")
+async def test_a_cluster_node_is_refused_whatever_slots_it_has(connect: Connect, new_valkey: NewServer) -> None:
+    ports = {"port": str(free_port()), "cluster-port": str(free_port())}
+    server = new_valkey(**{"cluster-enabled": "yes", **ports})
+    refused = pytest.raises(StoreRefused, match=r"a node of a Redis or Valkey Cluster, which is not supported yet")
+    with refused:
+        await connect(url=server.url)
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
+    with refused:
+        await connect(url=server.url)
 
 
 async def test_a_replica_is_refused(connect: Connect, new_valkey: NewServer) -> None:

@@ -46,6 +46,15 @@ def test_a_store_without_a_log_is_a_warning_until_the_configuration_accepts_it()
     assert "append-only off, accepted by stores.default.durability" in accepted.detail
 
 
+def test_a_primary_that_works_on_without_a_replica_is_a_warning_where_a_replica_may_take_its_place() -> None:
+    record = store_record("default", health(fails_over=True), UID, GENERATION)
+    found = store_finding("default", record, StoreDurability.MEASURED)
+    assert found.status is CheckStatus.WARN
+    assert "min-replicas-to-write 1" in str(found.fix)
+    record["awaits_replica"] = True
+    assert store_finding("default", record, StoreDurability.MEASURED).status is CheckStatus.OK
+
+
 class Store:
     def __init__(self, there: Sequence[bytes]) -> None:
         self.there = there

@@ -14,8 +14,9 @@ from redis.asyncio.connection import parse_url
 from jobmaster.master.driver.connection import DatabaseConnector, place_of
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import load_settings
+from jobmaster.settings.masking import mask_secrets
 from jobmaster.settings.problems import InvalidSettings
-from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
+from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn, parse_sentinel_url
 
 PASSWORD = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20)
 
@@ -189,3 +190,41 @@ def test_what_is_wrong_with_the_url_of_a_store(url: str, words: str) -> None:
 )
 def test_usual_urls_of_stores_are_fine(url: str) -> None:
     check_store_url(url)
+
+
+def test_a_url_of_sentinels_is_taken_apart() -> None:
+    url = "rediss+sentinel://app:p%40ss@h1,[::1]:26380/shop.jobs/2?ssl_ca_certs=/ca.pem&sentinel_username=s&sentinel_password=a%26b"
+    found = parse_sentinel_url(url)
+    assert found is not None
+    assert found.sentinels == (("h1", 26379), ("::1", 26380))
+    assert (found.group, found.login) == ("shop.jobs", {"username": "s", "password": "a&b"})
+    options: dict[str, Any] = dict(parse_url(found.server))
+    assert (options["username"], options["password"], options["db"]) == ("app", "p@ss", 2)
+    assert options["ssl_ca_certs"] == "/ca.pem"
+    assert options["connection_class"].__name__ == "SSLConnection"
+    assert not any(name.startswith("sentinel_") for name in options)
+    assert parse_sentinel_url("redis://h1/0") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "mistake"),
+    [
+        ("redis+sentinel:///jobs/0", "names no Sentinel"),
+        ("redis+sentinel://h1,,h2/jobs", "a host in it cannot be understood"),
+        ("redis+sentinel://h1", "not the name of a group"),
+        ("redis+sentinel://h1/jobs/one", "not the name of a group"),
+        ("redis+sentinel://h1:0/jobs", "its port"),
+        ("redis+sentinel://h1/jobs?sentinel_pass=x", "begins with sentinel_"),
+        ("redis://h1,h2/0", "names several hosts"),
+    ],
+)
+def test_a_url_of_sentinels_with_a_mistake_is_refused(url: str, mistake: str) -> None:
+    with pytest.raises(UrlError, match=mistake):
+        check_store_url(url)
+
+
+def test_passwords_of_servers_and_sentinels_are_put_in_and_masked(tmp_path: Path) -> None:
+    text = "stores:\n  default: {url: 'redis+sentinel://:${PW}@h1,h2/jobs/0?sentinel_password=${PW}'}\n"
+    url = loaded(text, {"PW": "p/s@&"}, tmp_path).stores["default"].url
+    assert url == "redis+sentinel://:p%2Fs%40%26@h1,h2/jobs/0?sentinel_password=p%2Fs%40%26"
+    assert mask_secrets(url) == "redis+sentinel://:***@h1,h2/jobs/0?sentinel_password=***"

@@ -122,8 +122,9 @@ async def test_a_standby_is_passed_over_unless_it_is_wanted(db: MasterFixture, s
     with pytest.raises(Unavailable, match=r"no host of the master database .* is of the kind that is wanted"):
         await Reader.connect(dsn=f"{dsn}&target_session_attrs=standby", schema=SCHEMA)
     # A session that is read-only by its own settings still is one on the primary.
-    reader = await Reader.connect(dsn=dsn, schema=SCHEMA)
-    await reader.close()
+    for own in (dsn, f"{dsn}&target_session_attrs=read-write", f"{db.dsn}&target_session_attrs=read-write"):
+        reader = await Reader.connect(dsn=own, schema=SCHEMA)
+        await reader.close()
 
 
 @pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])

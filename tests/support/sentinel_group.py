@@ -1,0 +1,123 @@
+"""A primary, a replica and the Sentinels that watch them: real servers on ports of 127.0.0.1."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self, cast
+
+import msgspec
+import redis
+
+from jobmaster.embedded import ValkeyServer
+from jobmaster.embedded.server import Launch
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+
+GROUP = "jobs"
+
+
+class _Sentinel(ValkeyServer):
+    """The same program as a Sentinel."""
+
+    def _launch(self) -> Launch:
+        launch = super()._launch()
+        return msgspec.structs.replace(launch, argv=[*launch.argv, "--sentinel"])
+
+
+class SentinelGroup:
+    """Two servers and their Sentinels.
+
+    Args:
+        root: where their directories are made; a short path.
+        sentinels: how many; more than half of them have to agree.
+        settings: of both servers.
+        password: what the Sentinels ask for.
+    """
+
+    def __init__(
+        self, root: Path, *, sentinels: int = 3, settings: Mapping[str, str] | None = None, password: str | None = None
+    ) -> None:
+        self.password = password
+        self._path = root / f"sentinel-{secrets.token_hex(4)}"
+        ports = [free_port() for _ in range(2)]
+        # Without the delay a replica that comes late would be in step after five seconds.
+        common = {"repl-diskless-sync-delay": "0", **(settings or {})}
+        self.primary = self._server("a", {**common, "port": str(ports[0])})
+        self.replica = self._server("b", {**common, "port": str(ports[1]), "replicaof": f"127.0.0.1 {ports[0]}"})
+        self.ports = ports
+        self.sentinel_ports = [free_port() for _ in range(sentinels)]
+        names = [secrets.token_hex(20) for _ in range(sentinels)]
+        self.sentinels = []
+        for number, port in enumerate(self.sentinel_ports):
+            directives = [
+                f"myid {names[number]}",
+                f"monitor {GROUP} 127.0.0.1 {ports[0]} {sentinels // 2 + 1}",
+                f"down-after-milliseconds {GROUP} 500",
+                f"failover-timeout {GROUP} 3000",
+                # Known from the beginning: they would find each other within some seconds.
+                f"known-replica {GROUP} 127.0.0.1 {ports[1]}",
+                *(
+                    f"known-sentinel {GROUP} 127.0.0.1 {other} {name}"
+                    for other, name in zip(self.sentinel_ports, names, strict=True)
+                    if other != port
+                ),
+            ]
+            of_it = {"port": str(port), "sentinel": "\nsentinel ".join(directives)}
+            if password is not None:
+                of_it["requirepass"] = password
+            self.sentinels.append(_Sentinel(self._path / f"s{number}", settings=of_it))
+
+    def _server(self, name: str, settings: Mapping[str, str]) -> ValkeyServer:
+        return ValkeyServer(self._path / name, settings=settings)
+
+    def __enter__(self) -> Self:
+        try:
+            for server in (self.primary, self.replica, *self.sentinels):
+                server.start()
+            self.in_step()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (*self.sentinels, self.replica, self.primary):
+            server.stop()
+        shutil.rmtree(self._path)
+
+    @property
+    def url(self) -> str:
+        """What JobMaster is given."""
+        login = f"?sentinel_password={self.password}" if self.password else ""
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.sentinel_ports)}/{GROUP}/0{login}"
+
+    def in_step(self) -> None:
+        """Wait until the replica has what the primary has, and a Sentinel knows both."""
+
+        def ready() -> bool:
+            with redis.Redis.from_url(self.replica.url) as link:
+                replication = cast("dict[str, str]", link.info("replication"))
+            with self._asked() as link:
+                known = cast("list[dict[bytes, bytes]]", link.execute_command("SENTINEL", "REPLICAS", GROUP))
+            linked = any(replica.get(b"master-link-status") == b"ok" for replica in known)
+            return linked and replication.get("master_link_status") == "up"
+
+        wait_until(ready, 20, "the replica to be in step")
+
+    def named_port(self) -> int:
+        """The port of the primary, as the first Sentinel names it."""
+        with self._asked() as link:
+            return int(link.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP)[1])
+
+    def promoted(self) -> bool:
+        """True once the replica is the primary, and is named so."""
+        if self.named_port() != self.ports[1]:
+            return False
+        with redis.Redis.from_url(self.replica.url) as link:
+            return cast("dict[str, str]", link.info("replication")).get("role") == "master"
+
+    def _asked(self) -> redis.Redis:
+        return redis.Redis(port=self.sentinel_ports[0], password=self.password)
