@@ -52,7 +52,7 @@ _UNKNOWN_HINT = (
     "look whether it was done before it is sent again; what has a key (idempotency_key, the key of a batch) may be sent "
     "again as it is"
 )
-_UNKNOWN_IDS_HINT = "send the same request again with one of job_ids: job_id of a submit, signal_id of a signal"
+_UNKNOWN_IDS_HINT = "send the same request again with one of job_ids: job_id of a submit, workflow_id, signal_id"
 _WORDS = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,8 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     message: str
     hint: str | None
     job_ids: list[str] = []
-    """Jobs that may or may not have been stored. Of one job: send the same request again with this ``job_id``."""
+    """Jobs that may or may not have been stored. Of one job: send the same request again with this ``job_id``. Of a workflow
+    or a signal: its own id, as ``workflow_id`` or ``signal_id``."""
     submitted: int | None = None
     """Of a submit of many jobs that has stopped (``partly_stored``): how many are stored."""
     not_stored: list[int] | None = None

@@ -30,6 +30,7 @@ from jobmaster.web.api.records import (
     WaitingJobsRecord,
     WorkflowPage,
     WorkflowRecord,
+    WorkflowStartRecord,
     WorkflowWaitRecord,
     record_of,
     records_of,
@@ -42,6 +43,7 @@ from jobmaster.web.api.submitting import (
     nothing_stored,
     stored_words,
 )
+from jobmaster.web.api.workflow_body import WorkflowBody, flow_of
 
 OPERATIONS = Operations()
 
@@ -201,6 +203,21 @@ async def list_workflows(call: Call, query: WorkflowsQuery) -> WorkflowPage:
     return WorkflowPage(
         workflows=[_workflow(call, view) for view in page], next=page[-1].id if len(page) == query.limit else None
     )
+
+
+@OPERATIONS.post("/workflows", scope=Scope.SUBMIT, status=201)
+async def start_workflow(call: Call, body: WorkflowBody) -> WorkflowStartRecord:
+    """Check a workflow as a whole, store it, and start the steps that wait for no other one.
+
+    After status 503 with ``job_ids`` it may have been stored: send the same again with that ``workflow_id``.
+    """
+    workflows = call.cluster.workflows
+    of = workflows.new_id() if body.workflow_id is None else body.workflow_id
+    call.job_ids.append(of.bytes)
+    try:
+        return WorkflowStartRecord(id=await workflows.start(body.name, flow_of(body.steps), workflow_id=of))
+    except OutcomeUnknown as error:
+        raise OutcomeUnknown(error.message, id_bytes=[of.bytes]) from error
 
 
 @OPERATIONS.get("/workflows/{workflow}", scope=Scope.VIEW)

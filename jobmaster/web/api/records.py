@@ -483,6 +483,12 @@ class WorkflowRecord(Record, frozen=True, kw_only=True):
     steps: list[StepRecord]
 
 
+class WorkflowStartRecord(Record, frozen=True, kw_only=True):
+    """A workflow that was stored."""
+
+    id: UUID
+
+
 class WorkflowWaitRecord(Record, frozen=True, kw_only=True):
     """The answer to a wait for a workflow."""
 

@@ -89,6 +89,29 @@ async def test_workflows_over_http(client: ClientFixture, operator: httpx.AsyncC
     assert actors == {("operator@web", "workflow cancel"), ("operator@web", "workflow retry")}
 
 
+async def test_a_workflow_is_started_over_http_once_for_its_id(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    body: dict[str, Any] = {
+        "name": "order", "workflow_id": str(client.cluster.workflows.new_id()),
+        "steps": [
+            {"name": "ship", "handler": "images.resize", "args": {"path": "a"},
+             "results": {"width": {"step": "small", "path": ["width"]}}},
+            {"name": "small", "handler": "images.resize", "args": {"path": "b"}, "priority": "high"},
+        ],
+    }  # fmt: skip
+    for _ in range(2):
+        assert await posted(operator, "/workflows", body, 201) == {"id": body["workflow_id"]}
+    assert (await viewer.post(f"{API}/workflows", json=body)).status_code == 403
+    assert (await posted(operator, "/workflows", {**body, "name": "other"}, 409))["error"]["code"] == "conflict"
+    seen = await got(operator, f"/workflows/{body['workflow_id']}")
+    assert [(step["name"], step["state"], step["parents"]) for step in seen["steps"]] == [
+        ("small", "STARTED", []), ("ship", "PENDING", [1]),
+    ]  # fmt: skip
+    again = await posted(operator, "/workflows", {**body, "workflow_id": None}, 201)
+    assert {each["id"] for each in (await got(operator, "/workflows"))["workflows"]} == {again["id"], seen["id"]}
+
+
 async def test_schedules_over_http(
     client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
 ) -> None:
