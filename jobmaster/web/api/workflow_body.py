@@ -124,10 +124,11 @@ def _step(body: StepBody) -> Step[Any]:
     options: Any = {
         name: value for name in StepOptions.__annotations__ if (value := getattr(body, name, None)) is not None
     }
-    undo = None if body.undo is None else HandlerCall(body.undo.handler, dict(body.undo.args))
+    undo: HandlerCall[Any] | None = None
+    if body.undo is not None:
+        undo = HandlerCall(body.undo.handler, dict(body.undo.args))
     call: HandlerCall[Any] = HandlerCall(body.handler, dict(body.args))
-    made: Step[Any] = step(call, name=body.name, undo=undo, delay=body.delay, **options)
-    return made
+    return step(call, name=body.name, undo=undo, delay=body.delay, **options)
 
 
 def _fill(call: HandlerCall[Any], body: StepCallBody, name: str, steps: Mapping[str, Step[Any]]) -> None:
