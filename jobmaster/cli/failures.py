@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from jobmaster.cli.invocation import Invocation
+from jobmaster.cli.tables import Output
 from jobmaster.model.errors import ConfigError, JobMasterError, OutcomeUnknown, UnknownHandler
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 2, 5, 70, 130
@@ -48,25 +49,31 @@ def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Seque
         return _report_failure(Failure("interrupted", "interrupted", None, EXIT_INTERRUPTED), invocation, arguments)
     except click.exceptions.Exit as error:
         return error.exit_code
-    except Exception as error:
-        if isinstance(error, OSError) and _comes_from_output(error):
+    except Exception as raised:
+        first = _single(raised)
+        if isinstance(first, OSError) and _comes_from_output(first):
             _abandon_output()
-            if isinstance(error, BrokenPipeError):
+            if isinstance(first, BrokenPipeError):
                 return EXIT_FAILED  # the reading program (head, less) has ended: nothing can be printed
-            message = f"standard output cannot be written: {error.strerror}"
+            message = f"standard output cannot be written: {first.strerror}"
             return _report_failure(Failure("output", message, None, EXIT_FAILED), invocation, arguments)
-        if invocation.debug and not isinstance(error, click.ClickException):
-            traceback.print_exception(error, file=sys.stderr)
-        return _report_failure(failure_of(error), invocation, arguments)
+        if invocation.debug and not isinstance(first, click.ClickException):
+            traceback.print_exception(raised, file=sys.stderr)
+        return _report_failure(failure_of(first), invocation, arguments)
 
 
 def _report_failure(failure: Failure, invocation: Invocation, arguments: Sequence[str]) -> int:
     """Print a failure on standard error; returns the exit code."""
     if invocation.submitted_id is not None:
         failure = failure._replace(job_id=invocation.submitted_id)
-    wants_json = invocation.json or _requests_json(arguments)
+    wants_json = invocation.output.json_errors or _requests_json(arguments)
     click.echo(failure_json(failure) if wants_json else failure_text(failure), err=True)
     return failure.exit_code
+
+
+def _single(error: Exception) -> Exception:
+    """The first error of a group. Members of one task group mostly fail for one reason."""
+    return _single(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def _comes_from_output(error: OSError) -> bool:
@@ -82,9 +89,7 @@ def _abandon_output() -> None:
 
 def failure_of(error: Exception) -> Failure:
     """The failure that is printed for an exception."""
-    if isinstance(error, ExceptionGroup):
-        # The message of a group is less useful than its first member. Members of one task group mostly fail for one reason.
-        return failure_of(error.exceptions[0])
+    error = _single(error)
     if isinstance(error, JobMasterError):
         problems = error.problems if isinstance(error, ConfigError) else ()
         hint = _unknown_handler_hint(error.hint) if isinstance(error, UnknownHandler) else error.hint
@@ -135,7 +140,9 @@ def _word(class_name: str) -> str:
 def _requests_json(arguments: Sequence[str]) -> bool:
     """True when the arguments request JSON; for a command line that could not be parsed."""
     pairs = itertools.pairwise([*arguments, ""])
+    formats = [each.value for each in Output if each.json_errors]
     return any(
-        (first in ("-o", "--output") and second == "json") or first in ("-ojson", "--output=json")
+        (first in ("-o", "--output") and second in formats)
+        or first in [f"{option}{value}" for option in ("-o", "--output=") for value in formats]
         for first, second in pairs
     )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.tables import Output
+
 if TYPE_CHECKING:
     from jobmaster.settings.loader import LoadedSettings
     from jobmaster.settings.model import ClusterSettings
@@ -25,17 +27,13 @@ class Invocation:
 
     config: Path | None = None
     overrides: list[str] = field(default_factory=list)
-    output: str = "table"
+    output: Output = Output.TABLE
     debug: bool = False
     verbosity: int = 0
     """-1: errors only; 0: notes for people; 1 and above: more notes."""
     submitted_id: str | None = None
     """Id of a job that this call has submitted. Each error after that names it, because the job continues."""
     _loaded: LoadedSettings | None = None
-
-    @property
-    def json(self) -> bool:
-        return self.output == "json"
 
     def loaded(self) -> LoadedSettings:
         """The configuration, read once; its warnings go to standard error.
@@ -86,7 +84,7 @@ def _add_overrides(ctx: click.Context, _: click.Parameter, value: tuple[str, ...
 
 def _set_output(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
     if value is not None:
-        invocation_of(ctx).output = value
+        invocation_of(ctx).output = Output(value)
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -125,11 +123,11 @@ def common_options() -> list[click.Option]:
         ),
         click.Option(
             ["-o", "--output"],
-            type=click.Choice(["table", "json"]),
+            type=click.Choice([each.value for each in Output]),
             callback=_set_output,
             expose_value=False,
             is_eager=True,
-            help="How to print data.  [default: table]",
+            help="How to print data; name: only ids or names.  [default: table]",
         ),
         click.Option(
             ["--debug"],
@@ -178,6 +176,4 @@ def pass_defaults(ctx: click.Context) -> None:
         own["file"] = str(invocation.config)
     if invocation.overrides:
         own["overrides"] = tuple(invocation.overrides)
-    if invocation.json:
-        own["output"] = "json"
     ctx.default_map = {"config": {"validate": own, "show": own}}

@@ -6,11 +6,15 @@ import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from jobmaster.cli.failures import EXIT_FAILED, guarded
 from jobmaster.cli.invocation import Invocation, attach_common_options, pass_defaults
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("jobmaster.cli.commands.agent:agent_group", "Run, list and drain agents."),
@@ -25,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Retry, cancel, reschedule or delete every job that fits a filter; list and stop such operations.",
     ),
     "cluster": ("jobmaster.cli.commands.cluster.cluster:cluster_group", "Show and change the mode of the cluster."),
+    "completion": (
+        "jobmaster.cli.commands.terminal.completion:completion",
+        "Print the completion script of a shell.",
+    ),
     "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": (
@@ -97,6 +105,12 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return attach_common_options(command)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)  # that of a group imports every command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,14 +1,19 @@
-"""Plain tables and times for people. Text from outside (tags, errors) cannot steer the terminal."""
+"""What commands print on standard output: tables for people, and the formats of ``-o`` for programs.
+
+Text from outside (tags, errors) cannot steer the terminal. The formats are those of kubectl, as operators know them.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import click
@@ -31,34 +36,162 @@ class Column(NamedTuple):
     """Wrapped on a terminal, never cut. For reasons in the last column."""
 
 
-def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, as_json: bool, empty: str) -> None:
-    """Print rows on standard output: a JSON array, or a table. For no rows print the sentence ``empty`` on standard error."""
-    if as_json:
-        emit_json(list(rows))
-    elif rows:
-        click.echo(render(rows, columns, terminal_width()))
-    else:
+# ---------------------------------------------------------------- formats
+
+
+class Output(StrEnum):
+    """How data is printed: the values of ``-o``."""
+
+    TABLE = "table"
+    """Columns for people, cut and wrapped on a terminal."""
+    WIDE = "wide"
+    """The same with every field, and nothing cut."""
+    JSON = "json"
+    """One line: an array for a list, an object for one item. Of a stream: a line for each item."""
+    JSONL = "jsonl"
+    """A line for each item."""
+    YAML = "yaml"
+    NAME = "name"
+    """What other commands take: an id or a name, a line for each item."""
+
+    @property
+    def for_people(self) -> bool:
+        """A table, or other text for people."""
+        return self in (Output.TABLE, Output.WIDE)
+
+    @property
+    def json_errors(self) -> bool:
+        """Errors are printed as JSON."""
+        return self in (Output.JSON, Output.JSONL)
+
+
+Row = Mapping[str, Any]
+Names = str | Sequence[str]
+"""The field that names an item, or several of them, which are words of a command line then."""
+
+
+def emit_rows(
+    rows: Sequence[Row], columns: Sequence[Column], output: Output, *, empty: str, name: Names | None = None
+) -> None:
+    """Print a list. For an empty one print the sentence ``empty`` on standard error in the formats for people.
+
+    Args:
+        name: fields that name a row; ``None``: its id, and of rows without one what the first column shows.
+    """
+    if not output.for_people:
+        emit_data(list(rows), output, name=name or columns[0].key)
+    elif not rows:
         click.echo(empty, err=True)
+    elif output is Output.WIDE:
+        click.echo(render(_flat(rows), (*columns, *_other_columns(rows, columns))))
+    else:
+        click.echo(render(rows, columns, terminal_width()))
 
 
-def emit_json(value: Any) -> None:
-    """Print one line of JSON on standard output."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+def emit_record(record: Row, output: Output, *, name: Names | None = None) -> None:
+    """Print one item; for people one line for each field with a value, in ``WIDE`` also for the others.
 
-
-def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print one record: a JSON object, or one line for each field with a value."""
-    if as_json:
-        emit_json(record)
+    Args:
+        name: fields that name it; ``None``: its id, or its first field.
+    """
+    if emit_data(record, output, name=name):
         return
-    shown = {key: value for key, value in record.items() if value not in (None, "", [], {})}
+    shown = {
+        key: value for key, value in record.items() if output is Output.WIDE or value not in (None, "", [], {}, ())
+    }
     width = max((len(key) for key in shown), default=0)
     for key, value in shown.items():
-        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        text = "-" if value is None else _plain(value)
         first, *rest = text.splitlines() or [""]
-        click.echo(f"{key.ljust(width)}  {clean(first)}")
+        click.echo(f"{key.ljust(width)}  {clean(first)}".rstrip())
         for line in rest:
             click.echo(f"{' ' * width}  {clean(line)}")
+
+
+def emit_data(value: Row | Sequence[Row], output: Output, *, name: Names | None = None) -> bool:
+    """Print one item or a list in a format for programs; False in the formats for people, when nothing is printed.
+
+    Args:
+        name: fields that name an item; ``None``: its id, or its first field.
+    """
+    items: Sequence[Row] = [value] if isinstance(value, Mapping) else value
+    match output:
+        case Output.JSON:
+            click.echo(_json(value))
+        case Output.JSONL:
+            for item in items:
+                click.echo(_json(item))
+        case Output.YAML:
+            click.echo(_yaml(value), nl=False)
+        case Output.NAME:
+            for item in items:
+                if (found := _name(item, name)) is not None:
+                    click.echo(clean(found))
+        case _:
+            return False
+    return True
+
+
+def emit_item(item: Row, output: Output, *, name: Names | None = None) -> bool:
+    """Print the next item of a stream in a format for programs; False in the formats for people. All items together are
+    lines of JSON, names, or one YAML list."""
+    if output is Output.JSON:
+        output = Output.JSONL
+    value: Row | Sequence[Row] = [item] if output is Output.YAML else item
+    return emit_data(value, output, name=name)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _yaml(value: Any) -> str:
+    import yaml  # few calls need it
+
+    plain = json.loads(_json(value))  # enums, ids and tuples become what YAML has
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return text
+
+
+def _name(item: Row, name: Names | None) -> str | None:
+    """What names an item; ``None``: it has no name."""
+    if isinstance(name, str) or name is None:
+        key = "id" if item.get("id") is not None else name or next(iter(item), "")
+        value = _value(item, key)
+        return None if value is None else str(value)
+    return " ".join(shlex.quote(str(_value(item, key))) for key in name)
+
+
+def _flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows with their inner fields beside the others, by their path with dots."""
+    return [{**row, **dict(_leaves(row))} for row in rows]
+
+
+def _leaves(row: Row, above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in row.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield above + key, value
+
+
+def _other_columns(rows: Sequence[Row], columns: Sequence[Column]) -> list[Column]:
+    """A column for each field that no column shows and some row has."""
+    shown = tuple(column.key for column in columns)
+    keys = dict.fromkeys(
+        key
+        for row in rows
+        for key, value in _leaves(row)
+        if value not in (None, "", [], {}, ()) and not any(key == one or key.startswith(f"{one}.") for one in shown)
+    )
+    return [Column(key.upper().replace("_", " "), key, _plain) for key in keys]
+
+
+def _plain(value: Any) -> str:
+    return _json(value) if isinstance(value, dict | list | tuple) else str(value)
+
+
+# ---------------------------------------------------------------- tables
 
 
 def terminal_width() -> int | None:
@@ -66,7 +199,7 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: int | None = None) -> str:
+def render(rows: Sequence[Row], columns: Sequence[Column], width: int | None = None) -> str:
     """The table as text. The width of a column is that of its widest cell, in terminal cells.
 
     Args:
@@ -102,16 +235,24 @@ def _wrapped(cells: list[list[str]], columns: Sequence[Column], width: int) -> l
     return lines
 
 
-def _cell(row: Mapping[str, Any], column: Column, width: int | None) -> str:
-    value: Any = row
-    for key in column.key.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
+def _cell(row: Row, column: Column, width: int | None) -> str:
+    value = _value(row, column.key)
     if value is None:
         return "-"
     text = clean(column.show(value) if column.show else str(value))
     if width is None or column.whole or len(text) <= CELL_CHARS_MAX:
         return text
     return text[: CELL_CHARS_MAX - 3] + "..."
+
+
+def _value(row: Row, key: str) -> Any:
+    """A field by its key, an inner one by its path with dots; ``None``: there is none."""
+    if key in row:
+        return row[key]
+    value: Any = row
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _pad(text: str, width: int, side: str) -> str:

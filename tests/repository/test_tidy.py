@@ -72,6 +72,7 @@ CATCHES_EVERYTHING = {
     "jobmaster/handlers/flow/ordering.py": "the ordering key is a handler's own code",
     "jobmaster/handlers/retry_rules.py": "a retry policy is a handler's own code",
     "jobmaster/agentstore/wake_wait.py": "handed on to the callers that wait for the shared connection",
+    "jobmaster/cli/completion.py": "a shell that completes a word prints values and no errors",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescer.py": "handed on to every caller of the batch",

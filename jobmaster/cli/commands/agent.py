@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import with_cluster
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
@@ -239,11 +240,11 @@ def list_(invocation: Invocation, all_: bool) -> None:
     records = [agent_record(view) for view in run_async(_agents(invocation.settings, all_))]
     shown = any(record["cordoned_seconds"] is not None for record in records)
     columns = (*COLUMNS, Column("CORDONED", "cordoned_seconds", rounded_duration, right=True)) if shown else COLUMNS
-    emit_rows(records, columns, as_json=invocation.json, empty="no agents (start one: jobmaster agent run)")
+    emit_rows(records, columns, invocation.output, empty="no agents (start one: jobmaster agent run)")
 
 
 @agent_group.command("show")
-@click.argument("agent")
+@click.argument("agent", shell_complete=known(Known.AGENTS))
 @pass_invocation
 def show(invocation: Invocation, agent: str) -> None:
     """Show one agent by its id, the beginning of it, or its name.
@@ -255,11 +256,11 @@ def show(invocation: Invocation, agent: str) -> None:
     views = run_async(_agents(invocation.settings, True))
     living = [view for view in views if view.lease_left_seconds is not None]
     chosen = living if any(view.name == agent for view in living) else views
-    emit_record(agent_record(pick(chosen, agent, "agent")), as_json=invocation.json)
+    emit_record(agent_record(pick(chosen, agent, "agent")), invocation.output)
 
 
 @agent_group.command("drain")
-@click.argument("agent")
+@click.argument("agent", shell_complete=known(Known.AGENTS))
 @pass_invocation
 def drain(invocation: Invocation, agent: str) -> None:
     """Drain an agent: it completes its buckets, releases the remaining jobs, and exits.
@@ -271,7 +272,7 @@ def drain(invocation: Invocation, agent: str) -> None:
       jobmaster agent drain payroll-0
     """
     agent_id = run_async(_drain(invocation.settings, agent))
-    emit_record({"id": agent_id, "drain_requested": True}, as_json=invocation.json)
+    emit_record({"id": agent_id, "drain_requested": True}, invocation.output)
 
 
 async def _agents(settings: ClusterSettings, all_: bool) -> list[AgentView]:

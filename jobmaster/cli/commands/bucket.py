@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import with_cluster
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.id_prefix import pick
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso_at, render
+from jobmaster.cli.tables import Column, emit_data, emit_record, emit_rows, iso_at, render
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import text
@@ -65,7 +66,7 @@ def bucket_group() -> None:
 
 @bucket_group.command("list")
 @click.option("--all", "all_", is_flag=True, help="Include retired buckets that still have a row.")
-@click.option("--lane", help="Only this lane.")
+@click.option("--lane", help="Only this lane.", shell_complete=known(Known.LANES))
 @pass_invocation
 def list_(invocation: Invocation, all_: bool, lane: str | None) -> None:
     """List the buckets with their depths in the stores.
@@ -82,7 +83,7 @@ def list_(invocation: Invocation, all_: bool, lane: str | None) -> None:
     for sentence in found.silent:
         invocation.note(f"warning: {sentence}", level=-1)
     shown = [bucket_record(view) for view in found.buckets if lane is None or view.lane == lane]
-    emit_rows(shown, COLUMNS, as_json=invocation.json, empty="no buckets (an agent makes them: jobmaster agent run)")
+    emit_rows(shown, COLUMNS, invocation.output, empty="no buckets (an agent makes them: jobmaster agent run)")
 
 
 @bucket_group.command("show")
@@ -97,17 +98,16 @@ def show(invocation: Invocation, bucket: str) -> None:
     """
     view, history = run_async(_bucket_with_history(invocation.settings, bucket))
     record, events = bucket_record(view), [_event_record(event) for event in history]
-    if invocation.json:
-        emit_json({**record, "events": events})
+    if emit_data({**record, "events": events}, invocation.output):
         return
-    emit_record(record, as_json=False)
+    emit_record(record, invocation.output)
     if events:
         click.echo("\n" + render(events, EVENT_COLUMNS))
 
 
 WHICH = (
     click.argument("buckets", nargs=-1, metavar="[BUCKET]..."),
-    click.option("--lane", help="All buckets of this lane."),
+    click.option("--lane", help="All buckets of this lane.", shell_complete=known(Known.LANES)),
     click.option("--all", "all_", is_flag=True, help="All buckets of the cluster."),
     click.option("--reason", default=NO_REASON, help="Reason, for the bucket's history and the operator's log."),
 )
@@ -139,7 +139,7 @@ def freeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, a
     for warning in changed.warnings:
         invocation.note(f"warning: {warning}", level=-1)
     records = [_record(bucket) for bucket in changed.buckets]
-    emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to freeze: no bucket of these is ACTIVE")
+    emit_rows(records, STOP_COLUMNS, invocation.output, empty="nothing to freeze: no bucket of these is ACTIVE")
 
 
 @bucket_group.command("unfreeze")
@@ -155,7 +155,7 @@ def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None,
     _check_choice(buckets, lane, all_)
     changed = run_async(_stopped(invocation.settings, buckets, lane, reason, frozen=False))
     records = [_record(bucket) for bucket in changed.buckets]
-    emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to unfreeze: no bucket of these is FROZEN")
+    emit_rows(records, STOP_COLUMNS, invocation.output, empty="nothing to unfreeze: no bucket of these is FROZEN")
 
 
 async def _listed(settings: ClusterSettings, *, retired: bool, depths: bool = True) -> Buckets:

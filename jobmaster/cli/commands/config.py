@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.tables import Column, Output, emit_data, emit_rows
+
 if TYPE_CHECKING:
     from jobmaster.settings.loader import LoadedSettings
     from jobmaster.settings.problems import InvalidSettings, Problem
 
 EXIT_CONFIG = 78
+COLUMNS = (Column("KEY", "key"), Column("VALUE", "value", whole=True))
 
 _SET_HELP = "Set one key over file and environment, such as leases.lease=15s; may be repeated."
 
@@ -30,9 +34,9 @@ def config_group() -> None:
 @config_group.command("validate")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=_SET_HELP)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@pass_invocation
 @click.pass_context
-def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], output: str) -> None:
+def validate(ctx: click.Context, invocation: Invocation, file: Path | None, overrides: Sequence[str]) -> None:
     """Check a configuration file, offline.
 
     Prints every problem with its place.
@@ -45,15 +49,13 @@ def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], ou
     loaded, error = _load(file, overrides)
     problems = error.details if error else ()
     warnings = error.warnings if error else loaded.warnings if loaded else ()
-    if output == "json":
-        report = {
-            "valid": error is None,
-            "source": str(loaded.source) if loaded and loaded.source else str(file) if file else None,
-            "problems": [problem.as_dict() for problem in problems],
-            "warnings": [warning.as_dict() for warning in warnings],
-        }
-        click.echo(json.dumps(report))
-    else:
+    report = {
+        "valid": error is None,
+        "source": str(loaded.source) if loaded and loaded.source else str(file) if file else None,
+        "problems": [problem.as_dict() for problem in problems],
+        "warnings": [warning.as_dict() for warning in warnings],
+    }
+    if not emit_data(report, invocation.output, name="source"):
         _print_problems(problems, warnings)
         if loaded:
             click.echo(f"{loaded.source or 'no file: the defaults'}: the configuration is sound")
@@ -107,9 +109,9 @@ def schema() -> None:
 @click.option("--config", "file", type=click.Path(path_type=Path), help="The file; default as for validate.")
 @click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=_SET_HELP)
 @click.option("--origin", is_flag=True, help="Print the layer and the place of each value.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@pass_invocation
 @click.pass_context
-def show(ctx: click.Context, file: Path | None, overrides: Sequence[str], origin: bool, output: str) -> None:
+def show(ctx: click.Context, invocation: Invocation, file: Path | None, overrides: Sequence[str], origin: bool) -> None:
     """Print the resulting configuration.
 
     That is: defaults, then file, environment and command line over them. Secrets are
@@ -117,39 +119,39 @@ def show(ctx: click.Context, file: Path | None, overrides: Sequence[str], origin
     """
     loaded, error = _load(file, overrides)
     if error or loaded is None:
-        if output == "json" and error:
+        if invocation.output.json_errors and error:
             report = {"code": "config", "message": error.message, "problems": list(error.problems)}
             click.echo(json.dumps({"error": report}), err=True)
         elif error:
             _print_problems(error.details, error.warnings)
         ctx.exit(EXIT_CONFIG)
     _print_problems((), loaded.warnings)
-    _print_settings(loaded, origin, output)
+    _print_settings(loaded, origin, invocation.output)
 
 
-def _print_settings(loaded: LoadedSettings, origin: bool, output: str) -> None:
+def _print_settings(loaded: LoadedSettings, origin: bool, output: Output) -> None:
     from jobmaster.settings.rendering import leaf_rows, leaf_text, settings_tree, yaml_lines
 
     def place(path: str) -> str:
         return loaded.origin_of(path).describe()
 
     tree = settings_tree(loaded.settings)
-    if output == "yaml":
+    if output is Output.YAML:
         click.echo("\n".join(yaml_lines(tree, place if origin else None)))
-    elif output == "json" and origin:
-        rows = [{"key": path, "value": value, "origin": place(path)} for path, value in leaf_rows(tree)]
-        click.echo(json.dumps(rows))
-    elif output == "json":
+    elif output is Output.JSON and not origin:
         click.echo(json.dumps(tree))
     else:
-        lines = [(path, leaf_text(value), place(path) if origin else "") for path, value in leaf_rows(tree)]
-        _print_table([("KEY", "VALUE", "ORIGIN" if origin else ""), *lines])
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        with_origin = origin or output is Output.WIDE
+        columns = (*COLUMNS, Column("ORIGIN", "origin")) if with_origin else COLUMNS
+        rows = [
+            {
+                "key": path,
+                "value": leaf_text(value) if output.for_people else value,
+                **({"origin": place(path)} if with_origin else {}),
+            }
+            for path, value in leaf_rows(tree)
+        ]
+        emit_rows(rows, columns, output, empty="")
 
 
 def _load(file: Path | None, overrides: Sequence[str]) -> tuple[LoadedSettings | None, InvalidSettings | None]:

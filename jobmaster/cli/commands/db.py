@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_data, emit_rows, iso
 
 if TYPE_CHECKING:
     from jobmaster.master.schema.migrations import MigrationStatus
@@ -42,8 +42,7 @@ def migrate(invocation: Invocation) -> None:
     from jobmaster.wiring import migrate_master
 
     applied = run_async(migrate_master(invocation.settings, invocation.note))
-    if invocation.json:
-        emit_json({"schema": invocation.settings.schema_name(), "applied": applied})
+    emit_data({"schema": invocation.settings.schema_name(), "applied": applied}, invocation.output)
 
 
 @db_group.command("status")
@@ -71,7 +70,7 @@ def status(ctx: click.Context, invocation: Invocation) -> None:
         }
         for line in lines
     ]
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no migrations")
+    emit_rows(rows, COLUMNS, invocation.output, empty="no migrations")
     if retention:
         invocation.note(f"retention of jobs: {retention}")
     if any(row["state"] not in ("applied", "newer") for row in rows):
@@ -132,9 +131,7 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
       jobmaster db retire --older-than 90d --discard
     """
     done = run_async(_retire_and_note(invocation, older_than, discard, lost_stores))
-    if invocation.json:
-        emit_json(done)
-    else:
+    if not emit_data(done, invocation.output):
         click.echo(f"{len(done['retired'])} ranges retired, {len(done['discarded'])} dropped")
 
 

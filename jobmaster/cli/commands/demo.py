@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.tables import emit_json, thousands
+from jobmaster.cli.tables import Output, emit_data, thousands
 
 if TYPE_CHECKING:
     from jobmaster.demo.results import DemoSummary
@@ -67,7 +67,7 @@ def demo(
     from jobmaster.demo.driver import DemoOptions, run_demo
 
     if as_json:
-        invocation.output = "json"
+        invocation.output = Output.JSON
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() and invocation.verbosity >= 0 else None
 
     def log(sentence: str) -> None:
@@ -85,9 +85,7 @@ def demo(
     finally:
         if bar is not None:
             bar.clear()
-    if invocation.json:
-        emit_json(_as_json(summary))
-    else:
+    if not emit_data(_record(summary), invocation.output):
         click.echo("\n".join(_as_text(summary)))
     for number, rows in audited.evidence.items():
         for row in rows:
@@ -96,10 +94,11 @@ def demo(
         ctx.exit(1)
 
 
-def _as_json(summary: DemoSummary) -> object:
+def _record(summary: DemoSummary) -> dict[str, Any]:
     import msgspec
 
-    return msgspec.to_builtins(summary)
+    record: dict[str, Any] = msgspec.to_builtins(summary)
+    return record
 
 
 def _as_text(summary: DemoSummary) -> list[str]:

@@ -15,7 +15,7 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import emit_json
+from jobmaster.cli.tables import emit_data
 from jobmaster.rules.access import READING
 
 if TYPE_CHECKING:
@@ -93,20 +93,17 @@ def status(ctx: click.Context, invocation: Invocation, data_dir: Path | None) ->
     from jobmaster.embedded import read_status
 
     found = read_status(_directory(invocation, data_dir))
-    if invocation.json:
-        servers = {
-            server.name.lower(): {
-                "running": server.running,
-                "pid": server.pid,
-                "address": server.address or None,
-                "log": str(server.log),
-            }
-            for server in (found.postgres, found.valkey)
+    servers = {
+        server.name.lower(): {
+            "running": server.running,
+            "pid": server.pid,
+            "address": server.address or None,
+            "log": str(server.log),
         }
-        emit_json(
-            {"directory": str(found.directory), "owner_pid": found.owner_pid, "running": found.running, **servers}
-        )
-    else:
+        for server in (found.postgres, found.valkey)
+    }
+    record = {"directory": str(found.directory), "owner_pid": found.owner_pid, "running": found.running, **servers}
+    if not emit_data(record, invocation.output):
         click.echo("\n".join(_status_lines(found)))
     if not found.running:
         ctx.exit(_EXIT_NOT_RUNNING)

@@ -9,7 +9,7 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, render, terminal_width
+from jobmaster.cli.tables import Column, Output, emit_data, render, terminal_width
 from jobmaster.doctor.findings import CheckStatus, Finding
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
     """Check the cluster, its servers and its invariants.
 
     Changes nothing. The result of a check is ok, warn or FAIL, with a remedy for the latter two. Exit code 5 when one fails.
+    With -o name: the checks that are not ok.
 
     \b
     Examples:
@@ -40,9 +41,9 @@ def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
     """
     findings, report = run_async(_examine(invocation.settings, audit_days))
     ok = not any(finding.status is CheckStatus.FAIL for finding in findings)
-    if invocation.json:
-        emit_json(_as_json(ok, findings, report))
-    else:
+    if invocation.output is Output.NAME:
+        emit_data([{"name": f.name} for f in findings if f.status is not CheckStatus.OK], invocation.output)
+    elif not emit_data(_record(ok, findings, report), invocation.output):
         rows = [{"status": f.status.value, "name": f.name, "detail": f.detail} for f in findings]
         click.echo(render(rows, COLUMNS, terminal_width()))
         for finding in findings:
@@ -54,7 +55,7 @@ def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
         ctx.exit(EXIT_FINDINGS)
 
 
-def _as_json(ok: bool, findings: list[Finding], report: AuditReport | None) -> dict[str, Any]:
+def _record(ok: bool, findings: list[Finding], report: AuditReport | None) -> dict[str, Any]:
     return {
         "ok": ok,
         "checks": [

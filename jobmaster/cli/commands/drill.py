@@ -10,7 +10,7 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import emit_json
+from jobmaster.cli.tables import Output, emit_data
 
 if TYPE_CHECKING:
     from jobmaster.demo.lease_race.lease_race import RaceOptions, RaceResult
@@ -73,14 +73,12 @@ def lease_race(
     from jobmaster.demo.lease_race.lease_race import RaceOptions
 
     if as_json:
-        invocation.output = "json"
+        invocation.output = Output.JSON
     options = RaceOptions(shift_seconds, not unknown_to_master)
     with _servers(invocation, servers) as settings:
-        results = run_async(_play(settings, options, runs, as_json=invocation.json))
+        results = run_async(_play(settings, options, runs, invocation.output))
     bad = [result for result in results if not result.ok]
-    if invocation.json:
-        emit_json(_as_json((bad or results)[-1], runs, len(bad)))
-    else:
+    if not emit_data(_record((bad or results)[-1], runs, len(bad)), invocation.output):
         click.echo("\n".join(_as_text((bad or results)[-1], runs, len(bad))))
     if bad:
         ctx.exit(1)
@@ -107,20 +105,23 @@ def _servers(invocation: Invocation, servers: str) -> Iterator[ClusterSettings]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _play(settings: ClusterSettings, options: RaceOptions, runs: int, *, as_json: bool) -> list[RaceResult]:
+async def _play(settings: ClusterSettings, options: RaceOptions, runs: int, output: Output) -> list[RaceResult]:
     from jobmaster.demo.lease_race.drill_cluster import temporary_cluster
     from jobmaster.demo.lease_race.event_trace import EventTrace
     from jobmaster.demo.lease_race.lease_race import LeaseRace
 
+    def write_line(line: str) -> None:
+        click.echo(line, err=not (output.for_people or output.json_errors))  # not between YAML or names
+
     results = []
     async with temporary_cluster(settings) as drill:
         for _ in range(runs):
-            with EventTrace(click.echo, as_json=as_json) as trace:
+            with EventTrace(write_line, as_json=output.json_errors) as trace:
                 results.append(await LeaseRace(drill, options, trace).run())
     return results
 
 
-def _as_json(result: RaceResult, runs: int, bad: int) -> dict[str, Any]:
+def _record(result: RaceResult, runs: int, bad: int) -> dict[str, Any]:
     import msgspec
 
     return {**msgspec.to_builtins(result), "runs": runs, "runs_off": bad}

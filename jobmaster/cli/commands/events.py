@@ -8,9 +8,10 @@ import click
 
 from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.commands.job_rows import short_error
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import clean, emit_json, iso
+from jobmaster.cli.tables import clean, emit_item, iso
 from jobmaster.model.event import (
     RECORDED_KINDS,
     BucketEvent,
@@ -40,7 +41,13 @@ if TYPE_CHECKING:
     multiple=True,
     help="May be repeated.",
 )
-@click.option("--handler", "handlers", multiple=True, help="Jobs of this handler; may be repeated.")
+@click.option(
+    "--handler",
+    "handlers",
+    multiple=True,
+    help="Jobs of this handler; may be repeated.",
+    shell_complete=known(Known.HANDLERS),
+)
 @click.option("--tag", help="Jobs with this tag.")
 @click.option("--batch", help="Jobs of this batch.")
 @click.option("--workflow", help="Jobs of this workflow.")
@@ -83,9 +90,7 @@ def events(invocation: Invocation, follow: bool, limit: int | None, after: str |
         )
         given = 0
         async for event in stream:
-            if invocation.json:
-                emit_json(_record(event))
-            else:
+            if not emit_item(_record(event), invocation.output, name="cursor"):
                 click.echo(_line(event))
             given += 1
             if given == limit:
@@ -93,7 +98,7 @@ def events(invocation: Invocation, follow: bool, limit: int | None, after: str |
         return stream.cursor
 
     cursor = run_async(with_cluster(invocation.settings, work))
-    if not invocation.json:
+    if invocation.output.for_people:
         click.echo(f"continue with --after {cursor}", err=True)
 
 

@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.failures import failure_of
 from jobmaster.cli.id_prefix import id_range
 from jobmaster.cli.running import reader_of
-from jobmaster.cli.tables import Column, emit_rows
+from jobmaster.cli.tables import Column, Output, emit_rows
 from jobmaster.model.errors import Conflict, InputError, InvalidDueTime, JobMasterError, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import JobState, Priority
@@ -146,14 +146,14 @@ async def act_on_each(
     return done
 
 
-def emit_each(done: Sequence[ActedOn], columns: Sequence[Column], *, as_json: bool) -> None:
+def emit_each(done: Sequence[ActedOn], columns: Sequence[Column], output: Output) -> None:
     """Print one row for each job of a command, then raise the worst error: that with the highest exit code."""
     records = [{**_empty(columns), **each.record, "error": _row_error(each.error)} for each in done]
     errors = [each.error for each in done if each.error is not None]
     if errors:
         columns = (*columns, Column("ERROR", "error.message", whole=True))
-    if as_json or len(done) > 1 or not errors:
-        emit_rows(records, columns, as_json=as_json, empty="")
+    if not output.for_people or len(done) > 1 or not errors:
+        emit_rows(records, columns, output, empty="")
     if not errors:
         return
     worst = max(errors, key=lambda error: error.exit_code)

@@ -53,7 +53,7 @@ def list_(invocation: Invocation) -> None:
       jobmaster lock list -o json
     """
     found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.locks()))
-    emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="no lock is held")
+    emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="no lock is held")
 
 
 @lock_group.command("release")
@@ -83,7 +83,7 @@ def release(invocation: Invocation, name: str, force: bool) -> None:
             raise NotFound(f"no program holds lock {name!r}", hint="jobmaster lock list")
         return released
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), as_json=invocation.json)
+    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
 
 
 @click.group("once")
@@ -116,7 +116,7 @@ def once_list(invocation: Invocation) -> None:
         }
         for each in found
     ]
-    emit_rows(rows, ONCE_COLUMNS, as_json=invocation.json, empty="no action has been begun")
+    emit_rows(rows, ONCE_COLUMNS, invocation.output, empty="no action has been begun")
 
 
 def _record(lock: LockView) -> dict[str, Any]:

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
     from jobmaster.model.inspection.views import OperatorAct
 
+
+def _detail_text(detail: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
+
+
 COLUMNS = (
     Column("TIME (UTC)", "at"),
     Column("BY", "actor"),
     Column("ACTION", "action"),
     Column("SUBJECT", "subject"),
-    Column("DETAIL", "detail_text", whole=True),
+    Column("DETAIL", "detail", _detail_text, whole=True),
 )
 
 
@@ -56,12 +61,7 @@ def list_(invocation: Invocation, subject: str | None, actor: str | None, since:
     filtered = any(given is not None for given in (subject, actor, since))
     empty = "no action of an operator fits these options" if filtered else "no operator has done anything"
     records = [_record(act) for act in run_async(with_cluster(invocation.settings, work))]
-    rows = (
-        records
-        if invocation.json
-        else [{**record, "detail_text": _detail_text(record["detail"])} for record in records]
-    )
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty=empty)
+    emit_rows(records, COLUMNS, invocation.output, empty=empty, name="subject")
 
 
 def _record(act: OperatorAct) -> dict[str, Any]:
@@ -72,7 +72,3 @@ def _record(act: OperatorAct) -> dict[str, Any]:
         "subject": act.subject,
         "detail": act.detail,
     }
-
-
-def _detail_text(detail: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)

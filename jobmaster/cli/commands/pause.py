@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import DURATION, moment
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_data, emit_rows, iso
 from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.pause import Pause, PauseChange, PauseKind, subject_of
 from jobmaster.units import UnitError, parse_duration, rounded_duration
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
@@ -48,9 +51,18 @@ class End(click.ParamType[Any]):
 
 
 KIND = click.Choice([kind.value for kind in PauseKind if kind is not PauseKind.BREAKER])
+_KNOWN = {PauseKind.HANDLER: Known.HANDLERS, PauseKind.LANE: Known.LANES, PauseKind.SCHEDULE: Known.SCHEDULES}
+
+
+def _complete_value(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the kind that stands before the value."""
+    kind = next((found for each, found in _KNOWN.items() if each.value == ctx.params.get("kind")), None)
+    return [] if kind is None else known(kind)(ctx, parameter, incomplete)
+
+
 _CHANGE = (
     click.argument("kind", type=KIND),
-    click.argument("value"),
+    click.argument("value", shell_complete=_complete_value),
     click.option("--reason", default="", help="Reason, for the list of the pauses and the operator's log."),
     click.option("--no-wait", is_flag=True, help="Do not wait until every agent has confirmed it."),
     click.option(
@@ -150,7 +162,7 @@ def pauses(invocation: Invocation) -> None:
             return in_force + [_schedule_record(row) for row in await reader.report("paused_schedules")]
 
     records = run_async(work())
-    emit_rows(records, COLUMNS, as_json=invocation.json, empty="nothing is paused")
+    emit_rows(records, COLUMNS, invocation.output, empty="nothing is paused", name=("kind", "value"))
 
 
 def pause_record(each: Pause) -> dict[str, Any]:
@@ -190,18 +202,16 @@ async def _changed(settings: ClusterSettings, change: Callable[[Any, str], Any])
 
 def _emit(invocation: Invocation, change: PauseChange, done: str, *, waited: bool) -> None:
     """``handler 'x' paused; 3 of 3 agents obey after 1.2 s``."""
-    if invocation.json:
-        emit_json(
-            {
-                "kind": change.kind.value,
-                "value": change.value,
-                "changed": change.changed,
-                "until": iso(change.until_us) if change.until_us else None,
-                "agents": change.agents,
-                "obeying": change.obeying,
-                "seconds": round(change.seconds, 3),
-            }
-        )
+    record = {
+        "kind": change.kind.value,
+        "value": change.value,
+        "changed": change.changed,
+        "until": iso(change.until_us) if change.until_us else None,
+        "agents": change.agents,
+        "obeying": change.obeying,
+        "seconds": round(change.seconds, 3),
+    }
+    if emit_data(record, invocation.output, name=("kind", "value")):
         return
     subject = subject_of(change.kind, change.value)
     if not change.changed:

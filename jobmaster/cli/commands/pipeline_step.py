@@ -13,7 +13,7 @@ import click
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
 from jobmaster.cli.operator_log import NOTE, note_values
-from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
+from jobmaster.cli.tables import Column, emit_data, render, terminal_width, thousands
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult
@@ -109,9 +109,9 @@ def _carry_out(ctx: click.Context, name: str, context: PipelineContext, work: Ca
     rate = round(result.rows / seconds) if result.rows and seconds > 0 else 0
     figures = {"rows": result.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if result.rows else {}
     dry = {"dry_run": True} if context.dry_run else {}
-    if invocation_of(ctx).json:
-        items = {} if result.items is None else {"items": list(result.items)}
-        emit_json({"command": name, "ok": not result.failed, **dry, **result.summary, **items, **figures})
+    items = {} if result.items is None else {"items": list(result.items)}
+    report = {"command": name, "ok": not result.failed, **dry, **result.summary, **items, **figures}
+    if emit_data(report, invocation_of(ctx).output):
         return result
     width = max((len(key) for key in result.summary), default=0)
     for key, value in result.summary.items():

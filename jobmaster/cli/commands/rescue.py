@@ -59,7 +59,7 @@ def list_(invocation: Invocation, since: float | None, only_open: bool, limit: i
         return await cluster.inspect.rescues(since=since, unfinished=only_open, limit=limit)
 
     records = [_record(view) for view in run_async(with_cluster(invocation.settings, work))]
-    emit_rows(records, COLUMNS, as_json=invocation.json, empty="nothing was lost")
+    emit_rows(records, COLUMNS, invocation.output, empty="nothing was lost", name="bucket_id")
 
 
 def _record(view: RescueView) -> dict[str, Any]:

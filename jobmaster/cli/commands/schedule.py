@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import with_cluster
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, render, terminal_width
+from jobmaster.cli.tables import Column, emit_data, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import InputError
 from jobmaster.units import format_duration
 
@@ -68,11 +69,11 @@ def list_(invocation: Invocation, tag: str | None, all_: bool) -> None:
       jobmaster schedule list --tag reports -o json
     """
     views = run_async(_with_schedules(invocation, lambda schedules: schedules.list(tag=tag, retired=all_)))
-    emit_rows([_record(view) for view in views], LIST_COLUMNS, as_json=invocation.json, empty="no schedules")
+    emit_rows([_record(view) for view in views], LIST_COLUMNS, invocation.output, empty="no schedules")
 
 
 @schedule_group.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=known(Known.SCHEDULES))
 @pass_invocation
 def show(invocation: Invocation, name: str) -> None:
     """Show one schedule, its next fires and the last ones that were decided.
@@ -90,17 +91,16 @@ def show(invocation: Invocation, name: str) -> None:
     view, upcoming, fires = run_async(with_cluster(invocation.settings, work))
     record = {**_record(view), **_details(view), "upcoming": [_iso(at) for at in upcoming]}
     lines = [_fire(fire) for fire in fires]
-    if invocation.json:
-        emit_json({**record, "fires": lines})
+    if emit_data({**record, "fires": lines}, invocation.output, name="name"):
         return
-    emit_record(record, as_json=False)
+    emit_record(record, invocation.output)
     if lines:
         click.echo()
         click.echo(render(lines, FIRE_COLUMNS, terminal_width()))
 
 
 @schedule_group.command("next")
-@click.argument("name")
+@click.argument("name", shell_complete=known(Known.SCHEDULES))
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True)
 @pass_invocation
 def next_(invocation: Invocation, name: str, count: int) -> None:
@@ -115,16 +115,16 @@ def next_(invocation: Invocation, name: str, count: int) -> None:
         return await schedules.get(name), await schedules.next(name, count)
 
     view, upcoming = run_async(_with_schedules(invocation, work))
-    if view.retired_at is not None and not invocation.json:
+    if view.retired_at is not None and invocation.output.for_people:
         click.echo(f"schedule {name!r} is retired: {view.retired_reason}")
         return
     rows = [{"at": _iso(at), "local": _local(at, view.zone)} for at in upcoming]
-    emit_rows(rows, NEXT_COLUMNS, as_json=invocation.json, empty=f"schedule {name!r} has ended")
+    emit_rows(rows, NEXT_COLUMNS, invocation.output, empty=f"schedule {name!r} has ended")
 
 
 # ---------------------------------------------------------------- change
 
-_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=known(Known.SCHEDULES))
 _TAG = click.option("--tag", help="All schedules with this tag, in place of names.")
 
 
@@ -179,7 +179,7 @@ def remove(invocation: Invocation, names: tuple[str, ...], tag: str | None) -> N
 
 
 @schedule_group.command("run")
-@click.argument("name")
+@click.argument("name", shell_complete=known(Known.SCHEDULES))
 @pass_invocation
 def run(invocation: Invocation, name: str) -> None:
     """Fire a schedule now, beside its recurrence, also while it is paused. Exit code 4 when its overlap rule forbids it.
@@ -189,7 +189,7 @@ def run(invocation: Invocation, name: str) -> None:
       jobmaster schedule run reports.nightly
     """
     receipt = run_async(_with_schedules(invocation, lambda schedules: schedules.run(name, actor=operator_name())))
-    emit_record({"schedule": name, "id": str(receipt.id)}, as_json=invocation.json)
+    emit_record({"schedule": name, "id": str(receipt.id)}, invocation.output)
 
 
 def _change(
@@ -215,7 +215,7 @@ def _change(
         return records
 
     records = run_async(_with_schedules(invocation, work))
-    emit_rows(records, NAME_COLUMNS, as_json=invocation.json, empty="nothing to change")
+    emit_rows(records, NAME_COLUMNS, invocation.output, empty="nothing to change")
 
 
 def _unchanged(view: ScheduleView, done: str) -> str:

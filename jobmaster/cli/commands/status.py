@@ -10,7 +10,7 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.commands.pause import pause_record
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, iso_at, render, terminal_width, thousands
+from jobmaster.cli.tables import Column, emit_data, iso_at, render, terminal_width, thousands
 from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def status(invocation: Invocation) -> None:
         return await cluster.inspect.overview()
 
     report = _record(run_async(with_cluster(invocation.settings, work)))
-    if invocation.json:
-        emit_json(report)
+    if emit_data(report, invocation.output):
         return
     agents = report["agents"]
     parts = [

@@ -46,7 +46,7 @@ def init(invocation: Invocation, name: str | None) -> None:
       jobmaster store init redis-b
     """
     rows = run_async(_each(invocation.settings, name, prepare=True))
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no stores are configured")
+    emit_rows(rows, COLUMNS, invocation.output, empty="no stores are configured")
 
 
 @store_group.command("check")
@@ -61,7 +61,7 @@ def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
       jobmaster store check -o json
     """
     rows = run_async(_each(invocation.settings, name, prepare=False))
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no stores are configured")
+    emit_rows(rows, COLUMNS, invocation.output, empty="no stores are configured")
     if any(row["state"] != "ok" for row in rows):
         ctx.exit(5)
 

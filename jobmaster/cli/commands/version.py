@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import platform
 
 import click
 
 from jobmaster import __version__
 from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.tables import emit_data
 
 
 @click.command("version")
@@ -20,7 +20,5 @@ def version(invocation: Invocation) -> None:
     Example:
       jobmaster version -o json
     """
-    if invocation.json:
-        click.echo(json.dumps({"jobmaster": __version__, "python": platform.python_version()}))
-    else:
+    if not emit_data({"jobmaster": __version__, "python": platform.python_version()}, invocation.output):
         click.echo(f"jobmaster {__version__} on Python {platform.python_version()}")

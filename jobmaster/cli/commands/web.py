@@ -12,7 +12,7 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import emit_json
+from jobmaster.cli.tables import emit_data
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
@@ -85,8 +85,7 @@ def token(invocation: Invocation, name: str, role: str) -> None:
     from jobmaster.web.access import new_token
 
     made, digest = new_token()
-    if invocation.json:
-        emit_json({"name": name, "token": made, "sha256": digest, "role": role})
+    if emit_data({"name": name, "token": made, "sha256": digest, "role": role}, invocation.output):
         return
     invocation.note("the token, for the caller:")
     click.echo(made)

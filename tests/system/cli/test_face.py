@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,11 +15,12 @@ from uuid import UUID
 import click
 import pytest
 
+from jobmaster.cli import failures
 from jobmaster.cli.commands.job_inputs import moment
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
 from jobmaster.cli.main import COMMANDS, root
-from jobmaster.cli.tables import Column, clean, display_width, iso, render
+from jobmaster.cli.tables import Column, Output, clean, display_width, iso, render
 from jobmaster.model import errors
 from tests.system.cli.conftest import REPOSITORY, Result
 
@@ -53,6 +56,7 @@ def test_every_command_has_help_and_the_common_options(inside: Inside, words: tu
     assert result.err == ""
     for option in ("--set", "--output", "--debug", "--verbose", "--quiet", "--config"):
         assert option in result.out, option
+    assert f"[{'|'.join(Output)}]" in result.out, "-o takes the same formats everywhere"
 
 
 @pytest.mark.parametrize(
@@ -272,7 +276,7 @@ def test_the_reason_inside_a_group_is_reported() -> None:
 def test_interrupted_is_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(KeyboardInterrupt()), Invocation(), ()) == 130
     assert capsys.readouterr().err == "interrupted\n"
-    assert guarded(raising(KeyboardInterrupt()), Invocation(output="json"), ()) == 130
+    assert guarded(raising(KeyboardInterrupt()), Invocation(output=Output.JSON), ()) == 130
     assert json.loads(capsys.readouterr().err)["error"]["code"] == "interrupted"
 
 
@@ -285,7 +289,7 @@ def test_whatever_ends_a_call_names_the_job_that_it_has_handed_in(
 ) -> None:
     guarded(raising(error), Invocation(submitted_id=JOB), ())
     assert f"the job is {JOB}: jobmaster job show {JOB}" in capsys.readouterr().err
-    guarded(raising(error), Invocation(submitted_id=JOB, output="json"), ())
+    guarded(raising(error), Invocation(submitted_id=JOB, output=Output.JSONL), ())
     assert json.loads(capsys.readouterr().err)["error"]["job_id"] == JOB
 
 
@@ -319,10 +323,30 @@ def test_the_times_that_a_hint_names_are_taken(given: str) -> None:
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:
-    command = f"{sys.executable} -m jobmaster.cli.main db sql | head -1"
-    done = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert done.stdout.count("\n") == 1
+    for words in ("db sql", "config show -o jsonl"):
+        command = f"{sys.executable} -m jobmaster.cli.main {words} | head -1"
+        done = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+
+
+def test_a_reader_that_has_gone_is_no_error_in_a_group_of_tasks_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = os.fdopen(writing, "w")
+    abandoned: list[bool] = []
+    monkeypatch.setattr(failures, "_abandon_output", lambda: abandoned.append(True))
+
+    def command() -> None:
+        try:
+            click.echo("x", file=gone)
+        except BrokenPipeError as error:
+            raise ExceptionGroup("several", [error]) from None
+
+    assert guarded(command, Invocation(), ()) == 1
+    assert abandoned == [True]
+    with contextlib.suppress(BrokenPipeError):
+        gone.close()
 
 
 # ---------------------------------------------------------------- tables

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from jobmaster.cli.commands.job_inputs import ActedOn, act_on_each, emit_each
-from jobmaster.cli.tables import Column
+from jobmaster.cli.tables import Column, Output
 from jobmaster.clock import new_id
 from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound, Unavailable
 from jobmaster.model.ids import text
@@ -46,7 +46,7 @@ async def test_after_a_server_is_lost_no_further_job_is_tried() -> None:
     assert [each.record["id"] for each in done] == [text(job) for job in JOBS]
     assert "not tried" in str(done[2].error)
     with pytest.raises(Unavailable):
-        emit_each(done, COLUMNS, as_json=True)
+        emit_each(done, COLUMNS, Output.JSON)
 
 
 async def test_input_that_is_refused_before_any_action_is_the_only_answer() -> None:
@@ -57,7 +57,7 @@ async def test_input_that_is_refused_before_any_action_is_the_only_answer() -> N
 async def test_every_job_has_a_row_also_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     done, _ = await acted(NotFound("no such job"), None, Conflict("it has ended"))
     with pytest.raises(Conflict) as caught:
-        emit_each(done, COLUMNS, as_json=True)
+        emit_each(done, COLUMNS, Output.JSON)
     assert caught.value.message == "2 of 3 jobs: no such job; it has ended"
     rows = json.loads(capsys.readouterr().out)
     assert [row["error"] and row["error"]["code"] for row in rows] == ["not_found", None, "conflict"]

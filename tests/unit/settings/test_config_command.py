@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jobmaster.cli.commands.config import config_group
+from jobmaster.cli.invocation import attach_common_options
 from jobmaster.cli.main import run as run_program
 from jobmaster.settings.json_schema import json_schema
 from jobmaster.settings.loader import load_settings
@@ -29,7 +30,7 @@ def _alone(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(config_group, list(args))
+    return CliRunner().invoke(attach_common_options(config_group), list(args))
 
 
 def test_validate_accepts_a_valid_file() -> None:

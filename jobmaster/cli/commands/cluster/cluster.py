@@ -41,7 +41,7 @@ def mode(invocation: Invocation, mode: str | None, reason: str) -> None:
       jobmaster cluster mode
       jobmaster cluster mode archived --reason "moved to pg2"
     """
-    emit_record(run_async(_mode(invocation.settings, mode, reason)), as_json=invocation.json)
+    emit_record(run_async(_mode(invocation.settings, mode, reason)), invocation.output)
 
 
 @click.command("migrate")
@@ -78,7 +78,7 @@ def migrate(invocation: Invocation, target: str, archive: bool, preview: bool) -
         move_cluster(settings, target_settings(settings, target), operator_name(), invocation.note, archive=archive)
     )
     record = {"moved": moved.moved, "mode": str(ClusterMode.ARCHIVED if moved.archived else ClusterMode.MIGRATING)}
-    emit_record(record, as_json=invocation.json)
+    emit_record(record, invocation.output)
 
 
 async def _mode(settings: ClusterSettings, wanted: str | None, reason: str) -> dict[str, Any]:

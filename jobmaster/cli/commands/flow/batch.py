@@ -14,7 +14,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, clean, emit_json, emit_record, emit_rows, iso, thousands
+from jobmaster.cli.tables import Column, clean, emit_item, emit_record, emit_rows, iso, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model import ids
 from jobmaster.model.flow.batch import BatchState, BatchView
@@ -63,7 +63,7 @@ def list_(invocation: Invocation, states: tuple[str, ...], name: str | None, key
             lambda cluster: cluster.batches.list(state=states, name=name, key=key, limit=limit),
         )
     )
-    emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="there is no such batch")
+    emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="there is no such batch")
 
 
 @batch_group.command("show")
@@ -79,7 +79,7 @@ def show(invocation: Invocation, batch: str) -> None:
       jobmaster batch show 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
     view = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.batches.progress(batch)))
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @batch_group.command("watch")
@@ -102,9 +102,8 @@ def watch(invocation: Invocation, batch: str, every: float) -> None:
         while True:
             view = await cluster.batches.get(batch)
             per_second = pace.per_second(view, clock.boottime())
-            if invocation.json:
-                emit_json({**_record(view), "per_second": per_second, "left_seconds": left_seconds(view, per_second)})
-            else:
+            look = {**_record(view), "per_second": per_second, "left_seconds": left_seconds(view, per_second)}
+            if not emit_item(look, invocation.output):
                 _draw(view, per_second)
             if view.state.final:
                 return view
@@ -131,7 +130,7 @@ def cancel(invocation: Invocation, batch: str) -> None:
     view = run_async(
         _with_cluster(invocation.settings, lambda cluster: cluster.batches.cancel(batch, actor=operator_name()))
     )
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @batch_group.command("retry")
@@ -149,7 +148,7 @@ def retry(invocation: Invocation, batch: str) -> None:
         again = await cluster.batches.retry_failed(batch, actor=operator_name())
         return await again.get()
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), as_json=invocation.json)
+    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
 
 
 class Pace:

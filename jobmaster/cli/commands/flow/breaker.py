@@ -47,9 +47,7 @@ def list_(invocation: Invocation) -> None:
       jobmaster breaker list -o json
     """
     found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.list()))
-    emit_rows(
-        [_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="no handler has declared a breaker"
-    )
+    emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="no handler has declared a breaker")
 
 
 @breaker_group.command("show")
@@ -63,7 +61,7 @@ def show(invocation: Invocation, resource: str) -> None:
       jobmaster breaker show stripe
     """
     view = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.get(resource)))
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @breaker_group.command("open")
@@ -85,7 +83,7 @@ def open_(invocation: Invocation, resource: str, seconds: float | None, reason: 
             lambda cluster: cluster.breakers.open(resource, open_for=seconds, reason=reason, actor=actor),
         )
     )
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @breaker_group.command("close")
@@ -103,7 +101,7 @@ def close(invocation: Invocation, resource: str, reason: str) -> None:
     view = run_async(
         _with_cluster(invocation.settings, lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
     )
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 def _record(view: BreakerView) -> dict[str, Any]:

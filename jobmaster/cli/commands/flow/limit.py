@@ -53,7 +53,7 @@ def list_(invocation: Invocation) -> None:
       jobmaster limit list -o json
     """
     found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.limits.list()))
-    emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="there are no limits")
+    emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="there are no limits")
 
 
 @limit_group.command("show")
@@ -67,7 +67,7 @@ def show(invocation: Invocation, name: str) -> None:
       jobmaster limit show stripe
     """
     found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.limits.get(name)))
-    emit_record(_record(found), as_json=invocation.json)
+    emit_record(_record(found), invocation.output)
 
 
 @limit_group.command("set")
@@ -103,7 +103,7 @@ def set_(
             name, running, rate=rate, burst=burst, reason=reason, actor=operator_name(), force=force
         )
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), as_json=invocation.json)
+    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
 
 
 @limit_group.command("reset")
@@ -122,7 +122,7 @@ def reset(ctx: click.Context, invocation: Invocation, name: str) -> None:
     was_set = run_async(
         _with_cluster(invocation.settings, lambda cluster: cluster.limits.reset(name, actor=operator_name()))
     )
-    emit_record({"name": name, "reset": was_set}, as_json=invocation.json)
+    emit_record({"name": name, "reset": was_set}, invocation.output)
     if not was_set:
         ctx.exit(4)
 

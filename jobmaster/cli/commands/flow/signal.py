@@ -12,7 +12,7 @@ from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, Output, emit_data, emit_record, emit_rows, iso
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.signal import KeptSignal, Recipients, WaitingJobs
@@ -81,7 +81,7 @@ def send(
         "kept_until": None if sent.kept_until_us is None else iso(sent.kept_until_us),
         "repeated": sent.repeated,
     }
-    emit_record(record, as_json=invocation.json)
+    emit_record(record, invocation.output)
 
 
 @signal_group.command("list")
@@ -102,11 +102,12 @@ def list_(invocation: Invocation, key: str | None) -> None:
     waiting, kept = run_async(_with_cluster(invocation.settings, work))
     waiting_rows = [{"key": each.key, "jobs": each.jobs, "since": iso(each.since_us)} for each in waiting]
     kept_rows = [_kept_record(each) for each in kept]
-    if invocation.json:
-        emit_json({"waiting": waiting_rows, "kept": kept_rows})
-        return
-    emit_rows(waiting_rows, WAITING_COLUMNS, as_json=False, empty="no job waits for a signal")
-    emit_rows(kept_rows, KEPT_COLUMNS, as_json=False, empty="no signal is kept")
+    if invocation.output is Output.NAME:
+        keys = dict.fromkeys(row["key"] for row in (*waiting_rows, *kept_rows))
+        emit_data([{"key": each} for each in keys], invocation.output)
+    elif not emit_data({"waiting": waiting_rows, "kept": kept_rows}, invocation.output):
+        emit_rows(waiting_rows, WAITING_COLUMNS, invocation.output, empty="no job waits for a signal")
+        emit_rows(kept_rows, KEPT_COLUMNS, invocation.output, empty="no signal is kept")
 
 
 def _kept_record(kept: KeptSignal) -> dict[str, Any]:

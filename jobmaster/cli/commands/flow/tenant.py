@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_rows, iso, thousands
@@ -25,7 +26,7 @@ COLUMNS = (
 
 
 @click.command("tenants")
-@click.option("--lane", help="Only this lane.")
+@click.option("--lane", help="Only this lane.", shell_complete=known(Known.LANES))
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many lines.")
 @pass_invocation
 def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
@@ -51,7 +52,7 @@ def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
         }
         for each in found
     ]
-    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no job of a tenant waits or runs")
+    emit_rows(rows, COLUMNS, invocation.output, empty="no job of a tenant waits or runs")
 
 
 async def _list(settings: ClusterSettings, lane: str | None, limit: int) -> list[TenantView]:

@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, clean, emit_json, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, clean, emit_data, emit_record, emit_rows, iso
 from jobmaster.model.flow.workflow import RunsOn, StepView, WorkflowState, WorkflowView
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def list_(invocation: Invocation, state: tuple[str, ...], name: str | None, limi
             invocation, lambda workflows: workflows.list(state=state or None, name=name, before=before, limit=limit)
         )
     )
-    emit_rows([_record(view) for view in views], COLUMNS, as_json=invocation.json, empty="no workflows")
+    emit_rows([_record(view) for view in views], COLUMNS, invocation.output, empty="no workflows")
 
 
 @workflow_group.command("show")
@@ -98,10 +98,9 @@ def retry(invocation: Invocation, workflow: str) -> None:
 
 def _emit(invocation: Invocation, view: WorkflowView) -> None:
     record = _record(view)
-    if invocation.json:
-        emit_json({**record, "steps": [_step(step) for step in view.steps]})
+    if emit_data({**record, "steps": [_step(step) for step in view.steps]}, invocation.output):
         return
-    emit_record(record, as_json=False)
+    emit_record(record, invocation.output)
     click.echo()
     for line in tree(view.steps):
         click.echo(clean(line))

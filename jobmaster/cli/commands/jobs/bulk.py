@@ -13,10 +13,11 @@ import click
 
 from jobmaster.cli.commands.job_inputs import DURATION, PRIORITIES, moment, with_cluster
 from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso, thousands
+from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows, iso, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.bulk_operation import SKIPPED, BulkKind, BulkPreview, BulkState, BulkView
@@ -96,7 +97,7 @@ def cancel(invocation: Invocation, **given: Any) -> None:
 @click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ... from now.")
 @click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone; one in the past means now.")
 @click.option("--to-priority", type=click.Choice(PRIORITIES), help="The new priority.")
-@click.option("--to-lane", help="The new lane.")
+@click.option("--to-lane", help="The new lane.", shell_complete=known(Known.LANES))
 @pass_invocation
 def reschedule(
     invocation: Invocation,
@@ -152,7 +153,7 @@ def list_(invocation: Invocation, states: tuple[str, ...], limit: int) -> None:
     """
     found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.bulk.list(state=states, limit=limit)))
     empty = "there is no such bulk operation"
-    emit_rows([_record(each) for each in found], _COLUMNS, as_json=invocation.json, empty=empty)
+    emit_rows([_record(each) for each in found], _COLUMNS, invocation.output, empty=empty)
 
 
 @bulk_group.command("show")
@@ -166,7 +167,7 @@ def show(invocation: Invocation, operation: str) -> None:
       jobmaster bulk show 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
     view = run_async(with_cluster(invocation.settings, lambda cluster: cluster.bulk.get(operation)))
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @bulk_group.command("stop")
@@ -182,7 +183,7 @@ def stop(invocation: Invocation, operation: str) -> None:
     view = run_async(
         with_cluster(invocation.settings, lambda cluster: cluster.bulk.cancel(operation, actor=operator_name()))
     )
-    emit_record(_record(view), as_json=invocation.json)
+    emit_record(_record(view), invocation.output)
 
 
 @bulk_group.command("watch")
@@ -205,7 +206,7 @@ def _run(invocation: Invocation, kind: BulkKind, change: Any, given: Mapping[str
     options = dict(given)
     reason, dry_run, yes, watched = (options.pop(name) for name in ("reason", "dry_run", "yes", "watch"))
     filters = filters_of(options)
-    if not dry_run and not yes and (invocation.json or not sys.stdin.isatty()):
+    if not dry_run and not yes and (not invocation.output.for_people or not sys.stdin.isatty()):
         raise InputError(
             f"a bulk {kind} asks before it starts, and there is no terminal",
             hint="give --yes, or --dry-run to see what it would change",
@@ -214,7 +215,7 @@ def _run(invocation: Invocation, kind: BulkKind, change: Any, given: Mapping[str
         preview: BulkPreview = run_async(
             with_cluster(invocation.settings, lambda cluster: cluster.bulk.preview(kind, change=change, **filters))
         )
-        _emit_preview(preview, as_json=invocation.json)
+        _emit_preview(preview, invocation.output)
         if dry_run:
             return
         click.confirm(f"{kind} these jobs?", abort=True)
@@ -226,22 +227,19 @@ def _run(invocation: Invocation, kind: BulkKind, change: Any, given: Mapping[str
     if watched:
         _watch(invocation, str(view.id))
     else:
-        emit_record(_record(view), as_json=invocation.json)
+        emit_record(_record(view), invocation.output)
 
 
-def _emit_preview(preview: BulkPreview, *, as_json: bool) -> None:
+def _emit_preview(preview: BulkPreview, output: Output) -> None:
     more = "+" if preview.capped else ""
-    if as_json:
-        skipped = {cause.value: count for cause, count in preview.skipped.items()}
-        emit_json(
-            {
-                "kind": preview.kind.value,
-                "eligible": preview.eligible,
-                "skipped": skipped,
-                "capped": preview.capped,
-                "buckets_not_searched": preview.unsearched,
-            }
-        )
+    record = {
+        "kind": preview.kind.value,
+        "eligible": preview.eligible,
+        "skipped": {cause.value: count for cause, count in preview.skipped.items()},
+        "capped": preview.capped,
+        "buckets_not_searched": preview.unsearched,
+    }
+    if emit_data(record, output):
         return
     click.echo(f"{thousands(preview.eligible)}{more} jobs: {preview.kind}")
     for cause, count in sorted(preview.skipped.items()):
@@ -260,9 +258,7 @@ def _watch(invocation: Invocation, operation: str) -> None:
         took = now - began
         per_second = round((last - first) / took, 1) if took > 0 else None
         left = math.ceil((1 - done) * took / (done - first_done)) if done > first_done else None
-        if invocation.json:
-            emit_json({**_record(view), "per_second": per_second, "left_seconds": left})
-        else:
+        if not emit_item({**_record(view), "per_second": per_second, "left_seconds": left}, invocation.output):
             _draw(view, per_second, left)
 
     view: BulkView = run_async(

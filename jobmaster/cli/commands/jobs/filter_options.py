@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from jobmaster.cli.commands.job_inputs import PRIORITIES, TIME_BOUND
+from jobmaster.cli.completion import Known, known
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import MASTER_STATES
 
@@ -16,14 +17,14 @@ _OPTIONS = (
         "--state", "states", type=click.Choice(sorted(MASTER_STATES), case_sensitive=False), multiple=True,
         help="May be repeated.",
     ),
-    click.option("--handler"),
-    click.option("--lane"),
+    click.option("--handler", shell_complete=known(Known.HANDLERS)),
+    click.option("--lane", shell_complete=known(Known.LANES)),
     click.option("--priority", type=click.Choice(PRIORITIES)),
     click.option("--tag"),
     click.option("--meta", metavar="KEY=TEXT", multiple=True, help="Metadata of the submit; may be repeated."),
     click.option("--batch", metavar="ID", help="Jobs of this batch."),
     click.option("--workflow", metavar="ID", help="Jobs of this workflow."),
-    click.option("--schedule", metavar="NAME", help="Fires of this schedule."),
+    click.option("--schedule", metavar="NAME", help="Fires of this schedule.", shell_complete=known(Known.SCHEDULES)),
     click.option("--tenant"),
     click.option("--error", help="Type of the recorded error, or the fingerprint of a group (jobmaster job failures)."),
     click.option("--due-after", type=TIME_BOUND, help="HELD, and due in 30m, 2h ... or later, or from a time with zone on."),

@@ -31,9 +31,10 @@ from jobmaster.cli.commands.job_rows import (
 )
 from jobmaster.cli.commands.jobs import job_changes, job_logs, job_reports
 from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
+from jobmaster.cli.tables import emit_data, emit_record, emit_rows
 from jobmaster.client.jobs.timeline import changes_of, timeline
 from jobmaster.client.signals.wait import signal
 from jobmaster.model.errors import Conflict, InputError, NotFound
@@ -65,13 +66,13 @@ for command in (*job_changes.COMMANDS, job_logs.logs, job_reports.explain, job_r
 
 
 @job_group.command("submit")
-@click.argument("handler")
+@click.argument("handler", shell_complete=known(Known.HANDLERS))
 @click.argument("values", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
     "--args", "args_text", metavar="JSON", help="All arguments as a JSON object; @FILE reads a file, - standard input."
 )
 @click.option("--priority", type=click.Choice(PRIORITIES), help="Default: the handler's, else medium.")
-@click.option("--lane", help="Default: the handler's, else default.")
+@click.option("--lane", help="Default: the handler's, else default.", shell_complete=known(Known.LANES))
 @click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone, such as 2030-01-31T12:00:00Z.")
 @click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ...")
 @click.option(
@@ -156,7 +157,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
     record, view = run_async(with_cluster(invocation.settings, work))
     if view is not None:
         record = {**job_record(view), **{name: record[name] for name in ("level", "duplicate", "answer")}}
-    emit_record(record, as_json=invocation.json)
+    emit_record(record, invocation.output)
     if view is not None and view.state is not JobState.SUCCEEDED:
         click.get_current_context().exit(1)
 
@@ -265,7 +266,7 @@ def list_(invocation: Invocation, limit: int, after: str | None, **given: Any) -
         return found
 
     records = [listed(view) for view in run_async(with_cluster(invocation.settings, work))]
-    emit_rows(records, LIST_COLUMNS, as_json=invocation.json, empty="no jobs")
+    emit_rows(records, LIST_COLUMNS, invocation.output, empty="no jobs")
 
 
 @job_group.command("count")
@@ -285,9 +286,7 @@ def count(invocation: Invocation, at_most: int, **given: Any) -> None:
         return await cluster.count(at_most=at_most, **filters)
 
     found = run_async(with_cluster(invocation.settings, work))
-    if invocation.json:
-        emit_json({"jobs": found.jobs, "exact": found.exact})
-    else:
+    if not emit_data({"jobs": found.jobs, "exact": found.exact}, invocation.output):
         click.echo(str(found))
 
 
@@ -307,7 +306,7 @@ def show(invocation: Invocation, job: str) -> None:
         return view, await _cause(cluster, view), covering(await cluster.pauses(), view), await _step(cluster, view)
 
     found = run_async(with_cluster(invocation.settings, work))
-    emit_record(job_record(*found), as_json=invocation.json)
+    emit_record(job_record(*found), invocation.output)
 
 
 @job_group.command("timeline")
@@ -329,10 +328,7 @@ def timeline_(invocation: Invocation, job: str) -> None:
         return timeline_rows(history)
 
     lines = run_async(with_cluster(invocation.settings, work))
-    if invocation.json:
-        emit_json(lines)
-    else:
-        click.echo(render(lines, ATTEMPT_COLUMNS, terminal_width()))
+    emit_rows(lines, ATTEMPT_COLUMNS, invocation.output, empty="nothing is known of it", name=("at", "event"))
 
 
 @job_group.command("wait")
@@ -354,7 +350,7 @@ def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | N
         return await cluster.redacted(await cluster.get(job_id))
 
     view = run_async(with_cluster(invocation.settings, work))
-    emit_record(job_record(view), as_json=invocation.json)
+    emit_record(job_record(view), invocation.output)
     if view.state is not JobState.SUCCEEDED:
         ctx.exit(1)
 
@@ -387,7 +383,7 @@ def cancel(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
         return await act_on_each(invocation.settings, jobs, cancelled)
 
-    emit_each(run_async(with_cluster(invocation.settings, work)), LIST_COLUMNS[:2], as_json=invocation.json)
+    emit_each(run_async(with_cluster(invocation.settings, work)), LIST_COLUMNS[:2], invocation.output)
 
 
 @job_group.command("retry")
@@ -410,7 +406,7 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
         return await act_on_each(invocation.settings, jobs, retried)
 
-    emit_each(run_async(with_cluster(invocation.settings, work)), RETRY_COLUMNS, as_json=invocation.json)
+    emit_each(run_async(with_cluster(invocation.settings, work)), RETRY_COLUMNS, invocation.output)
 
 
 async def _retried(cluster: Cluster, view: JobView) -> dict[str, Any]:

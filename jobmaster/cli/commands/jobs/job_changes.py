@@ -17,6 +17,7 @@ from jobmaster.cli.commands.job_inputs import (
     moment,
     with_cluster,
 )
+from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, iso
@@ -53,7 +54,7 @@ def _priority(*, required: bool) -> Callable[[_Command], _Command]:
 
 
 def _lane(*, required: bool) -> Callable[[_Command], _Command]:
-    return click.option("--lane", required=required, help="The new lane.")
+    return click.option("--lane", required=required, help="The new lane.", shell_complete=known(Known.LANES))
 
 
 @click.command("reschedule")
@@ -148,9 +149,9 @@ def _change(invocation: Invocation, jobs: tuple[str, ...], given: dict[str, Any]
     for record in (each.record for each in done):
         if paused := record.get("paused"):
             invocation.note(f"{record['id']} does not start before the end of its pause: {'; '.join(paused)}")
-    if not invocation.json and (note := _unserved_note([each.record for each in done])) is not None:
+    if invocation.output.for_people and (note := _unserved_note([each.record for each in done])) is not None:
         click.echo(note, err=True)
-    emit_each(done, _COLUMNS, as_json=invocation.json)
+    emit_each(done, _COLUMNS, invocation.output)
 
 
 def _unserved_note(records: Sequence[Mapping[str, Any]]) -> str | None:

@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.commands.job_inputs import job_id_of, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import clean, emit_json, iso
+from jobmaster.cli.tables import Output, clean, emit_item, iso
 from jobmaster.model.job_log import LogLine, dropped_before
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def logs(invocation: Invocation, job: str, follow: bool) -> None:
             while True:
                 page = await cluster.logs(job_id, after=last, limit=_PAGE)
                 for line in page:
-                    _show(line, last, as_json=invocation.json)
+                    _show(line, last, invocation.output)
                     last = line
                 if len(page) < _PAGE:
                     break
@@ -56,13 +56,12 @@ def logs(invocation: Invocation, job: str, follow: bool) -> None:
             looks -= over
             await asyncio.sleep(_EVERY_SECONDS if not over else _EVERY_SECONDS / 2)
 
-    if run_async(with_cluster(invocation.settings, work)) is None and not invocation.json:
+    if run_async(with_cluster(invocation.settings, work)) is None and invocation.output.for_people:
         click.echo("the runs of this job have written no lines", err=True)
 
 
-def _show(line: LogLine, previous: LogLine | None, *, as_json: bool) -> None:
-    if as_json:
-        emit_json(_record(line))
+def _show(line: LogLine, previous: LogLine | None, output: Output) -> None:
+    if emit_item(_record(line), output, name="text"):
         return
     if previous is None or previous.token != line.token:
         click.echo(f"run with token {line.token}")

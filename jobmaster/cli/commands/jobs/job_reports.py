@@ -10,7 +10,7 @@ from jobmaster.cli.commands.job_inputs import job_id_of, with_cluster
 from jobmaster.cli.commands.jobs.filter_options import filter_options, filters_of
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_json, emit_rows, iso_at
+from jobmaster.cli.tables import Column, emit_data, emit_rows, iso_at
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -44,8 +44,7 @@ def explain(invocation: Invocation, job: str) -> None:
         return await cluster.inspect.explain(await job_id_of(invocation.settings, job))
 
     found: Explanation = run_async(with_cluster(invocation.settings, work))
-    if invocation.json:
-        emit_json(_explanation_record(found))
+    if emit_data(_explanation_record(found), invocation.output):
         return
     click.echo(f"job {found.id} is {found.state.value}:")
     for cause in found.causes:
@@ -87,7 +86,7 @@ def failures(invocation: Invocation, limit: int, **given: Any) -> None:
     if not found.complete:
         invocation.note("warning: there are more jobs than were read; these are the newest (give --since)", level=-1)
     records = [_group_record(group) for group in found.groups]
-    emit_rows(records, GROUP_COLUMNS, as_json=invocation.json, empty="no job has failed")
+    emit_rows(records, GROUP_COLUMNS, invocation.output, empty="no job has failed")
 
 
 def _group_record(group: Any) -> dict[str, Any]:

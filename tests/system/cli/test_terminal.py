@@ -1,0 +1,113 @@
+"""What people see in a terminal, of a running cluster: the formats of every command that shows something."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from itertools import cycle
+
+import click
+import pytest
+import yaml
+
+from tests.support.patience import patient
+from tests.system.cli.conftest import Result, Terminal
+from tests.system.cli.test_face import ALL
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+SHOWS = {
+    "agent list": (), "agent show": ("default",), "batch list": (), "breaker list": (), "bucket list": (), "bulk list": (),
+    "bulk cancel": ("--state", "held", "--dry-run"), "cluster mode": (), "config show": (), "config validate": (),
+    "db status": (), "dev status": (), "doctor": (), "events": ("--limit", "1"), "job count": (),
+    "job explain": ("{job}",), "job failures": (), "job list": (), "job logs": ("{job}",), "job show": ("{job}",),
+    "job timeline": ("{job}",), "job wait": ("{job}",), "limit list": (), "lock list": (), "log list": (), "once list": (),
+    "pauses": (), "rescue list": (), "schedule list": (), "signal list": (), "status": (), "store check": (), "tenants": (),
+    "version": (), "workflow list": (),
+}  # fmt: skip
+"""Commands that need nothing but a cluster with a job and an agent."""
+OTHERS = {
+    "agent drain", "agent run", "batch cancel", "batch retry", "batch show", "batch watch", "breaker close",
+    "breaker open", "breaker show", "bucket freeze", "bucket show", "bucket unfreeze", "bulk delete",
+    "bulk reschedule", "bulk retry", "bulk show", "bulk stop", "bulk watch", "completion", "config init",
+    "config schema", "db migrate", "db retire", "db roles", "db sql", "demo", "dev stop", "drill lease-race",
+    "job cancel", "job move", "job reprioritise", "job reschedule", "job retry", "job run-now", "job submit",
+    "limit reset", "limit set", "limit show", "lock release", "migrate", "pause", "resume", "schedule next",
+    "schedule pause", "schedule remove", "schedule resume", "schedule run", "schedule show", "signal send",
+    "store acl", "store init", "web openapi", "web token", "workflow cancel", "workflow retry", "workflow show",
+}  # fmt: skip
+"""Commands that change something, need something of their own, or print text in a format of its own."""
+STREAMS = ("events", "job logs")
+
+
+def test_every_command_that_shows_something_has_every_format(dev: Terminal) -> None:
+    leaves = {" ".join(words) for words, command in ALL.items() if not isinstance(command, click.Group)}
+    assert leaves - {name for name in leaves if name.startswith("pipeline ")} == {*SHOWS, *OTHERS}
+    (job,) = dev.call("job", "submit", "add", "one=1", "other=2", "--within", "20s", "-o", "name").out.splitlines()
+    formats = cycle(("yaml", "name", "jsonl", "wide"))  # a function prints all of them: one by turns is enough here
+    for name, words in SHOWS.items():
+        given = [*name.split(), *(word.format(job=job) for word in words)]
+        checked(name, next(formats), dev, given)
+
+
+def checked(name: str, output: str, dev: Terminal, words: list[str]) -> None:
+    as_json, result = dev.call(*words, "-o", "json"), dev.call(*words, "-o", output)
+    assert as_json.code == result.code == 0, (name, output, as_json, result)
+    whole = name in STREAMS
+    expected = [json.loads(line) for line in as_json.out.splitlines()] if whole else as_json.json
+    items = expected if isinstance(expected, list) else [expected]
+    match output:
+        case "yaml":
+            found = yaml.safe_load(result.out)
+            assert keys(found or []) == keys(expected), (name, result)
+        case "jsonl":
+            lines = [json.loads(line) for line in result.out.splitlines()]
+            assert keys(lines) == keys(items) or name == "config show", (name, result)
+        case "name":
+            assert named(name, result, len(items)), (name, result)
+        case _:
+            assert result.out or result.err or not items, (name, result)
+
+
+def keys(found: object) -> list[object]:
+    """The fields of one item or of several: figures change between two calls."""
+    return [sorted(item) for item in (found if isinstance(found, list) else [found]) if isinstance(item, dict)]
+
+
+def named(name: str, result: Result, items: int) -> bool:
+    lines = result.out.splitlines()
+    if name in ("doctor", "signal list", "config show"):
+        return True
+    return len(lines) <= items and all(lines) and "{" not in result.out
+
+
+def completed(dev: Terminal, *words: str) -> list[str]:
+    """What bash is given for the last of the words."""
+    line = {"COMP_WORDS": " ".join(("jobmaster", *words)), "COMP_CWORD": str(len(words))}
+    env = {**dev.environment, **line, "_JOBMASTER_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jobmaster.cli.main"],
+        env=env, cwd=dev.folder, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_a_shell_completes_names_that_the_master_knows(dev: Terminal) -> None:
+    assert completed(dev, "sche") == ["schedule"]
+    assert "add" in completed(dev, "job", "submit", "a")
+    assert completed(dev, "job", "list", "--lane", "d") == ["default"]
+    assert completed(dev, "agent", "show", "") == ["default"]
+    assert "add" in completed(dev, "pause", "handler", "ad")
+
+
+def test_a_completion_without_a_master_is_silent_and_in_time(dev: Terminal) -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts and says nothing
+        dsn = f"postgresql://x@127.0.0.1:{silent.getsockname()[1]}/x"
+        assert completed(dev, "--set", f"master.dsn={dsn}", "agent", "show", "") == []
+    assert time.monotonic() - began < patient(5)
+    assert completed(dev, "--set", "master.dsn=nonsense", "agent", "show", "") == []
