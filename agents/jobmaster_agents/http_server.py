@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl
 
 from jobmaster.model.errors import ConfigError, JobMasterError, Unavailable
 from jobmaster.model.job import Priority
+from jobmaster.monitoring.probe_address import port_of, url_of
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -231,24 +232,6 @@ def _encoded(answer: HttpResponse, *, with_body: bool) -> bytes:
 
 
 # ---------------------------------------------------------------- ports
-
-
-def port_of(settings: ClusterSettings, agent: str, index: int) -> int | None:
-    """Port of the ``index``-th process of one supervisor; ``None``: no server.
-
-    Args:
-        agent: the kind of agents, a key under ``settings.agents``.
-    """
-    kind = settings.agents.get(agent)
-    own = kind.metrics_port if kind is not None else None
-    first = settings.observability.metrics_port if own is None else own
-    return first + index if first else first
-
-
-def url_of(host: str, port: int) -> str:
-    """URL of the server as this machine reaches it; a wildcard address becomes the loopback address."""
-    place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{place}:{port}"
 
 
 def check_ports(settings: ClusterSettings, agent: str, processes: int) -> None:

@@ -22,13 +22,14 @@ from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
+from jobmaster.monitoring.probe_address import port_of
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_due_notices, open_master, open_stores, open_transactions
 from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.http_server import HttpServer, port_of
+from jobmaster_agents.http_server import HttpServer
 from jobmaster_agents.launch.launch_order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
 from jobmaster_agents.lease.process_statistics import ProcessStatistics

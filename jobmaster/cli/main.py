@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.events:events",
         "Show what the master has recorded, event by event; follow it.",
     ),
+    "health": ("jobmaster.cli.commands.terminal.health:health", "Ask an agent or a web server whether it is well."),
     "job": ("jobmaster.cli.commands.jobs.job:job_group", "Submit, find, change, cancel and retry jobs."),
     "limit": (
         "jobmaster.cli.commands.flow.limit:limit_group",
@@ -74,11 +75,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "jobmaster.cli.commands.flow.signal:signal_group",
         "Send signals to jobs that wait for them; list what waits and what is kept.",
     ),
+    "stat": ("jobmaster.cli.commands.terminal.stat:stat", "Print a line with the figures of the cluster each second."),
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
     "tenants": ("jobmaster.cli.commands.flow.tenant:tenants", "List tenants with their waiting and running jobs."),
     "web": ("jobmaster.cli.commands.web:web_group", "Serve the pages and the HTTP API until a signal stops it."),
     "workflow": ("jobmaster.cli.commands.flow.workflow:workflow_group", "List, show, cancel and retry workflows."),
+    "top": ("jobmaster.cli.commands.terminal.top:top", "Show the cluster live in the terminal."),
     "unique": (
         "jobmaster.cli.commands.flow.unique:unique_group",
         "List unique keys and the jobs that hold them; release a key.",

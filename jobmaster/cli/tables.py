@@ -157,9 +157,9 @@ def _name(item: Row, name: Names | None) -> str | None:
     """What names an item; ``None``: it has no name."""
     if isinstance(name, str) or name is None:
         key = "id" if item.get("id") is not None else name or next(iter(item), "")
-        value = _value(item, key)
+        value = field_of(item, key)
         return None if value is None else str(value)
-    return " ".join(shlex.quote(str(_value(item, key))) for key in name)
+    return " ".join(shlex.quote(str(field_of(item, key))) for key in name)
 
 
 def _flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -236,7 +236,7 @@ def _wrapped(cells: list[list[str]], columns: Sequence[Column], width: int) -> l
 
 
 def _cell(row: Row, column: Column, width: int | None) -> str:
-    value = _value(row, column.key)
+    value = field_of(row, column.key)
     if value is None:
         return "-"
     text = clean(column.show(value) if column.show else str(value))
@@ -245,7 +245,7 @@ def _cell(row: Row, column: Column, width: int | None) -> str:
     return text[: CELL_CHARS_MAX - 3] + "..."
 
 
-def _value(row: Row, key: str) -> Any:
+def field_of(row: Row, key: str) -> Any:
     """A field by its key, an inner one by its path with dots; ``None``: there is none."""
     if key in row:
         return row[key]

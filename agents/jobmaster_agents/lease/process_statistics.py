@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from jobmaster.model.inspection.views import AgentStatistics
-from jobmaster.telemetry import Telemetry
+from jobmaster.model.inspection.views import AgentStatistics, HandlerFigures
+from jobmaster.model.job import JobState
+from jobmaster.telemetry import RunOutcome, Telemetry
 
 PUBLISH_SECONDS = 10.0
 """The least time between two publications."""
+HANDLERS_MAX = 10
+"""Handlers whose figures are published: the row of an agent stays small."""
+_FAILED_RUNS = (RunOutcome.FAILED, RunOutcome.RETRIED, RunOutcome.TIMED_OUT)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KIB = 1024
 
@@ -33,7 +38,9 @@ class ProcessStatistics:
         self._proc = proc
         self._at: float | None = None
         self._processor_seconds = 0.0
-        self._ended = 0
+        self._ended = self._started = self._failed = 0
+        self._runs, self._failed_runs = Counter[str](), Counter[str]()
+        self._run_seconds: dict[str, float] = {}
 
     def due(self, now: float, lag_seconds: float) -> AgentStatistics | None:
         """The figures; ``None``: it is too early.
@@ -47,15 +54,22 @@ class ProcessStatistics:
         times = os.times()
         processor_seconds = times.user + times.system
         ended = sum(self._telemetry.jobs_ended.values())
+        failed, started = self._telemetry.jobs_ended.get(JobState.FAILED.value, 0), self._reading("jobs_started")
         elapsed = now - self._at if self._at is not None else 0.0
         used, done = processor_seconds - self._processor_seconds, ended - self._ended
+        begun, wrong = started - self._started, failed - self._failed
         self._at, self._processor_seconds, self._ended = now, processor_seconds, ended
+        self._started, self._failed = started, failed
+        handlers = self._handlers(elapsed)
         memory = self._numbers("meminfo")
         return AgentStatistics(
             slots=self._slots(),
             running=self._reading("jobs_running"),
             queued=self._reading("jobs_queued"),
             ended_per_second=round(done / elapsed, 3) if elapsed > 0 else 0.0,
+            started_per_second=round(begun / elapsed, 3) if elapsed > 0 else 0.0,
+            failed_per_second=round(wrong / elapsed, 3) if elapsed > 0 else 0.0,
+            handlers=handlers,
             processor=round(used / elapsed, 3) if elapsed > 0 else 0.0,
             memory_bytes=self._resident_bytes(),
             threads=self._threads(),
@@ -64,6 +78,27 @@ class ProcessStatistics:
             host_load=_load(),
             host_memory_bytes=memory.get("MemTotal", 0) * _KIB,
             host_memory_free_bytes=memory.get("MemAvailable", 0) * _KIB,
+        )
+
+    def _handlers(self, elapsed: float) -> tuple[HandlerFigures, ...]:
+        """The handlers with most runs since the last publication."""
+        runs, failed = Counter[str](), Counter[str]()
+        for (handler, outcome), count in self._telemetry.handler_runs.items():
+            runs[handler] += count
+            failed[handler] += count if outcome in _FAILED_RUNS else 0
+        seconds = {handler: each.total for (handler,), each in self._telemetry.handler_run_seconds.items()}
+        new, new_failed, took = runs - self._runs, failed - self._failed_runs, self._run_seconds
+        self._runs, self._failed_runs, self._run_seconds = runs, failed, seconds
+        if elapsed <= 0:
+            return ()
+        return tuple(
+            HandlerFigures(
+                handler=handler,
+                runs_per_second=round(count / elapsed, 3),
+                failed_per_second=round(new_failed[handler] / elapsed, 3),
+                run_seconds=round((seconds.get(handler, 0.0) - took.get(handler, 0.0)) / count, 6),
+            )
+            for handler, count in new.most_common(HANDLERS_MAX)
         )
 
     def _reading(self, key: str) -> int:

@@ -184,7 +184,7 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         f"slots    {agent.slots} a bucket{_other_slots(agent)}, {agent.max_running} a process; store {agent.store}",
         f"handlers {', '.join(settings.handlers) or '(none: every job is released to the master)'}",
     ]
-    from jobmaster_agents.http_server import port_of, url_of
+    from jobmaster.monitoring.probe_address import port_of, url_of
 
     if port := port_of(settings, key, 0):
         last = f" to {port + agent.processes - 1}" if agent.processes > 1 else ""

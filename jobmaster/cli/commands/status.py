@@ -84,14 +84,15 @@ def _record(seen: Overview) -> dict[str, Any]:
         "ended_per_second": seen.ended_per_second,
         "ready": seen.ready,
         "drain_seconds": seen.drain_seconds,
-        "groups": [_group(group) for group in seen.backlog],
+        "groups": [group_record(group) for group in seen.backlog],
         "buckets": seen.buckets,
         "pauses": [pause_record(each) for each in seen.pauses],
         "warnings": list(seen.warnings),
     }
 
 
-def _group(group: Backlog) -> dict[str, Any]:
+def group_record(group: Backlog) -> dict[str, Any]:
+    """One lane and priority as it is printed."""
     import msgspec
 
     return {**msgspec.to_builtins(group), "priority": group.priority.label}

@@ -18,6 +18,18 @@ from jobmaster.model.job import Priority
 from jobmaster.model.pause import Pause
 
 
+class HandlerFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one handler in one agent, on the average since the agent published before."""
+
+    handler: str
+    runs_per_second: float
+    """Attempts whose outcome is in the master."""
+    failed_per_second: float
+    """Those that failed, tried again or not, or were timed out."""
+    run_seconds: float
+    """How long one took."""
+
+
 class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """What the process of an agent and its host do, as the agent has published it with a renewal of its lease."""
 
@@ -29,6 +41,12 @@ class AgentStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Claimed jobs that wait for a slot."""
     ended_per_second: float = 0.0
     """Outcomes of its jobs in the master, on the average since it published before."""
+    started_per_second: float = 0.0
+    """Handlers started."""
+    failed_per_second: float = 0.0
+    """Jobs that have FAILED."""
+    handlers: tuple[HandlerFigures, ...] = ()
+    """The busiest ones."""
     processor: float = 0.0
     """Processor time of the process for each second since then; 1 is one processor."""
     memory_bytes: int = 0

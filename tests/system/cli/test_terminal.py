@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import select
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from itertools import cycle
 
@@ -14,6 +20,7 @@ import pytest
 import yaml
 
 from tests.support.patience import patient
+from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal
 from tests.system.cli.test_face import ALL
 
@@ -25,8 +32,9 @@ SHOWS = {
     "db status": (), "dev status": (), "doctor": (), "events": ("--limit", "1"), "job count": (),
     "job explain": ("{job}",), "job failures": (), "job list": (), "job logs": ("{job}",), "job show": ("{job}",),
     "job timeline": ("{job}",), "job wait": ("{job}",), "limit list": (), "lock list": (), "log list": (), "once list": (),
-    "pauses": (), "rescue list": (), "schedule list": (), "signal list": (), "status": (), "store check": (), "tenants": (),
-    "version": (), "workflow list": (),
+    "pauses": (), "rescue list": (), "schedule list": (), "signal list": (), "stat": ("--count", "1"),
+    "status": (), "store check": (), "tenants": (),
+    "unique list": (), "version": (), "workflow list": (),
 }  # fmt: skip
 """Commands that need nothing but a cluster with a job and an agent."""
 OTHERS = {
@@ -37,10 +45,11 @@ OTHERS = {
     "job cancel", "job move", "job reprioritise", "job reschedule", "job retry", "job run-now", "job submit",
     "limit reset", "limit set", "limit show", "lock release", "migrate", "pause", "resume", "schedule next",
     "schedule pause", "schedule remove", "schedule resume", "schedule run", "schedule show", "signal send",
-    "store acl", "store init", "web openapi", "web token", "workflow cancel", "workflow retry", "workflow show",
+    "store acl", "store init", "health", "top", "unique release", "web openapi", "web token", "workflow cancel", "workflow retry",
+    "workflow show",
 }  # fmt: skip
 """Commands that change something, need something of their own, or print text in a format of its own."""
-STREAMS = ("events", "job logs")
+STREAMS = ("events", "job logs", "stat")
 
 
 def test_every_command_that_shows_something_has_every_format(dev: Terminal) -> None:
@@ -111,3 +120,59 @@ def test_a_completion_without_a_master_is_silent_and_in_time(dev: Terminal) -> N
         assert completed(dev, "--set", f"master.dsn={dsn}", "agent", "show", "") == []
     assert time.monotonic() - began < patient(5)
     assert completed(dev, "--set", "master.dsn=nonsense", "agent", "show", "") == []
+
+
+def test_stat_ends_quietly_when_its_reader_has_gone(dev: Terminal) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobmaster.cli.main", "stat", "--every", "0.1"],
+        env=dev.environment, cwd=dev.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().split()[:3] == ["TIME", "(UTC)", "SUBMITTED/S"]
+    assert process.stdout.readline().split()[-1] == "1", "one agent"
+    process.stdout.close()
+    assert (process.wait(patient(10)), process.stderr.read()) == (1, "")
+    process.stderr.close()
+
+
+def test_top_is_live_sorts_and_leaves_the_terminal_as_it_was(dev: Terminal) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
+    before = termios.tcgetattr(theirs)
+    env = {name: value for name, value in dev.environment.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobmaster.cli.main", "top", "--every", "0.3"],
+        env=env, cwd=dev.folder, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    shown = ""
+
+    def shows(text: str) -> bool:
+        nonlocal shown
+        if select.select([ours], [], [], 0)[0]:
+            shown += os.read(ours, 65_536).decode(errors="replace")
+        return text in shown
+
+    try:
+        wait_until(lambda: shows("CLUSTER default"), 20, "the first screen")
+        wait_until(lambda: shows("AGENTS by RUNNING"), 20, "the agents")
+        dev.call("job", "submit", "add", "one=1", "other=2", "--after", "1h")
+        wait_until(lambda: shows("held 1"), 20, "a later screen with the job")
+        os.write(ours, b"\ts")
+        wait_until(lambda: shows("AGENTS by ENDED/S"), 20, "the other order")
+        os.write(ours, b"q")
+        wait_until(lambda: shows("\x1b[?1049l"), 20, "the end of the screen")
+        assert process.wait(patient(10)) == 0
+        assert termios.tcgetattr(theirs) == before
+        assert max(len(line) for line in shown.split("\r\n")) < 400
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_top_without_a_terminal_names_the_command_for_pipes(dev: Terminal) -> None:
+    refused = dev.call("top")
+    assert (refused.code, "jobmaster stat" in refused.err) == (2, True)

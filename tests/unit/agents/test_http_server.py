@@ -18,12 +18,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobmaster.clock import new_id
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.job import Priority
+from jobmaster.monitoring.probe_address import port_of, url_of
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents import http_server as serving_module
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
+from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports
 from jobmaster_agents.probes import AgentLifecycle
 from jobmaster_agents.state.ownership import Ownership
 from tests.support.hand_clock import HandClock

@@ -47,7 +47,13 @@ def list_(invocation: Invocation, handler: str | None, key: str | None, limit: i
       jobmaster unique list customers.sync --key 42 -o json
     """
     found = run_async(_held(invocation.settings, handler, key, limit))
-    emit_rows([_record(each) for each in found], COLUMNS, as_json=invocation.json, empty="no unique key is held")
+    emit_rows(
+        [_record(each) for each in found],
+        COLUMNS,
+        invocation.output,
+        empty="no unique key is held",
+        name=("handler", "key"),
+    )
 
 
 @unique_group.command("release")
@@ -65,7 +71,7 @@ def release(invocation: Invocation, handler: str, key: str) -> None:
       jobmaster unique release customers.sync 42
     """
     run_async(_release(invocation.settings, handler, key))
-    emit_record({"handler": handler, "key": key, "released": True}, as_json=invocation.json)
+    emit_record({"handler": handler, "key": key, "released": True}, invocation.output, name=("handler", "key"))
 
 
 def _record(held: UniqueKeyView) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster.telemetry import Telemetry
-from jobmaster_agents.lease.process_statistics import PUBLISH_SECONDS, ProcessStatistics
+from jobmaster.telemetry import RunOutcome, Telemetry
+from jobmaster_agents.lease.process_statistics import HANDLERS_MAX, PUBLISH_SECONDS, ProcessStatistics
 
 
 @pytest.fixture
@@ -41,6 +41,30 @@ def test_figures_are_published_now_and_then_with_rates_since_the_last_time(proc:
     assert second is not None
     assert second.ended_per_second == 50 / PUBLISH_SECONDS
     assert 0.0 <= second.processor < PUBLISH_SECONDS
+
+
+def test_starts_failures_and_the_busiest_handlers_are_published_since_the_last_time(proc: Path) -> None:
+    telemetry, started = Telemetry(), [100]
+    telemetry.read_from("jobs_started", lambda: started[0])
+    telemetry.handler_runs.add(("old", RunOutcome.SUCCEEDED), 50)
+    statistics = ProcessStatistics(telemetry, lambda: 40, proc)
+    first = statistics.due(0.0, 0.0)
+    assert first is not None
+    assert (first.started_per_second, first.handlers) == (0.0, ())
+    started[0] += 30
+    telemetry.jobs_ended["FAILED"] += 10
+    for number in range(HANDLERS_MAX):
+        telemetry.handler_runs.add((f"h{number}", RunOutcome.SUCCEEDED), 100)
+    telemetry.handler_runs.add(("busy", RunOutcome.SUCCEEDED), 150)
+    telemetry.handler_runs.add(("busy", RunOutcome.RETRIED), 50)
+    telemetry.handler_run_seconds.of("busy").observe(100.0)
+    found = statistics.due(PUBLISH_SECONDS, 0.0)
+    assert found is not None
+    assert (found.started_per_second, found.failed_per_second) == (30 / PUBLISH_SECONDS, 10 / PUBLISH_SECONDS)
+    assert len(found.handlers) == HANDLERS_MAX
+    busy = found.handlers[0]
+    assert (busy.handler, busy.runs_per_second, busy.failed_per_second, busy.run_seconds) == ("busy", 20.0, 5.0, 0.5)
+    assert "old" not in {each.handler for each in found.handlers}
 
 
 def test_a_system_without_these_files_publishes_the_rest(tmp_path: Path) -> None:
