@@ -72,7 +72,7 @@ def migrate(invocation: Invocation, target: str, archive: bool, preview: bool) -
     settings = invocation.settings
     if preview:
         found = run_async(preview_move(settings, target_settings(settings, target)))
-        emit_record(found._asdict(), as_json=invocation.json)
+        emit_record(found._asdict(), invocation.output)
         return
     moved = run_async(
         move_cluster(settings, target_settings(settings, target), operator_name(), invocation.note, archive=archive)
