@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobmaster.cli.commands.terminal.figures import WINDOW_SECONDS, Figures, SubmitRate
-from jobmaster.cli.commands.terminal.screen import PANELS, Seen, View, cut, lines_of, share, sorted_rows
+from jobmaster.cli.commands.terminal.screen import NAME_CELLS_MAX, PANELS, Seen, View, cut, lines_of, share, sorted_rows
 from jobmaster.cli.tables import display_width
 from jobmaster.model.agent import AgentState
 from jobmaster.model.bucket import BucketState
@@ -80,10 +80,11 @@ def test_the_screen_has_the_cluster_its_agents_its_deepest_buckets_and_its_handl
     assert "submitted 12.5/s   started 12/s   ended 9/s   failed 1.5/s   ready 7   held 7   oldest due 3.0s" in lines[1]
     handlers = lines[next(at for at, line in enumerate(lines) if "HANDLERS" in line) + 2]
     assert handlers.split() == ["images.resize", "9", "3", "500ms", "4.5"]
-    depths = [line.split()[5] for line in lines if line.startswith("00000000-")]
+    depths = [line.split()[4] for line in lines if "00000000-" in line]
     assert depths == [*(str(2 * number) for number in range(29, 0, -1)), "-"], "one store did not answer"
     assert "! no answer" in lines_of(seen(), View(), 200, 60, "no answer")[1]
-    assert "BUCKETS BY DEPTH by DEPTH" in text
+    assert "BUCKETS by DEPTH" in text
+    assert max(line.index("high") for line in lines if "00000000-" in line) <= NAME_CELLS_MAX + 2
 
 
 def test_keys_choose_a_table_sort_it_reverse_and_end() -> None:

@@ -17,8 +17,24 @@ from jobmaster.units import rounded_duration, rounded_size
 
 BOLD, REVERSE, PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[0m"
 HELP = "q quit   Tab next table   s sort by the next column   r reverse   Space pause"
+NAME_CELLS_MAX = 30
+"""Width of a name: the figures behind it matter more."""
 _FRAME_LINES = 3
 """Two lines of the cluster above, the help below."""
+
+
+def cut(line: str, width: int) -> str:
+    """The line without what is beyond the width, in terminal cells."""
+    if display_width(line) <= width:
+        return line
+    kept = line[:width]
+    while display_width(kept) > width:
+        kept = kept[:-1]
+    return kept
+
+
+def _short(name: str) -> str:
+    return cut(name, NAME_CELLS_MAX)
 
 
 class Panel(NamedTuple):
@@ -35,10 +51,10 @@ PANELS = (
     Panel(
         "AGENTS",
         (
-            Column("NAME", "name"),
+            Column("NAME", "name", _short),
             Column("STATE", "state"),
-            Column("HOST", "host"),
-            Column("STORE", "store"),
+            Column("HOST", "host", _short),
+            Column("STORE", "store", _short),
             Column("BUCKETS", "buckets", right=True),
             Column("SLOTS", "statistics.slots", right=True),
             Column("RUNNING", "statistics.running", right=True),
@@ -51,24 +67,24 @@ PANELS = (
         6,
     ),
     Panel(
-        "BUCKETS BY DEPTH",
+        "BUCKETS",
         (
-            Column("ID", "id"),
-            Column("LANE", "lane"),
+            Column("LANE", "lane", _short),
             Column("PRIORITY", "priority"),
             Column("STATE", "state"),
-            Column("OWNER", "owner_name"),
+            Column("OWNER", "owner_name", _short),
             Column("DEPTH", "depth", thousands, right=True),
             Column("PENDING", "pending", thousands, right=True),
             Column("ASSIGNED", "assigned", thousands, right=True),
             Column("RUNNING", "rows_processing", thousands, right=True),
+            Column("ID", "id"),
         ),
-        5,
+        4,
     ),
     Panel(
         "HANDLERS",
         (
-            Column("HANDLER", "handler"),
+            Column("HANDLER", "handler", _short),
             Column("RUNS/S", "runs_per_second", rate_text, right=True),
             Column("FAILED/S", "failed_per_second", rate_text, right=True),
             Column("RUN", "run_seconds", rounded_duration, right=True),
@@ -202,13 +218,3 @@ def share(wanted: Sequence[int], lines: int) -> list[int]:
                 given[at] += 1
                 left -= 1
     return given
-
-
-def cut(line: str, width: int) -> str:
-    """The line without what is beyond the width, in terminal cells."""
-    if display_width(line) <= width:
-        return line
-    kept = line[:width]
-    while display_width(kept) > width:
-        kept = kept[:-1]
-    return kept
