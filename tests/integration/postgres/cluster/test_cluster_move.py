@@ -198,7 +198,7 @@ async def test_no_page_is_chosen_while_an_agent_without_a_lease_may_come_back(tw
     moving = asyncio.create_task(
         two.move(progress=lambda line: waits.set() if "death certificate of 1" in line else None)
     )
-    await waits.wait()
+    await asyncio.wait([asyncio.create_task(waits.wait()), moving], return_when=asyncio.FIRST_COMPLETED)
     assert await two.places() == {job: ("HELD", None)}
     await two.source.sql.execute("UPDATE agent SET state = 'DEAD'")
     assert (await moving).moved == 1
@@ -290,7 +290,7 @@ async def test_a_job_that_has_moved_holds_its_unique_key(two: Two, term: UniqueT
     assert (later.outcome, later.job_id) == (UniqueOutcome.EXISTING, first.job_id)
     assert await two.places() == {UUID(bytes=first.job_id): ("MOVED", "HELD")}
     assert not await two.source.sql.fetchval("SELECT cancel_requested FROM job")
-    assert [key.job_id for key in await two.source.master.uniqueness.held("handler", "k", 10)] == [first.job_id]
+    assert [key.job.bytes for key in await two.source.master.uniqueness.held("handler", "k", 10)] == [first.job_id]
     forget = statement("maintenance/forget_unique_keys").text
     assert await two.source.sql.fetchval(forget, 0.0, 10) == 0, "while the cluster moves"
     await set_mode(two.settings(two.source), ClusterMode.ACTIVE, "ann", "")
