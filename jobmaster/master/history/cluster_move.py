@@ -35,6 +35,8 @@ _STATEMENT_SECONDS = 600.0
 _LOCK_SECONDS = 60.0
 _ROWS = 1000
 """Rows of a small table in one statement."""
+_CHOSEN = 100_000
+"""Jobs that are looked up at once, for many pages."""
 _SLICE_BYTES = 16 * 2**20
 """What one statement takes of a page of jobs, in bytes of their rows; JSON has twice as many. A larger row goes alone."""
 _SIGNAL_JOBS = 1000
@@ -98,6 +100,7 @@ class ClusterMove:
         self._source = source
         self._target = target
         self._page: list[UUID] = []
+        self._chosen: list[UUID] = []
         self._quiet = False
         self._keys = MovingKeys(lambda name, *values: self._run(source, name, *values), self._take)
 
@@ -237,26 +240,35 @@ class ClusterMove:
         """The next jobs, or those of the page that an earlier process left; number of jobs that are MOVED now.
 
         0: there are none, or agents may still run jobs (``left``)."""
+        was_noted = self.in_doubt
         if not self._page:
             while await self._run(self._source, "signals/finish", 0.0, _SIGNAL_JOBS):
                 pass  # or the jobs that its next portion is for would be gone
-            chosen = await self._run(self._source, "cluster/choose_page", limit)
-            self._page = list(chosen[0]["page"]) if chosen else []
-            if chosen and not self._quiet:  # no agent of the source begins one any more
-                self._quiet = True
-                await self._take_table("once_action")
+            self._page = await self._next_page(limit)
         if not self._page:
             return 0
         await self._keys.take_new()
         try:
             async with self._source.transaction():
-                moved = await self._move(self._page)
+                moved = await self._move(self._page, was_noted=was_noted)
         except errors.DRIVER_ERRORS as error:
             raise errors.calling(error, "cluster/mark_moved", writes=True) from error
         self._page = []
         return moved
 
-    async def _move(self, page: list[UUID]) -> int:
+    async def _next_page(self, limit: int) -> list[UUID]:
+        """Jobs that are noted; none while agents of the source may still run jobs."""
+        if not self._chosen:
+            if not await self._run(self._source, "cluster/note_page", []):
+                return []
+            if not self._quiet:  # no agent of the source begins an action any more
+                await self._take_table("once_action")
+                self._quiet = True
+            self._chosen = [row["id"] for row in await self._run(self._source, "cluster/choose_jobs", _CHOSEN)]
+        page, self._chosen = self._chosen[:limit], self._chosen[limit:]
+        return page if page and await self._run(self._source, "cluster/note_page", page) else []
+
+    async def _move(self, page: list[UUID], *, was_noted: bool) -> int:
         locked = await self._run(self._source, "cluster/lock_page", page)
         ids = [row["id"] for row in locked]
         keys = sorted({row["signal_key"] for row in locked if row["signal_key"] is not None})
@@ -273,7 +285,7 @@ class ClusterMove:
                 waiting = [row["id"] for row in locked if row["signal_key"] is not None]
                 await self._run(self._target, "cluster/receive_signals", waiting, keys)
             # Ended here after an earlier process had put them there: what ended them counts.
-            for job_id in set(page) - set(ids):
+            for job_id in set(page) - set(ids) if was_noted else ():
                 await self._run(self._target, "requests/cancel", job_id, ACTOR)
         return int((await self._run(self._source, "cluster/mark_moved", ids))[0]["moved"])
 
