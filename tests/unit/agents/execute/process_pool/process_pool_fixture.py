@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,10 @@ class WatchedPool(ProcessPool):
 
     ended_processes = 0
     """Workers that have ended, in whatever way."""
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closing.is_set()
 
     @property
     def pids(self) -> list[int]:
@@ -82,26 +86,67 @@ async def content_of(path: Path) -> str:
     return path.read_text()
 
 
+class KeptPools:
+    """Pools with workers that are as good as new, for the next test: to start a worker takes a tenth of a second of processor
+    time. Those of a module are closed at its end, with the proof that no process of theirs is left."""
+
+    def __init__(self) -> None:
+        self._pools: list[tuple[object, WatchedPool]] = []
+
+    def take(self, kind: object) -> WatchedPool | None:
+        """A kept pool of this kind, as if it were new but for its workers."""
+        at = next((at for at, (kept, _) in enumerate(self._pools) if kept == kind), None)
+        if at is None:
+            return None
+        _, pool = self._pools.pop(at)
+        pool.ended_processes = 0
+        return pool
+
+    async def give_back(self, kind: object, pool: WatchedPool) -> bool:
+        """False when a job runs in the pool, or it has other reasons to be closed."""
+        if pool.is_closed or pool._failures or not all(each.usable or each.cleaning_up for each in pool._processes):
+            return False
+        await until(lambda: not any(each.cleaning_up for each in pool._processes))
+        self._pools.append((kind, pool))
+        return True
+
+    async def close(self) -> None:
+        """Close all of them."""
+        await _close([pool for _, pool in self._pools])
+
+
 @asynccontextmanager
-async def pools() -> AsyncIterator[Make]:
-    """Pools that are closed at the end, with the proof that no process of theirs is left."""
-    pools: list[WatchedPool] = []
-    seen: set[int] = set()
+async def pools(kept: KeptPools | None = None) -> AsyncIterator[Make]:
+    """Pools that are kept or closed at the end, with the proof that no process of a closed one is left.
+
+    A pool of another module, with an ``on_output``, or ``fresh``, is used once.
+    """
+    pools: list[tuple[object, WatchedPool]] = []
 
     def make(
         size: int = 1,
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
-        on_output: OnOutput = lambda line, pid, job: None,
+        on_output: OnOutput | None = None,
+        *,
+        fresh: bool = False,
     ) -> WatchedPool:
-        pool = WatchedPool(
-            paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
-            limits=limits, on_output=on_output,
-        )  # fmt: skip
-        pools.append(pool)
+        kind = None if fresh or on_output or paths != (MODULE,) else (size, limits)
+        pool = kept.take(kind) if kept is not None and kind is not None else None
+        if pool is None:
+            pool = WatchedPool(
+                paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
+                limits=limits, on_output=on_output or (lambda line, pid, job: None),
+            )  # fmt: skip
+        pools.append((kind, pool))
         return pool
 
     yield make
+    await _close([pool for kind, pool in pools if kept is None or kind is None or not await kept.give_back(kind, pool)])
+
+
+async def _close(pools: Sequence[WatchedPool]) -> None:
+    seen: set[int] = set()
     for pool in pools:
         seen.update(pool.pids)
         async with asyncio.timeout(PATIENCE_SECONDS):

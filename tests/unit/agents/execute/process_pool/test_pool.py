@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,14 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     Make,
     content_of,
     make_job,
-    pools,
     value,
 )
-
-
-@pytest.fixture
-async def make_pool() -> AsyncIterator[Make]:
-    async with pools() as make:
-        yield make
-
 
 # ---------------------------------------------------------------- the ordinary
 
 
 async def test_handlers_of_every_mode_run_and_workers_start_when_needed(make_pool: Make) -> None:
-    pool = make_pool(2)
+    pool = make_pool(2, fresh=True)
     assert pool.pids == []
     assert await value(pool, "double", value=21) == 42
     assert await value(pool, "async_double", value=21) == 42
@@ -89,14 +80,14 @@ async def test_a_worker_inherits_the_environment_and_no_descriptors(
 ) -> None:
     monkeypatch.setenv("ISO_INHERITED", "yes")
     monkeypatch.setenv("PYTHONPATH", "/as/it/was")
-    pool = make_pool()
+    pool = make_pool(fresh=True)
     with (tmp_path / "held").open("w") as held:
         os.set_inheritable(held.fileno(), True)
         assert await value(pool, "open_files", inode=os.fstat(held.fileno()).st_ino) is False
     assert await value(pool, "environment", name="ISO_INHERITED") == "yes"
     assert await value(pool, "environment", name="PYTHONPATH") == "/as/it/was"
     monkeypatch.delenv("PYTHONPATH")
-    assert await value(make_pool(), "environment", name="PYTHONPATH") is None
+    assert await value(make_pool(fresh=True), "environment", name="PYTHONPATH") is None
 
 
 ON_UVLOOP = """
@@ -251,7 +242,7 @@ async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
 
 async def test_the_last_output_is_kept_with_a_crash(make_pool: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    pool = make_pool()
+    pool = make_pool(fresh=True)
     await value(pool, "prints", text="of the job before")
     ended = await pool.run(make_job("os_exit", code=1))
     assert ended.error is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -17,16 +17,10 @@ from jobmaster_agents.execute.process_pool.worker_output import EXTRA_BYTES, Log
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
-from tests.unit.agents.execute.process_pool.process_pool_fixture import Make, make_job, pools, value
+from tests.unit.agents.execute.process_pool.process_pool_fixture import Make, make_job, value
 
 LIFE = ("tests.unit.agents.execute.process_pool.life_handlers",)
 LIMITS = WorkerLimits(lifespan_seconds=PATIENCE_SECONDS)
-
-
-@pytest.fixture
-async def make_pool() -> AsyncIterator[Make]:
-    async with pools() as make:
-        yield make
 
 
 async def test_a_worker_enters_the_lifespan_once_and_keeps_it_from_job_to_job(

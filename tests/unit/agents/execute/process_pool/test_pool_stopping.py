@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,8 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     Make,
     content_of,
     make_job,
-    pools,
     value,
 )
-
-
-@pytest.fixture
-async def make_pool() -> AsyncIterator[Make]:
-    async with pools() as make:
-        yield make
-
 
 # ---------------------------------------------------------------- timeouts
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -30,16 +29,8 @@ from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     Make,
     content_of,
     make_job,
-    pools,
     value,
 )
-
-
-@pytest.fixture
-async def make_pool() -> AsyncIterator[Make]:
-    async with pools() as make:
-        yield make
-
 
 # ---------------------------------------------------------------- the lease
 
@@ -50,7 +41,7 @@ async def test_a_job_whose_process_is_ready_too_late_is_not_started(make_pool: M
     async def no() -> bool:
         return False
 
-    started, pool = tmp_path / "started", make_pool()
+    started, pool = tmp_path / "started", make_pool(fresh=True)
     for run in (pool.run, pool.run_alone):
         ended = await run(make_job("floods_for_ever", started=str(started)), no)
         assert ended.kind is ResultKind.NOT_STARTED
@@ -217,7 +208,7 @@ async def test_a_worker_is_replaced_after_its_number_of_jobs(make_pool: Make) ->
 
 async def test_a_leaking_handler_cannot_fill_the_machine(make_pool: Make) -> None:
     limit, leak = 100, 30
-    pool = make_pool(limits=WorkerLimits(growth_bytes=limit * MEGABYTE))
+    pool = make_pool(limits=WorkerLimits(growth_bytes=limit * MEGABYTE), fresh=True)
     pids, sizes = [], []
     for _ in range(14):
         pids.append(pid := await value(pool, "grows", megabytes=leak))
@@ -228,7 +219,7 @@ async def test_a_leaking_handler_cannot_fill_the_machine(make_pool: Make) -> Non
 
 
 async def test_what_the_first_job_loads_is_no_growth(make_pool: Make) -> None:
-    pool = make_pool(limits=WorkerLimits(growth_bytes=100 * MEGABYTE))
+    pool = make_pool(limits=WorkerLimits(growth_bytes=100 * MEGABYTE), fresh=True)
     pid = await value(pool, "grows", megabytes=200)
     assert [await value(pool, "grows", megabytes=1) for _ in range(3)] == [pid] * 3
 
@@ -291,7 +282,7 @@ async def test_the_last_log_lines_of_a_failing_handler_are_passed_on(make_pool: 
 
 @pytest.mark.parametrize("handler", ["double", "async_double", "thread_double"])
 async def test_a_job_run_alone_has_a_process_of_its_own_whatever_its_mode(make_pool: Make, handler: str) -> None:
-    pool = make_pool()
+    pool = make_pool(fresh=True)
     ended = await pool.run_alone(make_job(handler, value=4))
     assert (ended.kind, ended.result) == (ResultKind.OK, b"8")
     await until(lambda: pool.pids == [] and pool.ended_processes == 1)
@@ -326,7 +317,7 @@ async def test_a_job_that_crashes_alone_is_the_one_that_is_recorded_as_crashed(m
 
 
 async def test_a_job_cancelled_while_its_own_process_starts_does_not_run(make_pool: Make, tmp_path: Path) -> None:
-    pool = make_pool()
+    pool = make_pool(fresh=True)
     job = make_job("hangs", started=str(tmp_path / "started"))
     run = asyncio.ensure_future(pool.run_alone(job))
     await until(lambda: len(pool.pids) == 1)
@@ -402,7 +393,7 @@ async def test_failed_starts_are_spaced_out_and_end_when_the_cause_does(
 async def test_a_program_that_cannot_be_started_costs_no_attempt(
     make_pool: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = make_pool()
+    pool = make_pool(fresh=True)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/nowhere/python")
         ended = await pool.run(make_job("double", value=1))
