@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "features.md"
 ORIGINS = {
@@ -90,9 +88,8 @@ def test_every_row_of_the_inventory_has_its_line_once() -> None:
     assert numbers == [f"{letter}{number}" for letter, last in NUMBERED.items() for number in range(1, last + 1)]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.origin}: {row.feature}"[:60])
-def test_what_works_names_its_test(row: Row) -> None:
-    assert fault(row) == ""
+def test_what_works_names_its_test() -> None:
+    assert [found for row in ROWS if (found := fault(row))] == []
 
 
 def test_a_false_row_is_found() -> None:

@@ -228,6 +228,10 @@ def ids_text(ids: list[bytes]) -> list[str]:
     return [text(job_id) for job_id in ids]
 
 
+THIRDS = pytest.mark.parametrize("first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
+"""Every third call, from the first one on; the others in the slow part."""
+
+
 async def test_a_life_without_faults(driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]]) -> None:
     life = await born(Fate())
     assert await life.run() == []
@@ -242,13 +246,14 @@ async def test_a_life_without_faults(driven: DrivenCluster, born: Callable[[Fate
     assert attempt["outcome"] == "failed"
 
 
+@THIRDS
 @pytest.mark.parametrize("end", [End.AWAY, End.LOST])
 async def test_every_call_may_fail_once(
-    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]], end: End
+    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]], end: End, first: int
 ) -> None:
     counted = Fate()
     await (await born(counted)).run()
-    for at in range(len(counted.names) + 3):
+    for at in range(first, len(counted.names) + 3, 3):
         fate = Fate(at, end)
         life = await born(fate)
         left = await life.run()
@@ -259,14 +264,15 @@ async def test_every_call_may_fail_once(
         assert state[0] == "READY_TO_DELETE", what
 
 
+@THIRDS
 async def test_at_every_call_the_process_may_die(
-    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]]
+    driven: DrivenCluster, born: Callable[[Fate], Awaitable[Life]], first: int
 ) -> None:
     counted = Fate()
     await (await born(counted)).run()
     helper = await driven.agent()
     rescue = helper.rescue()
-    for at in range(len(counted.names)):
+    for at in range(first, len(counted.names), 3):
         fate = Fate(at, End.KILLED)
         life = await born(fate)
         if await life.run() is not None:

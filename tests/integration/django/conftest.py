@@ -21,6 +21,7 @@ import yaml
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from tests.support.deployment import REPOSITORY
+from tests.support.forked_commands import Program, run_command
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 
@@ -28,6 +29,15 @@ pytest.importorskip("django", reason="the extra `django` is not installed")
 
 SETTINGS = "tests.integration.django.project.settings"
 MANAGE = str(Path(__file__).parent / "project" / "manage.py")
+MANAGE_PROGRAM = Program(
+    MANAGE,
+    (
+        "django.core.management", "django.core.management.commands.check", "django.core.management.commands.migrate",
+        "django.core.management.commands.shell", "django.db.backends.postgresql.base", "django.template.engine",
+        "django.forms", "django.urls", "django.views.generic", "django.test.signals", "psycopg",
+    ),
+)  # fmt: skip
+"""What can be imported without a project."""
 
 
 class Project:
@@ -74,14 +84,9 @@ class Project:
 
     def manage(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """One command of manage.py, run elsewhere than in the project's folder."""
-        return subprocess.run(
-            [sys.executable, MANAGE, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            cwd=self.directory,
-            env={**self.environment, **variables},
-            check=False,
+        environment = {**self.environment, **variables}
+        return run_command(
+            arguments, env=environment, cwd=self.directory, seconds=PATIENCE_SECONDS, program=MANAGE_PROGRAM
         )
 
     def done(self, *arguments: str) -> str:

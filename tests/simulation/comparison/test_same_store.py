@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 import msgspec
+import pytest
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -378,6 +379,7 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_the_simulated_store_is_the_real_one(store_url: str, cluster_name: str) -> None:
     with asyncio.Runner() as runner:
 

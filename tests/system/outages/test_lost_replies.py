@@ -38,6 +38,17 @@ AT_WORK = (
 """Calls that a working agent makes all the time."""
 QUICK_SUITE = {"store.claim", "master.copy_final", "master.persist"}
 """Cases that are not left out of the fast run."""
+ALONE = "store.beat"
+"""The test of everything at once leaves it out."""
+
+
+def marks_of(call: str) -> list[pytest.MarkDecorator]:
+    """Of a case of its own. Most calls lose their answers in the test of everything at once, too."""
+    if call in QUICK_SUITE:
+        return []
+    return [pytest.mark.slow] if call == ALONE else [pytest.mark.slow, pytest.mark.long]
+
+
 IN_A_RESCUE = (
     "master.take_lost",
     "store.fence",
@@ -95,9 +106,7 @@ def lose(deployment: FaultyDeployment, call: str, *occurrences: int, match: str 
     return names
 
 
-@pytest.mark.parametrize(
-    "call", [call if call in QUICK_SUITE else pytest.param(call, marks=pytest.mark.slow) for call in AT_WORK]
-)
+@pytest.mark.parametrize("call", [pytest.param(call, marks=marks_of(call)) for call in AT_WORK])
 async def test_at_work(deployment: FaultyDeployment, call: str) -> None:
     pid = deployment.faulty.agent_pid()
     names = lose(deployment, call, 1, 3)
@@ -109,7 +118,7 @@ async def test_at_work(deployment: FaultyDeployment, call: str) -> None:
 @pytest.mark.slow
 async def test_of_everything_at_once(deployment: FaultyDeployment) -> None:
     pid = deployment.faulty.agent_pid()
-    names = [name for call in AT_WORK if call != "store.beat" for name in lose(deployment, call, 2, 4)]
+    names = [name for call in AT_WORK if call != ALONE for name in lose(deployment, call, 2, 4)]
     work = await deployment.work_until(*names)
     await deployment.healed(work, rescues_max=0)
     assert deployment.faulty.agent_pid() == pid, deployment.tails()

@@ -60,16 +60,16 @@ SCRIPTS = frozenset({"transactions/forget"})
 """Commands without parameters that go to the server in one message: a round trip for each would be most of an attempt."""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_statement_has_a_whole_header(name: str) -> None:
-    found = statement(name)
-    keys = [key for key, _ in found.header]
-    assert keys[0] == name.split("/")[1], "the first line names the statement"
-    for key in ("in", "out", "fence", "index"):
-        assert key in keys, f"-- {key}: is missing"
-    if name not in SCRIPTS:
-        code = re.sub(r"\$\$.*\$\$", "", re.sub(r"--.*", "", found.body), flags=re.DOTALL)
-        assert ";" not in code, "one statement a file"
+def test_every_statement_has_a_whole_header() -> None:
+    for name in NAMES:
+        found = statement(name)
+        keys = [key for key, _ in found.header]
+        assert keys[0] == name.split("/")[1], f"{name}: the first line names the statement"
+        for key in ("in", "out", "fence", "index"):
+            assert key in keys, f"{name}: -- {key}: is missing"
+        if name not in SCRIPTS:
+            code = re.sub(r"\$\$.*\$\$", "", re.sub(r"--.*", "", found.body), flags=re.DOTALL)
+            assert ";" not in code, f"{name}: one statement a file"
 
 
 async def test_parameters_and_columns_are_those_of_the_server(db: MasterFixture) -> None:
