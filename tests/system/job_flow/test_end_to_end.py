@@ -4,24 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import secrets
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import JobFailed
 from jobmaster.model.job import Durability, JobState, Priority
+from jobmaster.wiring import open_cluster
+from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.jobs import add, fails, noop, note, started_at, third_time, threaded
+from tests.system.jobs import add, fails, handlers, noop, note, started_at, third_time, threaded
 
 pytestmark = pytest.mark.cluster
 
 
-async def test_every_durability_ends_in_one_row(agent: AgentProcess, cluster: Cluster) -> None:
-    quick = await cluster.submit(add, {"one": 2, "other": 3})
-    safe = await cluster.submit(add, {"one": 20, "other": 30}, durability="master")
+@pytest.fixture(scope="module")
+async def serving(
+    tmp_path_factory: pytest.TempPathFactory, migrated_databases: MigratedDatabases, valkey_server: ValkeyServer
+) -> AsyncIterator[Deployment]:
+    """A deployment with one agent, for all tests that change neither."""
+    name = f"test-{secrets.token_hex(6)}"
+    dsn = await migrated_databases.take(name)
+    made = Deployment(tmp_path_factory.mktemp("serving"), dsn, valkey_server.url, name)
+    made.document["master"]["schema"] = MIGRATED_SCHEMA
+    await made.start_agent()
+    yield made
+    await made.close()
+    await migrated_databases.give_back(dsn)
+
+
+@pytest.fixture
+async def client(serving: Deployment) -> AsyncIterator[Cluster]:
+    """A client of that deployment."""
+    async with await open_cluster(serving.settings, handlers) as opened:
+        yield opened
+
+
+async def test_every_durability_ends_in_one_row(client: Cluster) -> None:
+    quick = await client.submit(add, {"one": 2, "other": 3})
+    safe = await client.submit(add, {"one": 20, "other": 30}, durability="master")
     assert (quick.level, safe.level) == (Durability.STORE, Durability.MASTER)
     assert await quick.result(timeout=PATIENCE_SECONDS) == 5
     assert await safe.result(timeout=PATIENCE_SECONDS) == 50
@@ -47,10 +75,8 @@ async def test_five_thousand_jobs_of_all_priorities_each_end_once(
     assert left[0][0] == 0
 
 
-async def test_a_later_job_waits_in_the_master_and_starts_on_time(
-    deployment: Deployment, agent: AgentProcess, cluster: Cluster
-) -> None:
-    receipt = await cluster.submit(started_at, {}, after=timedelta(seconds=1.0), durability="master")
+async def test_a_later_job_waits_in_the_master_and_starts_on_time(client: Cluster) -> None:
+    receipt = await client.submit(started_at, {}, after=timedelta(seconds=1.0), durability="master")
     view = await receipt.get()
     assert view.state in (JobState.HELD, JobState.ASSIGNED)
     assert view.due_us is not None
@@ -58,42 +84,40 @@ async def test_a_later_job_waits_in_the_master_and_starts_on_time(
     assert late_us >= -2_000, "two milliseconds of rounding and clocks"
 
 
-async def test_due_soon_at_level_store(agent: AgentProcess, cluster: Cluster) -> None:
-    receipt = await cluster.submit(add, {"one": 1, "other": 1}, after=0.5)
+async def test_due_soon_at_level_store(client: Cluster) -> None:
+    receipt = await client.submit(add, {"one": 1, "other": 1}, after=0.5)
     assert await receipt.result(timeout=PATIENCE_SECONDS) == 2
 
 
-async def test_failure_retry_and_their_history(deployment: Deployment, agent: AgentProcess, cluster: Cluster) -> None:
-    path = str(deployment.path("tried"))
-    failing = await cluster.submit(fails, {"path": path})
+async def test_failure_retry_and_their_history(serving: Deployment, client: Cluster) -> None:
+    path = str(serving.path("tried"))
+    failing = await client.submit(fails, {"path": path})
     with pytest.raises(JobFailed, match="as asked"):
         await failing.result(timeout=PATIENCE_SECONDS)
-    assert len(deployment.witnessed("tried")) == 2
-    lines = await deployment.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.id)
+    assert len(serving.witnessed("tried")) == 2
+    lines = await serving.fetch("SELECT outcome, token FROM attempt WHERE job_id = $1", failing.id)
     assert [tuple(line) for line in lines] == [("failed", 1)]
-    third = await cluster.submit(third_time, {})
+    third = await client.submit(third_time, {})
     assert await third.result(timeout=PATIENCE_SECONDS) == 3
 
 
-async def test_thread_handlers_run(agent: AgentProcess, cluster: Cluster) -> None:
-    assert await (await cluster.submit(threaded, {"one": 1})).result(timeout=PATIENCE_SECONDS) == 2
+async def test_thread_handlers_run(client: Cluster) -> None:
+    assert await (await client.submit(threaded, {"one": 1})).result(timeout=PATIENCE_SECONDS) == 2
 
 
-async def test_a_submit_in_the_callers_transaction_is_all_or_nothing(
-    deployment: Deployment, agent: AgentProcess, cluster: Cluster
-) -> None:
+async def test_a_submit_in_the_callers_transaction_is_all_or_nothing(serving: Deployment, client: Cluster) -> None:
     import asyncpg
 
-    connection = await asyncpg.connect(deployment.dsn)
+    connection = await asyncpg.connect(serving.dsn)
     try:
         transaction = connection.transaction()
         await transaction.start()
-        gone = await cluster.submit(noop, {}, connection=connection)
+        gone = await client.submit(noop, {}, connection=connection)
         await transaction.rollback()
         async with connection.transaction():
-            kept = await cluster.submit(noop, {}, connection=connection)
+            kept = await client.submit(noop, {}, connection=connection)
         assert await kept.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
-        assert await deployment.fetch("SELECT FROM job WHERE id = $1", gone.id) == []
+        assert await serving.fetch("SELECT FROM job WHERE id = $1", gone.id) == []
     finally:
         await connection.close()
 
