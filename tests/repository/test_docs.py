@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -218,15 +219,19 @@ def table_under(page: Path, title: str) -> list[list[str]]:
 def test_every_log_event_is_explained_with_its_level() -> None:
     explained = {cells[0].strip("`"): set(cells[1].split(", ")) for cells in table_under(OPERATIONS, "Log events")}
     code = "\n".join(text_of(path) for path in (ROOT / "agents").rglob("*.py"))
-    assert explained == {event.value: levels_of(event, code) or {"-"} for event in Event}
+    written = levels_in(code)
+    assert explained == {event.value: written[event.name] or {"-"} for event in Event}
 
 
-def levels_of(event: Event, code: str) -> set[str]:
-    """Levels at which the code writes an event: by a direct call, or by one of two methods chosen in the line before."""
+def levels_in(code: str) -> dict[str, set[str]]:
+    """Name of an event -> levels at which the code writes it: by a direct call, or by one of two methods chosen in the line
+    before."""
     level = r"\.(debug|info|warning|error)"
-    levels = set(re.findall(rf"{level}\(\s*Event\.{event.name}\b", code))
-    for first, second in re.findall(rf"\w+ = [^\n]*{level} if [^\n]*{level}\n\s+\w+\(Event\.{event.name}\b", code):
-        levels |= {first, second}
+    levels = defaultdict[str, set[str]](set)
+    for found, name in re.findall(rf"{level}\(\s*Event\.(\w+)", code):
+        levels[name].add(found)
+    for first, second, name in re.findall(rf" = [^\n]*{level} if [^\n]*{level}\n\s+\w+\(Event\.(\w+)", code):
+        levels[name] |= {first, second}
     return levels
 
 

@@ -30,6 +30,14 @@ _TABLES = (
 )  # fmt: skip
 
 
+_FILLED = (
+    "SELECT c.oid::regclass::text AS name FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid"
+    " WHERE c.relkind = 'r' AND c.relnamespace = $1::regnamespace AND pg_relation_size(c.oid) > 0"
+    " AND coalesce(i.inhparent, c.oid) = ANY ($2::text[]::regclass[]::oid[])"
+)
+"""Tables and partitions with rows: a DELETE from a partitioned table looks at each of its partitions."""
+
+
 @pytest.fixture(scope="session")
 async def migrated(postgres_server: PostgresServer) -> str:
     """DSN of a migrated database. A database a test would cost more than the tests: its partitions are 200 files."""
@@ -46,7 +54,8 @@ async def migrated(postgres_server: PostgresServer) -> str:
 async def db(migrated: str) -> AsyncIterator[MasterFixture]:
     """A cluster with one living agent and one ACTIVE bucket, and nothing else in its tables."""
     sql = await asyncpg.connect(migrated, server_settings={"search_path": SCHEMA})
-    await sql.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
+    filled = await sql.fetch(_FILLED, SCHEMA, list(_TABLES))
+    await sql.execute(";".join(["SELECT 1", *(f"DELETE FROM {row['name']}" for row in filled)]))
     await sql.execute("UPDATE pause_version SET version = 0")
     master = await Master.connect(dsn=migrated, schema=SCHEMA, settings=SETTINGS, application_name="tests")
     db = MasterFixture(migrated, master, sql)
