@@ -20,6 +20,7 @@ from jobmaster.model.job import AttemptOutcome, ErrorInfo, HoldRow, JobState, Pr
 from jobmaster.model.job_view import JobView
 from jobmaster.rules.failure_group import error_fingerprint, error_line
 from tests.integration.client.fixture import ClientFixture, Size, pay, resize
+from tests.support.cases import about
 
 NOTE = 'a "b" \\u0000 ü \\'
 """What JSON writes in another way."""
@@ -208,44 +209,42 @@ async def test_a_rare_job_is_found_in_bounded_steps(
     assert len(await client.cluster.jobs(limit=40)) == 40
 
 
-@pytest.mark.parametrize(
-    ("filters", "words"),
-    [
-        ({"state": "fail"}, "did you mean 'FAILED'"),
-        ({"state": ["HELD", 7]}, "7 is not a state"),
-        ({"state": "SAVE_PENDING"}, "have no row in the master"),
-        ({"state": JobState.QUEUED}, "have no row in the master"),
-        ({"priority": "urgent"}, "unknown priority 'urgent'"),
-        ({"lane": "No Lane"}, "is not the name of a lane"),
-        ({"tag": ["a", "b"]}, "'tag'"),
-        ({"handler": ""}, "'handler'"),
-        ({"lanes": "default"}, "no filter 'lanes' .did you mean 'lane'"),
-        ({"limit": 0}, "from 1 to 1000"),
-        ({"limit": 1001}, "from 1 to 1000"),
-        ({"limit": True}, "from 1 to 1000"),
-        ({"since": datetime.fromisoformat("2030-01-01")}, "'since' is a naive datetime"),
-        ({"until": -1}, "'until' must be"),
-        ({"since": "yesterday"}, "'since' must be"),
-        ({"due_before": "tomorrow"}, "'due_before' must be"),
-        ({"due_after": float("nan")}, "'due_after' must be"),
-        ({"metadata": {}}, "'metadata' must be a mapping of 1 to 20"),
-        ({"metadata": {"a": 1}}, "metadata 'a' must be a text"),
-        ({"metadata": {"a": "\0"}}, "metadata 'a' must be a text"),
-        ({"metadata": {"a": "\ud800"}}, "metadata 'a' must be a text"),
-        ({"metadata": {"\n": "a"}}, "contains the character U.000A"),
-        ({"batch": "night"}, "'batch' must be an id"),
-        ({"workflow": 7}, "'workflow' must be an id"),
-        ({"schedule": 7}, "'schedule' must be text"),
-        ({"tenant": "a b"}, "is not the name of a tenant"),
-        ({"error": "a\0"}, "contains the character U.0000"),
-        ({"after": "nonsense"}, "'nonsense' is not the id of a job"),
-    ],
-)
-async def test_a_filter_that_no_job_can_fit_is_refused(
-    client: ClientFixture, filters: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(InputError, match=words):
-        await client.cluster.jobs(**filters)
+WRONG: list[tuple[Any, ...]] = [
+    ({"state": "fail"}, "did you mean 'FAILED'"),
+    ({"state": ["HELD", 7]}, "7 is not a state"),
+    ({"state": "SAVE_PENDING"}, "have no row in the master"),
+    ({"state": JobState.QUEUED}, "have no row in the master"),
+    ({"priority": "urgent"}, "unknown priority 'urgent'"),
+    ({"lane": "No Lane"}, "is not the name of a lane"),
+    ({"tag": ["a", "b"]}, "'tag'"),
+    ({"handler": ""}, "'handler'"),
+    ({"lanes": "default"}, "no filter 'lanes' .did you mean 'lane'"),
+    ({"limit": 0}, "from 1 to 1000"),
+    ({"limit": 1001}, "from 1 to 1000"),
+    ({"limit": True}, "from 1 to 1000"),
+    ({"since": datetime.fromisoformat("2030-01-01")}, "'since' is a naive datetime"),
+    ({"until": -1}, "'until' must be"),
+    ({"since": "yesterday"}, "'since' must be"),
+    ({"due_before": "tomorrow"}, "'due_before' must be"),
+    ({"due_after": float("nan")}, "'due_after' must be"),
+    ({"metadata": {}}, "'metadata' must be a mapping of 1 to 20"),
+    ({"metadata": {"a": 1}}, "metadata 'a' must be a text"),
+    ({"metadata": {"a": "\0"}}, "metadata 'a' must be a text"),
+    ({"metadata": {"a": "\ud800"}}, "metadata 'a' must be a text"),
+    ({"metadata": {"\n": "a"}}, "contains the character U.000A"),
+    ({"batch": "night"}, "'batch' must be an id"),
+    ({"workflow": 7}, "'workflow' must be an id"),
+    ({"schedule": 7}, "'schedule' must be text"),
+    ({"tenant": "a b"}, "is not the name of a tenant"),
+    ({"error": "a\0"}, "contains the character U.0000"),
+    ({"after": "nonsense"}, "'nonsense' is not the id of a job"),
+]
+
+
+async def test_a_filter_that_no_job_can_fit_is_refused(client: ClientFixture) -> None:
+    for filters, words in WRONG:
+        with about(filters), pytest.raises(InputError, match=words):
+            await client.cluster.jobs(**filters)
 
 
 async def test_a_function_that_is_no_handler_is_refused(client: ClientFixture) -> None:

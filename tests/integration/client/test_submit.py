@@ -27,7 +27,6 @@ from jobmaster.model.errors import (
     InputError,
     InvalidArguments,
     InvalidDueTime,
-    JobMasterError,
     UnknownHandler,
     UnknownLane,
     Unserved,
@@ -38,6 +37,7 @@ from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, DrivenAgent, pay, resize
+from tests.support.cases import about
 
 
 async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(client: ClientFixture) -> None:
@@ -137,38 +137,36 @@ async def test_a_due_time_in_the_past_means_now(client: ClientFixture) -> None:
 # ---------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize(
-    ("handler", "args", "options", "error", "words"),
-    [
-        ("images.resise", {}, {}, UnknownHandler, "no handler 'images.resise'.*did you mean 'images.resize'"),
-        ("", {}, {}, InputError, "name is empty"),
-        ("a\0b", {}, {}, InputError, r"U\+0000"),
-        (len, {}, {}, UnknownHandler, "'len' is not declared as a handler"),
-        (resize, {}, {}, InvalidArguments, "missing argument 'path'"),
-        (resize, {"path": 1}, {}, InvalidArguments, "argument 'path': expected str, got int"),
-        (resize, {"path": "a", "widht": 1}, {}, InvalidArguments, r"unknown argument 'widht' \(did you mean 'width'"),
-        (resize, {"path": math.nan}, {}, InvalidArguments, "argument 'path' is nan"),
-        (resize, {"path": "\ud800"}, {}, InvalidArguments, "argument 'path'.*surrogate"),
-        (resize, {"path": object()}, {}, InvalidArguments, "argument 'path' cannot be encoded"),
-        (resize, {"path": "x" * 200_000}, {}, InvalidArguments, r"have 200011 bytes, the limit is 131072"),
-        (resize, ["a"], {}, InvalidArguments, "must be a mapping of names to values, not list"),
-        (resize, "", {}, InvalidArguments, "must be a mapping"),
-        (resize, {3: "a"}, {}, InvalidArguments, "unknown argument '3'"),
-        (resize, {"path": "a"}, {"lane": "nobody"}, UnknownLane, "no agent serves lane 'nobody'.*default, payroll"),
-        (resize, {"path": "a"}, {"priority": "urgent"}, InputError, "valid are very_low"),
-        (resize, {"path": "a"}, {"at": datetime(2026, 1, 1)}, InvalidDueTime, "naive"),  # noqa: DTZ001
-        (resize, {"path": "a"}, {"after": timedelta(days=3661)}, InvalidDueTime, "3661 days ahead, the limit is 3660"),
-        (resize, {"path": "a"}, {"job_id": bytes(16)}, InputError, "not a UUIDv7"),
-        (resize, {"path": "a"}, {"width": 3}, InputError, "no option 'width'.*one mapping"),
-        (resize, {"path": "a"}, {"durability": "store_fsync"}, DurabilityRefused, "CONFIG SET appendfsync always"),
-    ],
-)
-async def test_bad_input_is_one_clear_error_and_stores_nothing(
-    client: ClientFixture, handler: Any, args: Any, options: dict[str, Any], error: type[JobMasterError], words: str
-) -> None:
+BAD: list[tuple[Any, ...]] = [
+    ("images.resise", {}, {}, UnknownHandler, "no handler 'images.resise'.*did you mean 'images.resize'"),
+    ("", {}, {}, InputError, "name is empty"),
+    ("a\0b", {}, {}, InputError, r"U\+0000"),
+    (len, {}, {}, UnknownHandler, "'len' is not declared as a handler"),
+    (resize, {}, {}, InvalidArguments, "missing argument 'path'"),
+    (resize, {"path": 1}, {}, InvalidArguments, "argument 'path': expected str, got int"),
+    (resize, {"path": "a", "widht": 1}, {}, InvalidArguments, r"unknown argument 'widht' \(did you mean 'width'"),
+    (resize, {"path": math.nan}, {}, InvalidArguments, "argument 'path' is nan"),
+    (resize, {"path": "\ud800"}, {}, InvalidArguments, "argument 'path'.*surrogate"),
+    (resize, {"path": object()}, {}, InvalidArguments, "argument 'path' cannot be encoded"),
+    (resize, {"path": "x" * 200_000}, {}, InvalidArguments, r"have 200011 bytes, the limit is 131072"),
+    (resize, ["a"], {}, InvalidArguments, "must be a mapping of names to values, not list"),
+    (resize, "", {}, InvalidArguments, "must be a mapping"),
+    (resize, {3: "a"}, {}, InvalidArguments, "unknown argument '3'"),
+    (resize, {"path": "a"}, {"lane": "nobody"}, UnknownLane, "no agent serves lane 'nobody'.*default, payroll"),
+    (resize, {"path": "a"}, {"priority": "urgent"}, InputError, "valid are very_low"),
+    (resize, {"path": "a"}, {"at": datetime(2026, 1, 1)}, InvalidDueTime, "naive"),  # noqa: DTZ001
+    (resize, {"path": "a"}, {"after": timedelta(days=3661)}, InvalidDueTime, "3661 days ahead, the limit is 3660"),
+    (resize, {"path": "a"}, {"job_id": bytes(16)}, InputError, "not a UUIDv7"),
+    (resize, {"path": "a"}, {"width": 3}, InputError, "no option 'width'.*one mapping"),
+    (resize, {"path": "a"}, {"durability": "store_fsync"}, DurabilityRefused, "CONFIG SET appendfsync always"),
+]
+
+
+async def test_bad_input_is_one_clear_error_and_stores_nothing(client: ClientFixture) -> None:
     for _ in range(2):  # the second time everything is cached
-        with pytest.raises(error, match=words):
-            await client.cluster.submit(handler, args, **options)
+        for handler, args, options, error, words in BAD:
+            with about(words), pytest.raises(error, match=words):
+                await client.cluster.submit(handler, args, **options)
     assert await client.rows() == {}
     assert await client.waiting() == {}
 

@@ -8,8 +8,7 @@ import random
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -28,6 +27,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, JobMasterError
 from jobmaster.settings.submit_rules import submit_rules
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.cases import about
 
 Sql: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 DUE = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
@@ -47,16 +47,6 @@ async def timed() -> None: ...
 
 @limited.job(name="slow", timeout=30, complete_time=10)
 async def slow() -> None: ...
-
-
-@contextmanager
-def about(case: str) -> Iterator[None]:
-    """Name the case in a failure. The cases of a test share one cluster, which takes longer to make than a case."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"case {case!r}")
-        raise
 
 
 async def submit(sql: Sql, handler: object, args: Any = None, **options: Any) -> UUID:

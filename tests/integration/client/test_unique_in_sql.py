@@ -17,6 +17,7 @@ from jobmaster.model.job import Durability
 from jobmaster.settings.submit_rules import submit_rules
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.cases import about
 
 Sql: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 ARGS = {"path": "a"}
@@ -129,29 +130,30 @@ async def test_what_the_handler_declares_holds_here_too(
     assert keyed not in (first, second)
 
 
-@pytest.mark.parametrize(
-    ("unique", "message"),
-    [
-        ("k", "must be an object"),
-        ({"kye": "k"}, "'unique' has no option 'kye'"),
-        ({"key": ""}, "is empty"),
-        ({"key": "k\u0007"}, "not printable"),
-        ({"key": "k" * 201}, "201 characters"),
-        ({"key": "k", "args": ["path"]}, "has key and args"),
-        ({"args": []}, "must be a list"),
-        ({"args": ["path", "path"]}, "twice"),
-        ({"args": ["pth"]}, "'pth', which is no argument of handler"),
-        ({"key": "k", "window": 60, "throttle": 60}, "held in one way"),
-        ({"key": "k", "window": 0}, "must be 0.001 to"),
-        ({"key": "k", "window": "soon"}, "must be seconds or the text"),
-        ({"key": "k", "on_conflict": "debounce"}, "on_conflict of 'unique' must be"),
-        ({"key": "k", "debounce": 60, "on_conflict": "replace"}, "has debounce and on_conflict"),
-        ({"key": "k", "debounce": 60}, "needs a due time"),
-    ],
-)
-async def test_bad_input_is_one_clear_error_and_stores_nothing(sql: Sql, unique: Any, message: str) -> None:
-    assert message in str(await refused(sql, unique=unique))
-    assert await sql.fetchval("SELECT count(*) FROM unique_key") == 0
+BAD: list[tuple[Any, ...]] = [
+    ("k", "must be an object"),
+    ({"kye": "k"}, "'unique' has no option 'kye'"),
+    ({"key": ""}, "is empty"),
+    ({"key": "k\u0007"}, "not printable"),
+    ({"key": "k" * 201}, "201 characters"),
+    ({"key": "k", "args": ["path"]}, "has key and args"),
+    ({"args": []}, "must be a list"),
+    ({"args": ["path", "path"]}, "twice"),
+    ({"args": ["pth"]}, "'pth', which is no argument of handler"),
+    ({"key": "k", "window": 60, "throttle": 60}, "held in one way"),
+    ({"key": "k", "window": 0}, "must be 0.001 to"),
+    ({"key": "k", "window": "soon"}, "must be seconds or the text"),
+    ({"key": "k", "on_conflict": "debounce"}, "on_conflict of 'unique' must be"),
+    ({"key": "k", "debounce": 60, "on_conflict": "replace"}, "has debounce and on_conflict"),
+    ({"key": "k", "debounce": 60}, "needs a due time"),
+]
+
+
+async def test_bad_input_is_one_clear_error_and_stores_nothing(sql: Sql) -> None:
+    for unique, message in BAD:
+        with about(unique):
+            assert message in str(await refused(sql, unique=unique))
+            assert await sql.fetchval("SELECT count(*) FROM unique_key") == 0
 
 
 async def test_a_key_and_an_idempotency_key_are_too_many(sql: Sql) -> None:
