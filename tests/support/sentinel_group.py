@@ -119,5 +119,10 @@ class SentinelGroup:
         with redis.Redis.from_url(self.replica.url) as link:
             return cast("dict[str, str]", link.info("replication")).get("role") == "master"
 
+    def demoted(self) -> bool:
+        """True once the former primary is a replica."""
+        with redis.Redis.from_url(self.primary.url) as link:
+            return cast("dict[str, str]", link.info("replication")).get("role") == "slave"
+
     def _asked(self) -> redis.Redis:
         return redis.Redis(port=self.sentinel_ports[0], password=self.password)

@@ -6,6 +6,8 @@ Agents and producers are the same processes before and after.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,17 +130,27 @@ async def promoted(group: SentinelGroup) -> None:
     await eventually(seen, 30, "the Sentinels to promote the replica")
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
 async def test_a_store_that_fails_over_while_jobs_flow_keeps_what_its_replica_had(
-    deployment: Deployment, group: SentinelGroup, watched: AgentProcess
+    deployment: Deployment, group: SentinelGroup, watched: AgentProcess, frozen: bool
 ) -> None:
+    """Frozen: the former primary comes back and takes writes, until the Sentinels make it a replica."""
     children = watched.children()
     async with await open_cluster(deployment.settings, handlers) as cluster:
         load = Load(cluster, deployment)
         await load.warm()
         covered = list(load.receipts)
         await asyncio.to_thread(in_step, group)
-        await asyncio.to_thread(group.primary.kill)
+        former = group.primary.pid
+        assert former is not None
+        if frozen:
+            os.kill(former, signal.SIGSTOP)
+        else:
+            await asyncio.to_thread(group.primary.kill)
         await promoted(group)
+        if frozen:
+            os.kill(former, signal.SIGCONT)
+            await eventually(lambda: asyncio.to_thread(group.demoted), 30, "the former primary to be a replica")
         ran = len(deployment.witnessed("w"))
 
         async def goes_on() -> bool:
