@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses, schema_status
 
 if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
     from jobmaster.master.reports import Reader
     from jobmaster.model.pause import Pause, PausesInForce
     from jobmaster.settings.model import ClusterSettings
@@ -441,27 +444,40 @@ async def loss_finding(reader: Reader) -> Finding:
 # ---------------------------------------------------------------- stores
 
 
-async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[list[Finding], dict[str, AgentStore]]:
-    """Findings of all stores, and the stores that could be opened (for the audit; the caller closes them)."""
+async def store_findings(
+    settings: ClusterSettings, reader: Reader, opened: AsyncExitStack
+) -> tuple[list[Finding], dict[str, AgentStore]]:
+    """Findings of all stores, and the stores that answer (for the audit).
+
+    The stores are examined at once: one after the other, a few that do not answer would take the time-outs of all.
+
+    Args:
+        opened: closes the stores, also those of an examination that is cancelled.
+    """
     known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
     uid = (await reader.report("server"))[0]["cluster_uid"].bytes
-    findings, stores = [], {}
     buckets = await reader.report("buckets", False)
-    for name, url in addresses(settings).urls.items():
+    urls, stores = addresses(settings).urls, {}
+
+    async def examined(name: str, url: str) -> list[Finding]:
+        found: list[Finding] = []
         try:
-            store = await AgentStore.connect(
-                cluster=settings.cluster, name=name, url=url, settings=settings.stores[name]
-            )
+            store = AgentStore(cluster=settings.cluster, name=name, url=url, settings=settings.stores[name])
+            opened.push_async_callback(store.close)
+            await store.open()
             stores[name] = store
             record = store_record(name, await store.health(), uid, known.get(name))
             if record["state"] == "ok":
                 await store.depths([uid])  # any id: it fails where the functions are not loaded
-                findings += await _elsewhere(name, store, buckets)
+                found += await _elsewhere(name, store, buckets)
         except JobMasterError as error:
-            findings.append(Finding(f"store.{name}", FAIL, error.message, error.hint or ""))
-            continue
-        findings.append(store_finding(name, record, settings.stores[name].durability))
-    for name in sorted(set(known) - set(stores) - {finding.name[6:] for finding in findings}):
+            return [*found, Finding(f"store.{name}", FAIL, error.message, error.hint or "")]
+        return [*found, store_finding(name, record, settings.stores[name].durability)]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(examined(name, url)) for name, url in urls.items()]
+    findings = [finding for task in tasks for finding in task.result()]
+    for name in sorted(set(known) - set(urls)):
         detail = f"store {name} is registered in the master and not in the configuration"
         findings.append(
             Finding(f"store.{name}", WARN, detail, "its buckets can only be rescued by agents that name it")

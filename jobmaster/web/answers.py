@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from jobmaster.model.errors import (
+    AccessRefused,
     BucketsFull,
     ConfigError,
     Conflict,
@@ -23,6 +24,7 @@ from jobmaster.model.errors import (
     OutcomeUnknown,
     Refused,
     SchemaMismatch,
+    StoreRefused,
     Unavailable,
     WaitTimeout,
 )
@@ -37,6 +39,8 @@ _STATUS: dict[type[JobMasterError], int] = {
     JobFailed: 409,
     WaitTimeout: 408,
     Refused: 409,
+    AccessRefused: 503,
+    StoreRefused: 503,
     BucketsFull: 503,
     SchemaMismatch: 503,
     Unavailable: 503,
@@ -91,7 +95,7 @@ class PartlyStored(Exception):
         super().__init__(detail.message)
         self.status, self.detail = 500, detail
         if isinstance(cause, JobMasterError):
-            self.status = _status_of(cause)
+            self.status = status_of(cause)
             if _is_shown(cause):
                 self.detail = msgspec.structs.replace(detail, message=f"{cause.message}; {detail.message}")
 
@@ -130,7 +134,7 @@ def answer_refusal(refusal: RequestRefused) -> Response:
 
 def answer_error(error: JobMasterError) -> Response:
     """The answer for an error of the library."""
-    status = _status_of(error)
+    status = status_of(error)
     if status == 500:
         _log.error("unexpected error", exc_info=error)
         return internal_error()
@@ -157,10 +161,11 @@ def detail_of(error: JobMasterError) -> ErrorDetail:
 
 def _is_shown(error: JobMasterError) -> bool:
     """Whether callers may read the sentence: full buckets are named by lane and priority."""
-    return _status_of(error) < 500 or isinstance(error, BucketsFull)
+    return status_of(error) < 500 or isinstance(error, BucketsFull)
 
 
-def _status_of(error: JobMasterError) -> int:
+def status_of(error: JobMasterError) -> int:
+    """The HTTP status of an error; 500: a defect of this program."""
     return next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), 500)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from starlette.responses import Response
 
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import InputError, WaitTimeout
 from jobmaster.model.job_change import ChangeEffect
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
@@ -82,7 +82,7 @@ async def change_schedule(view: View) -> Response:
         await schedules.resume(name, actor=actor)
     else:
         raise InputError(f"a schedule has no action {action!r:.60}", hint="there are run, pause and resume")
-    return view.moved(f"schedules/{name}", f"The schedule is {action}d.")
+    return view.moved(f"schedules/{quote(name)}", f"The schedule is {action}d.")
 
 
 async def change_batch(view: View) -> Response:
@@ -121,12 +121,15 @@ async def change_pause(view: View) -> Response:
         "reason": fields.get("reason", ""),
         "timeout": PAUSE_SECONDS,
     }
-    if action == "pause":
-        await view.cluster.pause(**given, **subject)
-    elif action == "resume":
-        await view.cluster.resume(**given, **subject)
-    else:
-        raise InputError(f"there is no action {action!r:.60}", hint="there are pause and resume")
+    try:
+        if action == "pause":
+            await view.cluster.pause(**given, **subject)
+        elif action == "resume":
+            await view.cluster.resume(**given, **subject)
+        else:
+            raise InputError(f"there is no action {action!r:.60}", hint="there are pause and resume")
+    except WaitTimeout as error:  # it is stored; the sentence names the agents that have not confirmed it
+        return view.moved("limits", str(error))
     return view.moved("limits", f"The {kind} {value} is {'paused' if action == 'pause' else 'resumed'}.")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from jobmaster.model.errors import InputError
-from jobmaster.model.flow.bulk_operation import SKIPPED, BulkKind, SkipCause
+from jobmaster.model.flow.bulk_operation import SKIPPED, BulkKind
 from jobmaster.web.pages.actions import form_of
 from jobmaster.web.pages.job_search import parsed_search
 from jobmaster.web.pages.map_pages import id_of
@@ -28,9 +28,7 @@ async def preview_page(view: View) -> Response:
     preview = await view.site.shared(
         ("bulk", kind, text), lambda: view.cluster.bulk.preview(kind.value, **search.filters)
     )
-    return view.page(
-        "bulk_preview.html", "operations", kind=kind, text=text, preview=preview, causes=SKIPPED, cause=SkipCause
-    )
+    return view.page("bulk_preview.html", "operations", kind=kind, text=text, preview=preview, causes=SKIPPED)
 
 
 async def start(view: View) -> Response:

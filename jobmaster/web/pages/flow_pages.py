@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from jobmaster.model.flow.workflow import RunsOn, WorkflowView
+from jobmaster.model.flow.workflow import WorkflowView
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
@@ -87,7 +87,6 @@ async def workflow_page(view: View) -> Response:
         refresh_seconds=None if workflow.state.final else 3,
         workflow=workflow,
         levels=levels_of(workflow),
-        undo=RunsOn.UNDO,
     )
 
 

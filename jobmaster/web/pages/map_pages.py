@@ -102,7 +102,12 @@ async def agent_page(view: View) -> Response:
     await view.site.sampler.latest()
     buckets = [each for each in view.site.sampler.newest.buckets if each.owner == str(agent_id)]
     return view.page(
-        "agent.html", "map", refresh_seconds=5, agent=agent, buckets=sorted(buckets, key=_urgency)[:TABLE_ROWS]
+        "agent.html",
+        "map",
+        refresh_seconds=5,
+        agent=agent,
+        total=len(buckets),
+        buckets=sorted(buckets, key=_urgency)[:TABLE_ROWS],
     )
 
 

@@ -18,7 +18,7 @@ RATE_SECONDS = 10.0
 """Span of the rate that stands as a figure."""
 
 
-def draw_live_part(samples: Sequence[Totals], root: str) -> str:
+def draw_live_part(samples: Sequence[Totals]) -> str:
     """The part of the overview that changes with each sample, as HTML."""
     now = samples[-1]
     line = [each for each in samples if each.at_us >= now.at_us - LINE_SECONDS * 1e6]
@@ -34,7 +34,6 @@ def draw_live_part(samples: Sequence[Totals], root: str) -> str:
         environment()
         .get_template("overview_live.html")
         .render(
-            root=root,
             now_us=now.at_us,
             now=now,
             rows=rows,

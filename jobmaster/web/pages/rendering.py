@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -138,6 +139,11 @@ def short_id(value: UUID | str | bytes | None) -> str:
     return f"{full[:13]}…{full[-4:]}"
 
 
+def quoted(value: object) -> str:
+    """A value of the search of jobs, as one word whatever is in it: ``job_search`` splits words as a shell does."""
+    return shlex.quote(str(value))
+
+
 def label(priority: int | str) -> str:
     """Name of a priority."""
     return Priority.parse(priority).label.replace("_", " ")
@@ -152,9 +158,8 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        extensions=["jinja2.ext.do"],
     )
-    filters = (number, when, exact, duration, micros, short_id, label)
+    filters = (number, when, exact, duration, micros, short_id, quoted, label)
     made.filters.update({each.__name__: each for each in filters})
     made.globals.update(
         job_states=JOB_STATES,

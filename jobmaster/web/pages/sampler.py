@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from jobmaster.clock import Clock
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.web.pages.map_state import MapState
 from jobmaster.web.pages.samples import Sample, Totals
 
@@ -95,7 +95,7 @@ class Sampler:
         """The newest sample; reading begins when nothing has watched so far.
 
         Raises:
-            JobMasterError: there is none, because the cluster cannot be read.
+            JobMasterError: there is none, because the cluster cannot be read (Unavailable: not in time).
         """
         fresh_from = self._clock.boottime()
         if self.running and self._ticks and self.failure is None:
@@ -111,7 +111,7 @@ class Sampler:
             raise self.failure
         if self._seq == seq:
             waited = self._clock.boottime() - fresh_from
-            raise JobMasterError(
+            raise Unavailable(
                 f"the cluster could not be read within {waited:.0f} seconds", hint="load the page again"
             )
         return self._ticks[-1]

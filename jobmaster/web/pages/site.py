@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound
+from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.rules.access import Scope
+from jobmaster.web.answers import status_of
 from jobmaster.web.context import WebContext, context_of
 from jobmaster.web.guard import GuardedRoute, principal_of
 from jobmaster.web.pages.overview import draw_live_part
@@ -31,28 +32,24 @@ READ_SECONDS = 15.0
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-_STATUS: dict[type[JobMasterError], tuple[int, str]] = {
-    InputError: (422, "This cannot be shown"),
-    NotFound: (404, "Not found"),
-    Conflict: (409, "Not possible now"),
+_HEADINGS = {
+    404: "Not found",
+    408: "Not done in time",
+    409: "Not possible now",
+    422: "This cannot be shown",
+    500: "Unexpected error",
+    503: "The cluster cannot be read",
 }
-"""Error -> status and heading of its page; the nearest class counts."""
+"""Status of an error -> heading of its page."""
 
 
 class Site:
-    """The pages of one application. Belongs to one event loop.
+    """The pages of one application. Belongs to one event loop."""
 
-    Args:
-        root: prefix under which the application is mounted, as of its first request.
-    """
-
-    def __init__(self, context: WebContext, root: str) -> None:
+    def __init__(self, context: WebContext) -> None:
         self.context = context
-        self.root = root
         samples = SampleReader(context.cluster, context.clock)
-        self.sampler = Sampler(
-            samples.read, samples.rest, lambda totals: draw_live_part(totals, root), context.clock, context.stopping
-        )
+        self.sampler = Sampler(samples.read, samples.rest, draw_live_part, context.clock, context.stopping)
         self._shared: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
     @property
@@ -64,7 +61,8 @@ class Site:
         """What ``read`` returns; viewers who ask for the same within some seconds share one read.
 
         Raises:
-            JobMasterError: as ``read``; or it took longer than ``READ_SECONDS``.
+            JobMasterError: as ``read``.
+            Unavailable: it took longer than ``READ_SECONDS``.
         """
         now = self.context.clock.boottime()
         kept = self._shared.get(key)
@@ -100,7 +98,7 @@ async def _bounded(read: Callable[[], Awaitable[T]]) -> T:
         async with asyncio.timeout(READ_SECONDS):
             return await read()
     except TimeoutError:
-        raise JobMasterError(
+        raise Unavailable(
             f"the cluster did not answer within {READ_SECONDS:g} seconds", hint="narrow the filters, and try again"
         ) from None
 
@@ -200,17 +198,16 @@ class Pages:
 
     def _of(self, request: Request) -> Site:
         if self._site is None:
-            self._site = Site(context_of(request), request.scope.get("root_path", ""))
+            self._site = Site(context_of(request))
         return self._site
 
 
 def _error_page(view: View, error: JobMasterError) -> Response:
-    status, heading = next(
-        (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), (503, "The cluster cannot be read")
-    )
+    status = status_of(error)
+    heading = _HEADINGS[status]
     if status >= 500:
         # The sentence may name servers and users of the database.
-        _log.warning("%s: %s", view.request.url.path, error)
+        _log.warning("%s: %s", view.request.url.path, error, exc_info=error if status == 500 else None)
         message, hint = (
             "A server of the cluster does not answer, or refuses.",
             "The log of the web server has the details.",

@@ -27,8 +27,11 @@ card.hidden = false;
 // ------------------------------------------------------------------ colours, from the style sheet
 let colours = {};
 function readColours() {
-  const style = getComputedStyle(document.documentElement);
-  const value = (name) => style.getPropertyValue(name).trim();
+  // The value of a property is light-dark(...), which a canvas does not know: the colour of an element is one of the two.
+  const value = (name) => {
+    canvas.style.color = `var(${name})`;
+    return getComputedStyle(canvas).color;
+  };
   colours = {
     ground: value("--surface"), ink: value("--ink"), soft: value("--soft"), line: value("--line"), sunk: value("--sunk"),
     accent: value("--accent"), bad: value("--bad"),
@@ -155,7 +158,8 @@ function draw() {
   canvas.dataset.drawMs = (performance.now() - began).toFixed(2);
   const [active, completing] = [STATE_NAMES.indexOf("ACTIVE"), STATE_NAMES.indexOf("COMPLETING")];
   const lost = layout.cells.reduce((sum, { cell }) => sum + (cell.state !== active && cell.state !== completing), 0);
-  note.textContent = `${layout.cells.length} buckets, ${shown.agents.size} agents${lost ? `, ${lost} out of service` : ""}`;
+  const said = `${layout.cells.length} buckets, ${shown.agents.size} agents${lost ? `, ${lost} out of service` : ""}`;
+  if (note.textContent !== said) note.textContent = said; // a screen reader reads a status aloud whenever it is written
 }
 
 function drawFrame(width, label, column) {

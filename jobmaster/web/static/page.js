@@ -3,7 +3,6 @@ import { Live } from "./live.js";
 
 const root = document.body.dataset.root;
 const section = document.body.dataset.section;
-const refreshSeconds = Number(document.body.dataset.refresh ?? 0);
 const memory = {
   get(name) {
     try { return localStorage.getItem(`jobmaster.${name}`); } catch { return null; }
@@ -67,7 +66,10 @@ function replaceById(id, next) {
   if (focused) old.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
+let refreshSeconds = secondsOf(document); // 0: nothing of the page changes any more
+let timer = null;
 let failures = 0;
+function secondsOf(page) { return Number(page.body.dataset.refresh ?? 0); }
 async function refresh() {
   if (!on || document.hidden || busy()) return;
   try {
@@ -76,13 +78,21 @@ async function refresh() {
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (busy()) return;
     for (const part of document.querySelectorAll("[data-part]")) replaceById(part.id, next.getElementById(part.id));
+    refreshSeconds = secondsOf(next);
     failures = 0;
     showLive("on");
+    liveButton.hidden = !streamed && !refreshSeconds;
     document.dispatchEvent(new CustomEvent("refreshed"));
   } catch {
     failures += 1;
     if (failures > 1) showLive("stale");
   }
+}
+
+// The next read begins when the one before has ended, so that a slow server is not asked twice at once.
+function refreshLater() {
+  clearTimeout(timer);
+  if (on && refreshSeconds) timer = setTimeout(() => refresh().then(refreshLater), refreshSeconds * 1000);
 }
 
 function start() {
@@ -103,18 +113,19 @@ function start() {
 function stop() {
   stream?.close();
   stream = null;
+  clearTimeout(timer);
   showLive("off");
 }
 function toggleLive() {
   on = !on;
   memory.set("live", on ? "on" : "off");
-  if (on) { start(); refresh(); } else stop();
+  if (on) { start(); refresh().then(refreshLater); } else stop();
 }
 if (streamed || refreshSeconds) {
   liveButton.hidden = false;
   liveButton.addEventListener("click", toggleLive);
   if (on) start(); else stop();
-  if (refreshSeconds) setInterval(refresh, refreshSeconds * 1000);
+  refreshLater();
 }
 
 // ------------------------------------------------------------------ keys

@@ -46,6 +46,17 @@ DRAW_MANY = """async (buckets) => {
 }"""
 
 
+NOTE_WRITES = """async () => {
+  let writes = 0;
+  const observer = new MutationObserver((changes) => { writes += changes.length; });
+  observer.observe(document.getElementById("map-note"), { childList: true, characterData: true, subtree: true });
+  document.dispatchEvent(new CustomEvent("map", { detail: { seq: 16, at: 16, set: [] } }));
+  await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+  return writes;
+}"""
+"""How often the line above the map is written when the map is drawn again and nothing that it says has changed."""
+
+
 @asynccontextmanager
 async def opened(browser: Browser, url: str, **given: Any) -> AsyncIterator[tuple[Page, list[str]]]:
     """A page, and what its console has said that is an error."""
@@ -116,6 +127,7 @@ async def test_a_map_of_10_000_buckets_is_drawn_within_a_frame(browser: Browser,
         await page.click("#live")  # paused: the cluster of the test would put its own map in the place of this one
         took = await page.evaluate(DRAW_MANY, 10_000)
         assert await _says(page, "#map-note", "10000 buckets, 200 agents")
+        assert await page.evaluate(NOTE_WRITES) == 0
         assert sorted(took)[len(took) // 2] < 16 * SLOWER
         assert errors == []
 
@@ -149,6 +161,31 @@ async def test_an_operator_changes_things_by_forms_and_the_log_names_the_operato
         await page.goto(f"{shown.operator_url}/operations")
         assert "ann@web" in await page.inner_text("#list")
         assert [error for error in errors if "401" not in error and "422" not in error] == []
+
+
+async def test_the_page_of_a_job_follows_it_to_its_end_and_is_read_no_more(browser: Browser, shown: Shown) -> None:
+    job = await shown.cluster.submit("index.build", {"gate": str(shown.deployment.directory / "never")})
+    await shown.cluster.wait_saved(job)
+    address = f"{shown.operator_url}/jobs/{job.id}"
+    context = await browser.new_context(http_credentials=OPERATOR)  # type: ignore[arg-type]
+    page = await context.new_page()
+    await page.clock.install()
+    reads: list[str] = []
+    page.on("request", lambda request: reads.append(request.url) if request.url == address else None)
+    await page.goto(address)
+    await page.click("button:text('Cancel')", trial=True)
+    await shown.cluster.cancel(job)
+    assert await shown.cluster.wait(job)
+    await page.clock.run_for(3_000)
+    await page.wait_for_selector("button:text('Retry as a new job')")
+    assert await page.locator("button:text('Cancel')").count() == 0
+    assert "CANCELLED" in (await page.inner_text("#facts")).upper()
+    assert not await page.is_visible("#live")
+    before = len(reads)
+    await page.clock.run_for(60_000)
+    await page.evaluate("() => fetch('/live')")
+    assert len(reads) == before
+    await context.close()
 
 
 async def test_who_may_only_read_sees_no_form(browser: Browser, shown: Shown) -> None:

@@ -1,0 +1,161 @@
+"""Pages and their forms over a real cluster, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from contextlib import AsyncExitStack
+from html import unescape
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+
+from jobmaster.doctor.examination import WHY, examine
+from jobmaster.settings.model import ClusterSettings, StoreSettings
+from jobmaster.web.app import create_app
+from jobmaster.web.pages import actions, map_pages
+from tests.integration.client.conftest import OpenCluster
+from tests.integration.client.fixture import ClientFixture
+from tests.support.waiting import until
+from tests.support.web_callers import WEB
+
+HOSTILE_NAME = "a \"b\" 'c' d/e?f=%2F#g"
+
+
+@pytest.fixture
+def page_settings(client: ClientFixture) -> ClusterSettings:
+    """As those of the cluster, with the address of the master: pages open readers of their own."""
+    return msgspec.structs.replace(
+        client.settings, master=msgspec.structs.replace(client.settings.master, dsn=client.dsn)
+    )
+
+
+@pytest.fixture
+async def app(client: ClientFixture, page_settings: ClusterSettings, open_cluster: OpenCluster) -> Starlette:
+    return create_app(await open_cluster(settings=page_settings), WEB)
+
+
+async def page_of(caller: httpx.AsyncClient, path: str, status: int = 200) -> str:
+    answer = await caller.get(path)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+async def done_by(caller: httpx.AsyncClient, path: str, **fields: str) -> tuple[str, str]:
+    """Path and sentence of the page that a form leads to."""
+    answer = await caller.post(path, data=fields)
+    assert answer.status_code == 303, answer.text
+    place = urlsplit(answer.headers["location"])
+    return place.path, parse_qs(place.query)["done"][0]
+
+
+async def test_a_pause_that_an_agent_has_not_confirmed_is_shown_as_stored(
+    operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "PAUSE_SECONDS", 0.05)  # the agent of the fixture confirms nothing
+    for action in ("pause", "resume"):
+        path, said = await done_by(operator, f"/pauses/{action}", kind="tag", value="eu")
+        assert path == "/limits"
+        assert "is stored, but 1 of 1 agents have not confirmed" in said
+
+
+async def test_a_schedule_whose_name_has_slashes_quotes_and_spaces_has_a_page_and_actions(
+    client: ClientFixture, operator: httpx.AsyncClient
+) -> None:
+    await client.cluster.schedules.put(HOSTILE_NAME, "0 3 * * *", "pay", {"employee": 1})
+    (address,) = re.findall(r'href="(/schedules/[^"]+)"', await page_of(operator, "/schedules"))
+    assert "<dt>When</dt>" in await page_of(operator, address)
+    path, said = await done_by(operator, f"{address}/pause", reason="audit")
+    assert (path, said) == (address, "The schedule is paused.")
+    assert (await client.cluster.schedules.get(HOSTILE_NAME)).paused_at is not None
+    assert f"{address}/resume" in await page_of(operator, path)
+
+
+async def test_links_to_a_search_find_names_with_spaces_and_quotes(
+    client: ClientFixture, operator: httpx.AsyncClient
+) -> None:
+    tag = "o'neill \"x\" y"
+    receipt = await client.cluster.submit("images.resize", {"path": "a"}, tags=[tag], after=3600.0)
+    page = await page_of(operator, f"/jobs/{receipt.id}")
+    links = [unescape(each) for each in re.findall(r'href="(/jobs\?q=[^"]+)"', page)]
+    searches = [shlex.split(parse_qs(urlsplit(link).query)["q"][0]) for link in links]
+    assert searches == [["handler:images.resize"], [f"tag:{tag}"]]
+    assert str(receipt.id) in await page_of(operator, links[1])
+
+
+async def test_a_caller_sees_the_forms_of_its_scopes_alone(
+    client: ClientFixture, viewer: httpx.AsyncClient, operator: httpx.AsyncClient
+) -> None:
+    receipt = await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0)
+    for path in (f"/jobs/{receipt.id}", "/limits"):
+        assert 'method="post"' in await page_of(operator, path)
+        assert 'method="post"' not in await page_of(viewer, path)
+
+
+async def test_the_page_of_an_agent_counts_all_of_its_buckets(
+    client: ClientFixture, viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(map_pages, "TABLE_ROWS", 1)
+    assert "2, 1 of them here" in await page_of(viewer, f"/agents/{UUID(bytes=client.agent.id)}")
+
+
+async def test_stores_that_do_not_answer_are_examined_at_once_and_named(
+    page_settings: ClusterSettings, opened: AsyncExitStack
+) -> None:
+    """Each answers when all have been asked, so one after the other none would."""
+    names = ["a", "b", "c"]
+    together = asyncio.Barrier(len(names))
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await together.wait()
+        writer.close()
+
+    settings = await with_stores(page_settings, opened, names, silent)
+    findings = {each.name: each for each in await examine(settings)}
+    for name in names:
+        assert "no connection within" not in findings[f"store.{name}"].detail
+    assert findings["store.default"].name in findings
+
+
+async def test_an_examination_that_is_cancelled_leaves_no_connection_open(
+    page_settings: ClusterSettings, opened: AsyncExitStack
+) -> None:
+    open_now: set[asyncio.StreamWriter] = set()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_now.add(writer)
+        while await reader.read(1000):
+            pass
+        open_now.discard(writer)
+        writer.close()
+
+    settings = await with_stores(page_settings, opened, ["a", "b"], silent)
+    task = asyncio.get_running_loop().create_task(examine(settings))
+    await until(lambda: len(open_now) == 2, "both stores to be asked")
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    await until(lambda: not open_now, "the end of both connections")
+
+
+async def with_stores(
+    settings: ClusterSettings, opened: AsyncExitStack, names: list[str], answer: object
+) -> ClusterSettings:
+    """The settings with further stores, behind which this function listens."""
+    stores = dict(settings.stores)
+    for name in names:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)  # type: ignore[arg-type]
+        opened.callback(server.close)
+        port = server.sockets[0].getsockname()[1]
+        stores[name] = StoreSettings(url=f"redis://127.0.0.1:{port}/0")
+    return msgspec.structs.replace(settings, stores=stores)
+
+
+async def test_every_check_says_why_its_failure_matters(page_settings: ClusterSettings) -> None:
+    names = {each.name for each in await examine(page_settings)}
+    assert {name for name in names if not name.startswith("store.")} <= WHY.keys()
