@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -10,6 +11,8 @@ from starlette.responses import Response
 
 from jobmaster.model.errors import InputError, WaitTimeout
 from jobmaster.model.job_change import ChangeEffect
+from jobmaster.model.job_view import moment
+from jobmaster.web.pages.job_search import span_or_time
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
@@ -18,6 +21,12 @@ FORM_SECONDS = 10.0
 FIELDS_MAX = 20
 PAUSE_SECONDS = 5.0
 """How long a page waits for the agents to obey a pause."""
+_TOO_LATE = {
+    ChangeEffect.ALREADY_CLAIMED: "An agent has the job already, and starts it when a slot is free.",
+    ChangeEffect.ALREADY_STARTED: "The job runs already.",
+    ChangeEffect.ALREADY_ENDED: "The job has ended.",
+}
+"""What a change of a waiting job has met; nothing was changed."""
 
 
 async def form_of(view: View) -> dict[str, str]:
@@ -60,13 +69,53 @@ async def run_job_now(view: View) -> Response:
     """``POST /jobs/{id}/run-now``."""
     job_id = id_of(view)
     change = await view.cluster.run_now(job_id, actor=view.principal.actor)
-    done = {
-        ChangeEffect.CHANGED: "The job is due now.",
-        ChangeEffect.ALREADY_CLAIMED: "An agent has the job already, and starts it when a slot is free.",
-        ChangeEffect.ALREADY_STARTED: "The job runs already.",
-        ChangeEffect.ALREADY_ENDED: "The job has ended.",
-    }
-    return view.moved(f"jobs/{job_id}", done[change.effect])
+    return view.moved(f"jobs/{job_id}", _TOO_LATE.get(change.effect, "The job is due now."))
+
+
+async def reschedule_job(view: View) -> Response:
+    """``POST /jobs/{id}/reschedule``. The page that it leads to has a form with the due time of before."""
+    job_id = id_of(view)
+    text = (await form_of(view)).get("due", "").strip()
+    due = span_or_time(text)
+    if due is None:
+        raise InputError(
+            f"{text!r:.60} is neither a duration nor a time with its zone; nothing was changed",
+            hint="give 30m, 2h or 2030-01-31T12:00:00Z",
+        )
+    before = (await view.cluster.get(job_id)).due_us
+    at, after = (due, None) if isinstance(due, datetime) else (None, due)
+    change = await view.cluster.reschedule(job_id, at=at, after=after, actor=view.principal.actor)
+    if not change.changed:
+        return view.moved(f"jobs/{job_id}", _TOO_LATE[change.effect])
+    said = f"The job is due at {change.due_at:%Y-%m-%d %H:%M:%S} UTC." if change.due_at else "The job is due now."
+    was = moment(before)
+    return view.moved(f"jobs/{job_id}", said, **({} if was is None else {"was": was.isoformat()}))
+
+
+async def change_bucket(view: View) -> Response:
+    """``POST /buckets/{id}/{action}``: ``freeze`` or ``unfreeze``."""
+    bucket_id, action = id_of(view), view.request.path_params["action"]
+    given: dict[str, Any] = {"reason": (await form_of(view)).get("reason", ""), "actor": view.principal.actor}
+    operate = view.cluster.operate
+    if action == "freeze":
+        changed = await operate.freeze([bucket_id], **given)
+        done, other = "The bucket is frozen: it takes no jobs and starts none.", "an ACTIVE bucket can be frozen"
+    elif action == "unfreeze":
+        changed = await operate.unfreeze([bucket_id], **given)
+        done, other = "The bucket continues when its owner has read it.", "a FROZEN bucket can be unfrozen"
+    else:
+        raise InputError(f"a bucket has no action {action!r:.60}", hint="there are freeze and unfreeze")
+    said = " ".join([done, *changed.warnings]) if changed.buckets else f"Nothing was changed: only {other}."
+    return view.moved(f"buckets/{bucket_id}", said)
+
+
+async def drain_agent(view: View) -> Response:
+    """``POST /agents/{id}/drain``: with a box to be ticked, because a drain cannot be taken back."""
+    agent_id = id_of(view)
+    if (await form_of(view)).get("confirm") != "yes":
+        raise InputError("the drain was not confirmed; nothing was changed", hint="go back and tick the box")
+    await view.cluster.operate.drain(agent_id, actor=view.principal.actor)
+    return view.moved(f"agents/{agent_id}", "The drain is requested: the agent completes its buckets and exits.")
 
 
 async def change_schedule(view: View) -> Response:

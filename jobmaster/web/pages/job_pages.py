@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -16,7 +17,7 @@ from jobmaster.model.job import JobState
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import JobView
 from jobmaster.model.redaction import SecretTexts
-from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search
+from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search, span_or_time
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
@@ -109,7 +110,17 @@ async def job_page(view: View) -> Response:
         retryable=job.state in (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED),
         changeable=job.state in (JobState.HELD, JobState.ASSIGNED, JobState.SAVE_PENDING),
         finals=job.state.final,
+        was=_due_before(view),
     )
+
+
+def _due_before(view: View) -> datetime | None:
+    """The due time before the change that has led to this page, which a form gives back."""
+    was = span_or_time(view.query.get("was", ""))
+    try:
+        return was.astimezone(UTC) if isinstance(was, datetime) else None
+    except OverflowError:  # an hour before the year 1
+        return None
 
 
 def _created_us(job: JobView) -> int:

@@ -96,21 +96,24 @@ def _id_digits(word: str) -> str:
 
 def _time(name: str, value: str) -> datetime | timedelta:
     """``2h`` is so long ago, of a due time so far ahead (and with a minus so long ago); otherwise a time with its zone."""
-    ahead = name.startswith("due-")
-    behind = ahead and value.startswith("-")
-    try:
-        span = timedelta(seconds=parse_duration(value[behind:]))
-    except (UnitError, OverflowError):
-        pass
-    else:
-        return -span if behind else span
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
+    behind = name.startswith("due-") and value.startswith("-")
+    found = span_or_time(value[behind:])
+    if found is None or (behind and isinstance(found, datetime)):
         raise InputError(
             f"{name}:{value!r:.60} is neither a duration nor a time with its zone",
             hint=f"{name}:30m, {name}:7d or {name}:2030-01-31T12:00:00Z",
         )
-    return at
+    return -found if behind and isinstance(found, timedelta) else found
+
+
+def span_or_time(text: str) -> datetime | timedelta | None:
+    """A duration such as ``2h``, or a time with its zone; ``None``: the text is neither."""
+    try:
+        return timedelta(seconds=parse_duration(text))
+    except (UnitError, OverflowError):
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None

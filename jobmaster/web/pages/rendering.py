@@ -113,12 +113,12 @@ def when(context: Context, value: datetime | int | None, empty: str = _UNKNOWN) 
 
 
 def exact(value: datetime | int | None) -> Markup | str:
-    """A time in UTC, to the millisecond."""
+    """A time in UTC, to the millisecond; a script shows it in the zone of the browser."""
     at = moment(value) if isinstance(value, int) else value
     if at is None:
         return _UNKNOWN
     text = at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return Markup('<time datetime="{iso}" class="nowrap">{text}</time>').format(iso=at.isoformat(), text=text)
+    return Markup('<time datetime="{iso}" class="exact nowrap" title="{text} UTC">{text}</time>').format(iso=at.isoformat(), text=text)
 
 
 def duration(seconds: float | None) -> str:

@@ -168,11 +168,11 @@ class View:
         html = environment().get_template(template).render({**frame, **shown})
         return Response(html, status, media_type="text/html")
 
-    def moved(self, path: str, done: str) -> Response:
+    def moved(self, path: str, done: str, **query: str) -> Response:
         """The answer to a change: the page that shows its effect, with a sentence."""
         self.site.forget()
         root = self.request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/{path}?{urlencode({'done': done})}", 303)
+        return RedirectResponse(f"{root}/{path}?{urlencode({'done': done, **query})}", 303)
 
 
 PageFunction = Callable[[View], Awaitable[Response]]

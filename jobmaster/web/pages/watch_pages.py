@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import msgspec
 from starlette.responses import Response
 
 from jobmaster import __version__
 from jobmaster.client.inspect.failures import WINDOW_SECONDS
 from jobmaster.doctor.examination import WHY, examine
-from jobmaster.doctor.findings import CheckStatus
+from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
 from jobmaster.model.job_view import moment
@@ -24,6 +25,8 @@ OPERATIONS_MAX = 200
 BULK_MAX = 20
 PROBLEMS_SECONDS = 10.0
 """How long the results of the checks are shown to further viewers."""
+BELL_SECONDS = 60.0
+"""How old the count of the problems may be: the checks open connections to every server."""
 FAILURES_SECONDS = 10.0
 """How long groups of failures are shown to further viewers."""
 FORECAST_MINUTES = 60
@@ -148,7 +151,7 @@ async def failures_page(view: View) -> Response:
 
 async def problems_page(view: View) -> Response:
     """``/problems``."""
-    findings = await view.site.shared("problems", lambda: examine(view.cluster.settings), PROBLEMS_SECONDS)
+    findings = await _findings(view)
     problems = [each for each in findings if each.status is not CheckStatus.OK]
     return view.page(
         "problems.html",
@@ -158,6 +161,18 @@ async def problems_page(view: View) -> Response:
         passed=[each for each in findings if each.status is CheckStatus.OK],
         why=WHY,
     )
+
+
+async def _findings(view: View) -> list[Finding]:
+    return await view.site.shared("problems", lambda: examine(view.cluster.settings), PROBLEMS_SECONDS)
+
+
+async def problem_count(view: View) -> Response:
+    """``/problems/count``: how many checks have failed and warned, for the bell of every page."""
+    findings = await view.site.shared("problem count", lambda: _findings(view), BELL_SECONDS)
+    states = [each.status for each in findings]
+    counts = {"failed": states.count(CheckStatus.FAIL), "warned": states.count(CheckStatus.WARN)}
+    return Response(msgspec.json.encode(counts), media_type="application/json")
 
 
 async def operations_page(view: View) -> Response:

@@ -1,5 +1,6 @@
 // The cluster map on a canvas: 10,000 buckets are drawn whole in a few milliseconds. The table below it has the same figures
 // for screen readers, for copying and without scripts.
+import { timeOfDay, zone } from "./times.js";
 import { MapModel, PRIORITIES, STATE_NAMES } from "./map_model.js";
 
 const root = document.body.dataset.root;
@@ -330,7 +331,8 @@ function showPast(index) {
   for (const change of past.slice(0, index + 1)) model.apply(change);
   shown = model;
   moved = true;
-  clock.textContent = `${new Date(model.at).toISOString().slice(11, 19)} UTC`;
+  clock.textContent = `${timeOfDay(new Date(model.at))} ${zone}`;
+  clock.title = `${new Date(model.at).toISOString().slice(11, 19)} UTC`;
   later();
 }
 function backToNow() {
@@ -341,6 +343,7 @@ function backToNow() {
   moved = true;
   time.disabled = true;
   clock.textContent = "now";
+  clock.title = "";
   play.textContent = "watch again";
   later();
 }

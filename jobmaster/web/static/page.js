@@ -1,5 +1,6 @@
 // What every page does: theme, keys, the live switch, and reading its live part again. Without scripts the pages work by reloading.
 import { Live } from "./live.js";
+import { showInZone } from "./times.js";
 
 const root = document.body.dataset.root;
 const section = document.body.dataset.section;
@@ -11,6 +12,8 @@ const memory = {
     try { localStorage.setItem(`jobmaster.${name}`, value); } catch { /* storage is switched off */ }
   },
 };
+
+showInZone(document);
 
 // ------------------------------------------------------------------ theme
 const themes = ["auto", "light", "dark"];
@@ -38,6 +41,7 @@ function nextTheme() {
 // ------------------------------------------------------------------ live
 const liveButton = document.getElementById("live");
 const liveText = document.getElementById("live-text");
+const intervals = document.getElementById("interval"); // seconds; "": those of the page
 const streamed = section === "overview" || section === "map";
 let on = memory.get("live") !== "off";
 let stream = null;
@@ -76,12 +80,13 @@ async function refresh() {
     const answer = await fetch(location.href, { headers: { accept: "text/html" } });
     if (!answer.ok) throw new Error(String(answer.status));
     const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+    showInZone(next);
     if (busy()) return;
     for (const part of document.querySelectorAll("[data-part]")) replaceById(part.id, next.getElementById(part.id));
     refreshSeconds = secondsOf(next);
     failures = 0;
     showLive("on");
-    liveButton.hidden = !streamed && !refreshSeconds;
+    offerLive();
     document.dispatchEvent(new CustomEvent("refreshed"));
   } catch {
     failures += 1;
@@ -92,7 +97,7 @@ async function refresh() {
 // The next read begins when the one before has ended, so that a slow server is not asked twice at once.
 function refreshLater() {
   clearTimeout(timer);
-  if (on && refreshSeconds) timer = setTimeout(() => refresh().then(refreshLater), refreshSeconds * 1000);
+  if (on && refreshSeconds) timer = setTimeout(() => refresh().then(refreshLater), (Number(intervals.value) || refreshSeconds) * 1000);
 }
 
 function start() {
@@ -104,6 +109,7 @@ function start() {
         const part = document.getElementById("overview");
         if (!part || busy()) return;
         const next = new DOMParser().parseFromString(`<div id="overview">${html}</div>`, "text/html");
+        showInZone(next);
         replaceById("overview", next.getElementById("overview"));
       },
       map: (data) => document.dispatchEvent(new CustomEvent("map", { detail: data })),
@@ -116,17 +122,53 @@ function stop() {
   clearTimeout(timer);
   showLive("off");
 }
-function toggleLive() {
-  on = !on;
+function offerLive() {
+  liveButton.hidden = !streamed && !refreshSeconds;
+  intervals.hidden = streamed || !refreshSeconds; // a stream sends each sample, about one a second
+}
+function setLive(wanted) {
+  on = wanted;
   memory.set("live", on ? "on" : "off");
+  showInterval();
   if (on) { start(); refresh().then(refreshLater); } else stop();
 }
+function toggleLive() { setLive(!on); }
+function showInterval() {
+  intervals.value = on ? memory.get("interval") ?? "" : "off";
+  if (intervals.selectedIndex < 0) intervals.value = ""; // of a later version of this page
+}
 if (streamed || refreshSeconds) {
-  liveButton.hidden = false;
+  offerLive();
+  showInterval();
   liveButton.addEventListener("click", toggleLive);
+  intervals.addEventListener("change", () => {
+    if (intervals.value !== "off") memory.set("interval", intervals.value);
+    setLive(intervals.value !== "off");
+  });
   if (on) start(); else stop();
   refreshLater();
 }
+
+// ------------------------------------------------------------------ the bell: how many problems there are
+const bell = document.getElementById("bell");
+const BELL_SECONDS = 60;
+async function readProblems() {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch(`${root}/problems/count`);
+    if (!answer.ok) return;
+    const { failed, warned } = await answer.json();
+    const count = bell.querySelector(".count");
+    count.hidden = failed + warned === 0;
+    count.textContent = String(failed + warned);
+    count.classList.toggle("bad", failed > 0);
+    bell.setAttribute("aria-label", `Problems: ${failed} failed, ${warned} warned`);
+  } catch {
+    // The number of before stays.
+  }
+}
+readProblems();
+setInterval(() => { if (on) readProblems(); }, BELL_SECONDS * 1000);
 
 // ------------------------------------------------------------------ keys
 const help = document.createElement("dialog");
