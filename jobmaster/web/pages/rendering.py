@@ -118,7 +118,9 @@ def exact(value: datetime | int | None) -> Markup | str:
     if at is None:
         return _UNKNOWN
     text = at.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return Markup('<time datetime="{iso}" class="exact nowrap" title="{text} UTC">{text}</time>').format(iso=at.isoformat(), text=text)
+    return Markup('<time datetime="{iso}" class="exact nowrap" title="{text} UTC">{text}</time>').format(
+        iso=at.isoformat(), text=text
+    )
 
 
 def duration(seconds: float | None) -> str:

@@ -111,9 +111,7 @@ class Sampler:
             raise self.failure
         if self._seq == seq:
             waited = self._clock.boottime() - fresh_from
-            raise Unavailable(
-                f"the cluster could not be read within {waited:.0f} seconds", hint="load the page again"
-            )
+            raise Unavailable(f"the cluster could not be read within {waited:.0f} seconds", hint="load the page again")
         return self._ticks[-1]
 
     async def follow(self, after: int | None) -> AsyncIterator[Tick | None]:

@@ -6,8 +6,9 @@ import asyncio
 import re
 import shlex
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from html import unescape
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 from uuid import UUID
 
 import httpx
@@ -21,6 +22,7 @@ from jobmaster.web.app import create_app
 from jobmaster.web.pages import actions, map_pages
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
+from tests.integration.web.test_jobs import acts
 from tests.support.waiting import until
 from tests.support.web_callers import WEB
 
@@ -79,7 +81,7 @@ async def test_a_schedule_whose_name_has_slashes_quotes_and_spaces_has_a_page_an
 async def test_links_to_a_search_find_names_with_spaces_and_quotes(
     client: ClientFixture, operator: httpx.AsyncClient
 ) -> None:
-    tag = "o'neill \"x\" y"
+    tag = 'o\'neill "x" y'
     receipt = await client.cluster.submit("images.resize", {"path": "a"}, tags=[tag], after=3600.0)
     page = await page_of(operator, f"/jobs/{receipt.id}")
     links = [unescape(each) for each in re.findall(r'href="(/jobs\?q=[^"]+)"', page)]
@@ -95,6 +97,65 @@ async def test_a_caller_sees_the_forms_of_its_scopes_alone(
     for path in (f"/jobs/{receipt.id}", "/limits"):
         assert 'method="post"' in await page_of(operator, path)
         assert 'method="post"' not in await page_of(viewer, path)
+
+
+async def test_a_job_is_rescheduled_and_the_change_is_undone_by_a_form(
+    client: ClientFixture, operator: httpx.AsyncClient
+) -> None:
+    job = await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0)
+    before = (await client.cluster.get(job)).due_at
+    page = f"/jobs/{job.id}"
+    path, said = await done_by(operator, f"{page}/reschedule", due="2030-01-31T12:00+01:00")
+    assert (path, said) == (page, "The job is due at 2030-01-31 11:00:00 UTC.")
+    answer = await operator.post(f"{page}/reschedule", data={"due": "2h"})
+    undo = await page_of(operator, answer.headers["location"])
+    assert "Undo: due at 2030-01-31 11:00:00 UTC again" in undo
+    (was,) = re.findall(r'name="due" value="([^"]+)"', undo)
+    await done_by(operator, f"{page}/reschedule", due=was)
+    assert (await client.cluster.get(job)).due_at == datetime(2030, 1, 31, 11, tzinfo=UTC) != before
+    refused = await operator.post(f"{page}/reschedule", data={"due": "2030-01-31T12:00"})
+    assert (refused.status_code, "neither a duration nor a time with its zone" in refused.text) == (422, True)
+    for was in ("0001-01-01T00:00:00+14:00", "2h", "x"):
+        assert "Undo" not in await page_of(operator, f"{page}?was={quote(was)}")
+    assert {("operator@web", "job reschedule", str(job.id))} == set(await acts(client))
+
+
+async def test_a_bucket_is_frozen_and_unfrozen_by_forms_of_their_scope(
+    client: ClientFixture, operator: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    page = f"/buckets/{UUID(bytes=client.agent.buckets['default', 3][0].id)}"
+    assert f"{page}/freeze" in await page_of(admin, page)
+    assert f"{page}/freeze" not in await page_of(operator, page)
+    assert (await operator.post(f"{page}/freeze", data={})).status_code == 403
+    assert (await done_by(admin, f"{page}/freeze", reason="charges twice"))[1].startswith("The bucket is frozen")
+    assert (await done_by(admin, f"{page}/freeze"))[1].startswith("Nothing was changed")
+    frozen = await page_of(admin, page)
+    assert "charges twice" in frozen
+    assert f"{page}/unfreeze" in frozen
+    assert (await done_by(admin, f"{page}/unfreeze"))[1] == "The bucket continues when its owner has read it."
+    assert f"{page}/freeze" in await page_of(admin, page)
+
+
+async def test_an_agent_is_drained_when_the_box_is_ticked(
+    client: ClientFixture, operator: httpx.AsyncClient, admin: httpx.AsyncClient
+) -> None:
+    page = f"/agents/{UUID(bytes=client.agent.id)}"
+    assert f"{page}/drain" in await page_of(admin, page)
+    assert f"{page}/drain" not in await page_of(operator, page)
+    refused = await admin.post(f"{page}/drain", data={})
+    assert (refused.status_code, "nothing was changed" in refused.text) == (422, True)
+    assert f"{page}/drain" in await page_of(admin, page)
+    assert (await done_by(admin, f"{page}/drain", confirm="yes"))[0] == page
+    drained = await page_of(admin, page)
+    assert "drain requested" in drained
+    assert f"{page}/drain" not in drained
+
+
+async def test_the_count_of_the_bell_is_that_of_the_page_of_problems(viewer: httpx.AsyncClient) -> None:
+    count = (await viewer.get("/problems/count")).json()
+    page = await page_of(viewer, "/problems")
+    assert count["failed"] == page.count('class="card problem bad"')
+    assert count["failed"] + count["warned"] == page.count("<dt>What</dt>") > 0
 
 
 async def test_the_page_of_an_agent_counts_all_of_its_buckets(

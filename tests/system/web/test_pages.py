@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -186,6 +188,34 @@ async def test_the_page_of_a_job_follows_it_to_its_end_and_is_read_no_more(brows
     await page.evaluate("() => fetch('/live')")
     assert len(reads) == before
     await context.close()
+
+
+async def test_a_page_has_the_zone_of_its_browser_the_chosen_interval_and_the_number_of_problems(
+    browser: Browser, shown: Shown
+) -> None:
+    address = f"{shown.url}/jobs/{shown.ids['running']}"
+    async with opened(browser, address, timezone_id="Asia/Kolkata") as (page, errors):
+        row = page.locator("#timeline tbody tr >> nth=0")
+        shown_time = row.locator("time")
+        utc = datetime.fromisoformat(await shown_time.get_attribute("datetime") or "")
+        local = utc.astimezone(ZoneInfo("Asia/Kolkata"))
+        assert (await shown_time.inner_text()) == f"{local:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+        assert (await shown_time.get_attribute("title")) == f"{utc:%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+        assert "Asia/Kolkata" in await page.inner_text("#timeline thead")
+        await page.wait_for_selector("#bell .count:not([hidden])")
+        await page.select_option("#interval", "15")
+        await page.goto(f"{shown.url}/limits")
+        assert await page.input_value("#interval") == "15"
+        assert await page.inner_text("#live-text") == "live"
+        await page.select_option("#interval", "off")
+        await page.reload()
+        assert (await page.input_value("#interval"), await page.inner_text("#live-text")) == ("off", "paused")
+        await page.click("#live")
+        assert await page.input_value("#interval") == "15"
+        problems = int(await page.inner_text("#bell .count"))
+        await page.click("#bell")
+        assert await page.locator("section.problem:not(.good)").count() == problems
+        assert errors == []
 
 
 async def test_who_may_only_read_sees_no_form(browser: Browser, shown: Shown) -> None:
