@@ -44,9 +44,15 @@ WHY: Mapping[str, str] = {
     "buckets.rescued": "The jobs in these buckets wait.",
     "quarantine": "These jobs will never run: the master cannot store them.",
     "losses": "Jobs that were acknowledged by a store alone may be gone.",
+    "store": "The jobs in its buckets wait, or can be lost with it.",
     "invariants": "A promise of the system was broken.",
 }
-"""Check -> why its failure matters."""
+"""Check -> why its failure matters. The checks of all stores (``store.NAME``) have one sentence."""
+
+
+def why(check: str) -> str:
+    """Why the failure of a check matters; empty: nothing is said of it."""
+    return WHY.get("store" if check.startswith("store.") else check, "")
 
 
 async def examine(settings: ClusterSettings, audit: Audit | None = None) -> list[Finding]:

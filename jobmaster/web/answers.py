@@ -151,7 +151,7 @@ def detail_of(error: JobMasterError) -> ErrorDetail:
     code = _word(type(error).__name__)
     if _is_shown(error):
         return ErrorDetail(code=code, message=error.message, hint=error.hint)
-    if isinstance(error, SchemaMismatch | ConfigError):
+    if isinstance(error, SchemaMismatch | ConfigError | AccessRefused | StoreRefused):
         return ErrorDetail(code=code, message=_UNFIT, hint=_UNFIT_HINT)
     if not isinstance(error, OutcomeUnknown):
         return ErrorDetail(code=code, message=_LATER, hint=_LATER_HINT)

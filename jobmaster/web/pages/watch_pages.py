@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from jobmaster import __version__
 from jobmaster.client.inspect.failures import WINDOW_SECONDS
-from jobmaster.doctor.examination import WHY, examine
+from jobmaster.doctor.examination import examine, why
 from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
@@ -159,7 +159,7 @@ async def problems_page(view: View) -> Response:
         refresh_seconds=15,
         problems=sorted(problems, key=lambda each: each.status is not CheckStatus.FAIL),
         passed=[each for each in findings if each.status is CheckStatus.OK],
-        why=WHY,
+        why=why,
     )
 
 
