@@ -195,7 +195,7 @@ async def test_an_examination_that_is_cancelled_leaves_no_connection_open(
         open_now.discard(writer)
         writer.close()
 
-    settings = await with_stores(page_settings, opened, ["a", "b"], silent, connect_timeout_seconds=3600.0)
+    settings = await with_stores(page_settings, opened, ["a", "b"], silent, 3600.0)
     task = asyncio.get_running_loop().create_task(examine(settings))
     await until(lambda: len(open_now) == 2, "both stores to be asked")
     task.cancel()
@@ -205,7 +205,7 @@ async def test_an_examination_that_is_cancelled_leaves_no_connection_open(
 
 
 async def with_stores(
-    settings: ClusterSettings, opened: AsyncExitStack, names: list[str], answer: object, **given: float
+    settings: ClusterSettings, opened: AsyncExitStack, names: list[str], answer: object, connect_seconds: float = 5.0
 ) -> ClusterSettings:
     """The settings with further stores, behind which this function listens."""
     stores = dict(settings.stores)
@@ -213,7 +213,7 @@ async def with_stores(
         server = await asyncio.start_server(answer, "127.0.0.1", 0)  # type: ignore[arg-type]
         opened.callback(server.close)
         port = server.sockets[0].getsockname()[1]
-        stores[name] = StoreSettings(url=f"redis://127.0.0.1:{port}/0", **given)
+        stores[name] = StoreSettings(url=f"redis://127.0.0.1:{port}/0", connect_timeout_seconds=connect_seconds)
     return msgspec.structs.replace(settings, stores=stores)
 
 
