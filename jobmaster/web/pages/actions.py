@@ -88,8 +88,7 @@ async def reschedule_job(view: View) -> Response:
     if not change.changed:
         return view.moved(f"jobs/{job_id}", _TOO_LATE[change.effect])
     said = f"The job is due at {change.due_at:%Y-%m-%d %H:%M:%S} UTC." if change.due_at else "The job is due now."
-    was = moment(before)
-    return view.moved(f"jobs/{job_id}", said, **({} if was is None else {"was": was.isoformat()}))
+    return view.moved(f"jobs/{job_id}", said, moment(before))
 
 
 async def change_bucket(view: View) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
+from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -168,11 +169,17 @@ class View:
         html = environment().get_template(template).render({**frame, **shown})
         return Response(html, status, media_type="text/html")
 
-    def moved(self, path: str, done: str, **query: str) -> Response:
-        """The answer to a change: the page that shows its effect, with a sentence."""
+    def moved(self, path: str, done: str, was: datetime | None = None) -> Response:
+        """The answer to a change: the page that shows its effect, with a sentence.
+
+        Args:
+            was: the due time before the change of a job, for the form that gives it back.
+        """
         self.site.forget()
         root = self.request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/{path}?{urlencode({'done': done, **query})}", 303)
+        return RedirectResponse(
+            f"{root}/{path}?{urlencode({'done': done} | ({} if was is None else {'was': was.isoformat()}))}", 303
+        )
 
 
 PageFunction = Callable[[View], Awaitable[Response]]
