@@ -110,9 +110,9 @@ class Members:
         served = frozenset(zip(row["lanes"], row["priorities"], strict=True))
         return HostCordon(row["host"], row["deaths"], row["left_seconds"], served)
 
-    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
-        """``dead``: death certificate on proof; otherwise RETIRED, refused while it still owns a bucket. True also when
-        it had ended that way before."""
+    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str, process_ended: bool = False) -> bool:
+        """``dead``: death certificate; otherwise RETIRED, refused while it still owns a bucket. True also when it had ended
+        that way before. ``process_ended``: the caller has seen the process of a dead agent end: none of its runs goes on."""
 
         async def end(connection: Connection) -> bool:
             present = await rows_of(connection, "members/lock", agent_id)
@@ -122,7 +122,7 @@ class Members:
                 return bool(present[0]["state"] == _ENDED[0 if dead else 1])
             if not dead:
                 return bool(await rows_of(connection, "members/retire", agent_id, reason))
-            ended = await rows_of(connection, "members/end_dead", agent_id, reason)
+            ended = await rows_of(connection, "members/end_dead", agent_id, reason, process_ended)
             await rows_of(connection, "buckets/lose", reason)
             return bool(ended)
 

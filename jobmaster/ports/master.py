@@ -265,10 +265,11 @@ class Members(HeartbeatMembers, DetectorMembers, Protocol):
         """Request a graceful exit; the agent reads it with its next renewal. False when it has ended."""
         ...
 
-    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
+    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str, process_ended: bool = False) -> bool:
         """``dead``: death certificate without waiting for the lease, allowed only on *proof* (waitpid, or the agent itself):
         agent DEAD and its buckets LOST in one transaction. Otherwise RETIRED, refused while it still owns a bucket that is
-        neither READY_TO_DELETE nor LOST."""
+        neither READY_TO_DELETE nor LOST. ``process_ended``: the caller has seen the process end (waitpid). Permits that were
+        lent to the agent are free at once; otherwise when its last bucket is rescued."""
         ...
 
 

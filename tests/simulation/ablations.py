@@ -509,6 +509,24 @@ ABLATIONS = {
         frozenset({"lent permits"}),
         limited=True,
     ),
+    "loans of the dead": Ablation(
+        "a death certificate ends the loans of its agent, whose runs go on while its store confirms its buckets",
+        frozenset({"loans of the dead"}),
+        scenario=scenarios.borrowers_cut_off,
+        limited=True,
+    ),
+    "sequence of a loan": Ablation(
+        "a question for permits that comes late counts, and its answer is about another moment",
+        frozenset({"sequence of a loan"}),
+        scenario=scenarios.questions_that_come_late,
+        limited=True,
+    ),
+    "what a loan keeps": Ablation(
+        "an agent whose share is less than it has in use is left with its share",
+        frozenset({"what a loan keeps"}),
+        scenario=scenarios.questions_that_come_late,
+        limited=True,
+    ),
     "no start without a permit": Ablation(
         "an agent starts the jobs that were denied a permit", patches=_denials_ignored, limited=True
     ),
@@ -594,6 +612,7 @@ KNOWN_SEEDS = {
     "retired is not lost": 17,
     "second look at an action": 133,
     "watermark": 14,
+    "what a loan keeps": 5,
     "what a producer has settled": 10,
 }
 """A seed that has noticed it, where that took more than a few. The tests begin their search there; the command does not, and

@@ -61,6 +61,14 @@ def test_histories_with_bulk_operations_keep_every_promise() -> None:
     assert all(hits[f"bulk: page of a {kind}"] for kind in ("retry", "cancel", "reschedule"))
 
 
+@pytest.mark.slow
+def test_histories_with_limits_keep_every_promise() -> None:
+    results = play(seeds_of(1, 30), lambda seed: History(seed, limited=True).run()).results
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+    hits = sum((result.hits for result in results), Counter[str]())
+    assert all(hits[f"limit: {kind}"] for kind in ("permit", "no permit", "loan", "start with a lent permit"))
+
+
 SCENARIOS = [name for name, ablation in ABLATIONS.items() if ablation.scenario is not None]
 ONE_OF_EACH = {ABLATIONS[name].scenario: name for name in SCENARIOS}
 

@@ -60,16 +60,26 @@ class Aside:
         queue.aside.add(limit, job, first=asked)
         self._limits.waited_for(limit)
 
-    def start_soon(self, queue: BucketQueue) -> int:
+    def start_soon(self, queue: BucketQueue, enough: int | None = None) -> int:
         """Jobs aside that start within a second, because permits are lent to this agent. They count as if they waited in the
-        queue: no more are claimed in their place, and none is sent away."""
+        queue: no more are claimed in their place, and none is sent away.
+
+        Args:
+            enough: no more than so many need be counted; the answer is asked for after each job, and there may be many keys.
+        """
         starts_soon = self._limits.starts_soon
-        return sum(int(min(len(jobs), starts_soon(limit, jobs[0]))) for limit, jobs in queue.aside.by_limit())
+        found = 0
+        for limit, jobs in queue.aside.by_limit():
+            found += int(min(len(jobs), starts_soon(limit, jobs[0])))
+            if enough is not None and found >= enough:
+                break
+        return found
 
     def could_borrow(self, limit: LimitKey) -> int:
         """Jobs that wait here for a limit and may start with a lent permit. (A heavier one, which may not, would wait for
-        ever if this agent borrowed permits for it.)"""
-        return sum(may_borrow(job) for queue in self._queues.values() for job in queue.aside.of(limit))
+        ever if this agent borrowed permits for it; one of a frozen bucket, which does not start, would keep them from
+        others.)"""
+        return sum(may_borrow(job) for queue in self._queues.values() if queue.slots for job in queue.aside.of(limit))
 
     def _ahead(self, limit: LimitKey) -> int:
         """Jobs that wait here for the limit when there is no place for one more; else 0."""
@@ -123,8 +133,11 @@ class Aside:
 
     def _wake(self, count: int, take: Callable[[BucketQueue, int], list[ClaimedJob]]) -> int:
         woken = 0
-        for queue in sorted(self._queues.values(), key=_priority, reverse=True):
-            if queue.slots and woken < count and (some := take(queue, count - woken)):
+        queues = [queue for queue in self._queues.values() if queue.slots and queue.aside]
+        if len(queues) > 1:  # this is called for the end of each job with a lent permit
+            queues.sort(key=_priority, reverse=True)
+        for queue in queues:
+            if woken < count and (some := take(queue, count - woken)):
                 self._limits.may_ask(some)
                 queue.jobs.extendleft(reversed(some))
                 woken += len(some)

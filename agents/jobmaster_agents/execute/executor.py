@@ -443,7 +443,8 @@ class Executor:
                 break
 
     def _notify_room(self, queue: BucketQueue) -> None:
-        if queue.aside and len(queue.jobs) + self.aside.start_soon(queue) > queue.refill_level:
+        left = queue.refill_level - len(queue.jobs)
+        if queue.aside and self.aside.start_soon(queue, left + 1) > left:
             return
         queue.wants_jobs = False
         self._on_room(queue.bucket_id)

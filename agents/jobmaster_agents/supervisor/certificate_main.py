@@ -24,7 +24,7 @@ async def certify(order: CertificateRequest, report: Callable[[str], object]) ->
     try:
         master = await open_master(order.settings, application_name="jobmaster-certificate")
         try:
-            await master.members.end_agent(order.agent_id, dead=True, reason=order.reason)
+            await master.members.end_agent(order.agent_id, dead=True, reason=order.reason, process_ended=True)
         finally:
             await master.close()
     except JobMasterError as error:

@@ -2,10 +2,10 @@
 -- in:    $1 evidence rows
 -- out:   subject (limit and key), detail, total
 -- why:   permits are counted as admissions count them: those whose job is PROCESSING with their token, and what is lent to living
---        agents. The newest of them was given when all others were there, so together they are no more than the limit of that
+--        agents, or to dead ones whose runs may go on. The newest of them was given when all others were there, so together they are no more than the limit of that
 --        moment, which it has with it. A limit that was lowered since is no violation. A job heavier than the limit takes all
 --        of it, and no more.
--- index: permit_pkey, in order; job_pkey for each permit; permit_loan, small, and agent_pkey for each loan
+-- index: permit_pkey, in order; job_pkey for each permit; permit_loan, small, with agent_pkey for each loan, and bucket_owner for each of the dead
 SELECT k.name || CASE WHEN k.key = '' THEN '' ELSE ' ' || k.key END AS subject,
        format('%s permits are taken, and the newest was given under a limit of %s', k.taken, k.maximum) AS detail,
        count(*) OVER () AS total
@@ -20,8 +20,8 @@ FROM (
             WHERE (SELECT j.state = 'PROCESSING' AND j.token = permit.token FROM job j WHERE j.id = permit.job_id)
             UNION ALL
             SELECT name, key, permits, maximum, lent_at
-            FROM permit_loan
-            WHERE permits > 0 AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = permit_loan.agent_id)
+            FROM loan_in_force
+            WHERE permits > 0
         ) AS p
     ) AS r
     GROUP BY r.name, r.key

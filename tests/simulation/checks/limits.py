@@ -11,7 +11,7 @@ from tests.simulation.master.tables import FINAL, JobRow, PermitRow
 from tests.simulation.runtime.event_loop import Process
 
 Run = tuple[bytes, int, bytes | None, int | None]
-MOST = {"pool": 3, "tenant": 1}
+MOST = {"pool": 3, "tenant": 1, "lent": 4}
 """The greatest number of each limit that is ever in force."""
 
 
@@ -23,6 +23,9 @@ class LimitChecks:
     now: Callable[[], float]
     forgotten: set[bytes]
     """Jobs whose newest rows a failover has forgotten, and with them their permits."""
+    given_back: set[tuple[bytes, int]] = field(default_factory=set)
+    """Jobs and tokens of rows that went back to the master as orphans: their bucket was unfrozen during the run, which goes
+    on under the epoch before."""
     _running: dict[LimitKey, dict[Run, tuple[Process, int]]] = field(default_factory=dict)
 
     def admitted(
@@ -47,8 +50,8 @@ class LimitChecks:
             self.broken("I11", f"{taken} permits of {' '.join(key)} are taken, and the limit is {maximum}")
 
     def began(self, process: Process, run: Run, uses: Sequence[LimitUse], *, excused: bool) -> None:
-        """A handler is called. Runs of agents that are dead, stand still or have outlived their lease do not count: that is
-        what their permits are free by.
+        """A handler is called. Runs of agents that are dead, stand still or are about to end themselves do not count: that is
+        what their permits are free by. Those of an agent that is suspended go on under the terms of its store.
 
         Args:
             excused: a fault has broken what the promise rests on.
@@ -58,7 +61,8 @@ class LimitChecks:
             others = sum(
                 weight
                 for each, (where, weight) in runs.items()
-                if each != run and each[0] not in self.forgotten and self._goes_on(where)
+                if each != run and each[0] not in self.forgotten and each[:2] not in self.given_back
+                if self._goes_on(where)
             )
             most = MOST.get(use.name)
             if most is not None and others and others + min(use.weight, most) > most and not excused:
@@ -73,7 +77,8 @@ class LimitChecks:
     def _goes_on(self, process: Process) -> bool:
         if not process.alive or process.resumes_at > self.now():
             return False
-        return bool(process.parts.ownership.may_commit(process.parts._clock.boottime()))
+        ownership = process.parts.ownership
+        return bool(process.parts._clock.boottime() < ownership.fence_at and not ownership.fenced.is_set())
 
     def in_order(self, job_id: bytes, earlier: Sequence[bytes], jobs: Mapping[bytes, JobRow]) -> None:
         """A job of an ordering key starts: those that were acknowledged before its submit have ended."""

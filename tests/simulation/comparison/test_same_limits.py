@@ -8,10 +8,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.flow.limit import LimitUse, LimitValues, LoanQuestion
+from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import FetchScope
 from jobmaster.rules import capabilities
@@ -145,6 +147,28 @@ class Limited(TwoMasters):
         asked = [LoanQuestion(*limit, keeps, max(wanted, keeps), number) for limit in sorted(limits)]
         self.both(lambda m: m.limits.lend(self.agents[agent], asked))
 
+    @rule(agent=st.integers(1, 2), dead=st.booleans(), ended=st.booleans(), takes=st.sampled_from((0, 0, 1, 2)))
+    def end_agent(self, agent: int, dead: bool, ended: bool, takes: int) -> None:
+        """One of two, never both; in its place comes another one, and it may have a bucket."""
+        self.both(lambda m: m.members.end_agent(self.agents[agent], dead=dead, reason="test", process_ended=ended))
+        if self.server.statements.tables.agents[self.agents[agent]].state == "ACTIVE":
+            return
+        self.agents[agent] = new_id()
+        row = self.agent_row(self.agents[agent])
+        self.both(lambda m: m.members.register(row, ["default"], []))
+        for _ in range(takes):
+            fence = Fence(BucketId(new_id()), 1, AgentId(row.id))
+            self.both(lambda m, f=fence: m.buckets.create_buckets([self._bucket(f)]))  # type: ignore[misc]
+
+    @rule(agent=st.integers(0, 2), is_swept=st.booleans())
+    def rescue(self, agent: int, is_swept: bool) -> None:
+        lost = [row for row in self.server.statements.tables.buckets.values() if row.state == "LOST"]
+        if len(lost) == 1:  # which of several is taken is a matter of the clock
+            self.both(lambda m: m.rescue.take_lost(self.agents[agent], ["store"], {}))
+            if is_swept:
+                fence = Fence(BucketId(lost[0].id), lost[0].epoch + 1, AgentId(self.agents[agent]))
+                self.both(lambda m: m.rescue.sweep(fence, 10, max_rescues=3))
+
     @rule(agent=st.integers(0, 2))
     def look_elsewhere(self, agent: int) -> None:
         keys = [("pool", ""), ("pool", "k"), ("paced", ""), ("", KEY)]
@@ -179,6 +203,12 @@ class Limited(TwoMasters):
             rows = await self.sql.fetch("SELECT name, key, agent_id, permits, wanted, sequence FROM permit_loan")
             return {(row[0], row[1], row[2].bytes): tuple(row)[3:] for row in map(tuple, rows)}
 
+        async def weights() -> dict[Any, Any]:
+            rows = await self.sql.fetch("SELECT name, key, waiting_weight FROM limit_state")
+            return {(row[0], row[1]): row[2] for row in map(tuple, rows)}
+
+        states = self.server.statements.tables.limit_states
+        assert self.wait(weights()) == {key: state.waiting_weight for key, state in states.items()}
         loans = self.server.statements.tables.permit_loans
         assert self.wait(real()) == {key: tuple(loan)[:3] for key, loan in loans.items()}
 

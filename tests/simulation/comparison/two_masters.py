@@ -128,9 +128,12 @@ class TwoMasters(RuleBasedStateMachine):
                 for row in tables.jobs.values()
             },
             "attempt": {key: tuple(line) for key, line in tables.attempts.items()},
-            "bucket": {b.id: (b.store, b.lane, b.priority, b.state, b.epoch, b.owner) for b in tables.buckets.values()},
+            "bucket": {
+                b.id: (b.store, b.lane, b.priority, b.state, b.epoch, b.owner, b.former_owner)
+                for b in tables.buckets.values()
+            },
             "events": [(e.bucket_id, e.before, e.after, e.epoch, e.actor or None) for e in tables.events],
-            "agent": {a.id: (a.state, a.drain_requested) for a in tables.agents.values()},
+            "agent": {a.id: (a.state, a.drain_requested, a.process_ended) for a in tables.agents.values()},
             "leader_lease": None if tables.leader_lease is None else tuple(tables.leader_lease)[:3],
             "locks": {row.name: (row.holder, row.label) for row in tables.locks.values()},
             "once": {key: label for key, (_, label) in tables.once.items()},
@@ -152,11 +155,13 @@ class TwoMasters(RuleBasedStateMachine):
             " (extract(epoch FROM expires_at) * 1000000)::bigint, args, headers, result, error FROM job"
         )
         attempts = await sql.fetch("SELECT job_id, token, bucket_id, bucket_epoch, outcome, refused_count FROM attempt")
-        buckets = await sql.fetch("SELECT id, store, lane, priority, state::text, epoch, owner FROM bucket")
+        buckets = await sql.fetch(
+            "SELECT id, store, lane, priority, state::text, epoch, owner, former_owner FROM bucket"
+        )
         events = await sql.fetch(
             "SELECT bucket_id, from_state::text, to_state::text, epoch, actor FROM bucket_event ORDER BY seq"
         )
-        agents = await sql.fetch("SELECT id, state::text, drain_requested FROM agent")
+        agents = await sql.fetch("SELECT id, state::text, drain_requested, process_ended FROM agent")
         leader_lease = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'leader'")
         aside = await sql.fetch("SELECT job_id, reason, bucket_id, entry FROM quarantine")
         locks = await sql.fetch("SELECT name, holder, label FROM named_lock")

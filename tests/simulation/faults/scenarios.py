@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from jobmaster.client.cluster import Cluster
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown
+from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.job import Entry
 from jobmaster.ports import FiringSchedules, LeaderBreakers
 from jobmaster.settings.model import ClusterSettings, ScheduleSettings
@@ -27,6 +28,7 @@ from tests.simulation.runtime.network import CallFault, Network, Server
 from tests.simulation.runtime.patches import LEAD_SECONDS
 from tests.simulation.store.sim_store import SimStore
 from tests.simulation.workload.clients import COMPLETE_SECONDS, HANDLERS, plain
+from tests.simulation.workload.limited import LIMITED, borrowing
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -41,6 +43,7 @@ _LOSSES, _LOSS_SECONDS = 3, 0.3
 _PAUSES, _PAUSED_SECONDS = 3, 0.6
 _OUTAGES, _OUTAGE_SECONDS, _OUTAGE_RUN_SECONDS = 3, 1.6, 0.6
 _LOCK_SECONDS = 0.1
+_BORROWING_JOBS, _LONG_SECONDS, _BORROWER_LOOKS = 40, 2.2, 50
 _FREEZES, _RIVAL_FIRINGS, _LOOKS_FOR_FIRES, _FIRES_SECONDS = 8, 2, 60, 0.02
 _SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
 _CHANGES, _CHANGES_SECONDS, _PUT_OFF_RUN_SECONDS = 8, 1.6, 0.2
@@ -150,6 +153,72 @@ async def agents_that_stand_still(history: History) -> None:
             await asyncio.sleep(2 * _ROUND_SECONDS)
             if host.process is not None and host.process.alive:
                 history.loop.halt(host.process, _HALT_SECONDS)
+
+
+async def borrowers_cut_off(history: History) -> None:
+    """An agent that runs jobs with lent permits is cut off from the master alone, and works on under the terms of its store,
+    also after its death certificate; further jobs of the limit wait in other agents."""
+    master, stores = history.open_master(), history.open_stores()
+    cluster = Cluster(history.settings, master, stores, handlers=LIMITED, clock=SimClock(history.loop, 13.0))
+    borrower: Process | None = None
+    async with asyncio.TaskGroup() as group:
+        for number in range(_BORROWING_JOBS + _BORROWER_LOOKS):
+            # Short ones make agents borrow; every third one runs until long after the lease of its agent. The later ones find
+            # other agents.
+            is_long = number < _BORROWING_JOBS and number % 3 == 0
+            job = Job(history.new_id(), "limited", seconds=_LONG_SECONDS if is_long else 0.0, handler="borrowing")
+            job.uses = (LimitUse("lent", "", 1),)
+            group.create_task(_submitted(history, cluster, job, borrowing))
+            if number < _BORROWING_JOBS:
+                continue
+            await asyncio.sleep(_LOCK_SECONDS / 2)
+            borrower = borrower or _cut_off_borrower(history)
+            if borrower is not None and history.master.statements.tables.agents[borrower.agent_id].state == "DEAD":
+                # It does not hear that its buckets are fenced, and works on until the last term is over.
+                history.nemesis.cut(borrower, [history.master, *history.stores.values()], CallFault.LOST_REQUEST)
+
+
+async def questions_that_come_late(history: History) -> None:
+    """Agents borrow permits. One of three questions is executed long after its sender has given it up and has asked again."""
+    fault_of, chance = history.nemesis.call_fault, Random(f"questions {history.seed}")
+
+    def late(process: Process | None, server: Server, what: str, *, writes: bool) -> CallFault:
+        if what == "limits/lend" and not history.nemesis.quiet and chance.random() < 1 / 3:
+            return CallFault.LATE
+        return fault_of(process, server, what, writes=writes)
+
+    history.nemesis.call_fault = late  # type: ignore[method-assign]
+    cluster = Cluster(
+        history.settings,
+        history.open_master(),
+        history.open_stores(),
+        handlers=LIMITED,
+        clock=SimClock(history.loop, 13.0),
+    )
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2 * _BORROWING_JOBS):
+            job = Job(history.new_id(), "limited", seconds=chance.choice((0.0, 0.0, 0.3)), handler="borrowing")
+            job.uses = (LimitUse("lent", "", 1),)
+            group.create_task(_submitted(history, cluster, job, borrowing))
+            await asyncio.sleep(_LOCK_SECONDS / 5)
+
+
+def _cut_off_borrower(history: History) -> Process | None:
+    for host in history.hosts:
+        process = host.process
+        if process is not None and host.serving and _runs_with_lent_permits(process):
+            history.nemesis.cut(process, [history.master], CallFault.LOST_REQUEST)
+            return process
+    return None
+
+
+def _runs_with_lent_permits(process: Process) -> bool:
+    """True while a long run of the agent has a permit that was lent to it."""
+    audit, table = process.history.audit, process.parts.bucket_worker.job_table
+    return any(
+        job.limited is not None and job.limited.borrowed and audit.jobs[job.entry.id].seconds == _LONG_SECONDS
+        for job in table
+    )
 
 
 async def _bursts(history: History) -> None:
@@ -268,12 +337,12 @@ async def _put_off(history: History, cluster: Cluster, wait: float) -> None:
             continue
 
 
-async def _submitted(history: History, cluster: Cluster, job: Job, **options: Any) -> bool:
+async def _submitted(history: History, cluster: Cluster, job: Job, handler: Any = plain, **options: Any) -> bool:
     """Sent again under its id until there is an answer; False when there was none to the end."""
     history.audit.jobs[job.id] = job
     for _ in range(_SUBMITS_MAX):
         try:
-            receipt = await cluster.submit(plain, {}, job_id=job.id, **options)
+            receipt = await cluster.submit(handler, {}, job_id=job.id, **options)
         except JobMasterError:
             await asyncio.sleep(_AGAIN_SECONDS)
         else:

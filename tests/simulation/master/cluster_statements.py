@@ -153,8 +153,8 @@ class ClusterStatements(
         row = self.tables.agents.get(agent_id)
         return [] if row is None else [Record(state=row.state)]
 
-    def members_end_dead(self, old: Snapshot, agent_id: bytes, reason: str) -> list[Record]:
-        return self._end(agent_id, "DEAD")
+    def members_end_dead(self, old: Snapshot, agent_id: bytes, reason: str, process_ended: bool) -> list[Record]:
+        return self._end(agent_id, "DEAD", process_ended=process_ended)
 
     def members_retire(self, old: Snapshot, agent_id: bytes, reason: str) -> list[Record]:
         held = any(
@@ -163,11 +163,11 @@ class ClusterStatements(
         )
         return [] if held else self._end(agent_id, "RETIRED")
 
-    def _end(self, agent_id: bytes, state: str) -> list[Record]:
+    def _end(self, agent_id: bytes, state: str, *, process_ended: bool = False) -> list[Record]:
         row = self.tables.agents.get(agent_id)
         if row is None or row.state not in ALIVE:
             return []
-        self.tables.agents[agent_id] = row._replace(state=state)
+        self.tables.agents[agent_id] = row._replace(state=state, process_ended=process_ended)
         if state == "DEAD":
             self.audit.certified(agent_id, by_lease=False)
         else:
@@ -343,8 +343,9 @@ class ClusterStatements(
         bucket = lost[0]
         floor = max((e for b, e in zip(floors, epochs, strict=True) if b == bucket.id), default=0)
         taken = bucket._replace(
-            state="DRAINING", owner=agent_id, epoch=max(bucket.epoch, floor) + 1, changed_us=self.now_us()
-        )
+            state="DRAINING", owner=agent_id, epoch=max(bucket.epoch, floor) + 1, changed_us=self.now_us(),
+            former_owner=bucket.former_owner or bucket.owner,
+        )  # fmt: skip
         self.tables.buckets[bucket.id] = taken
         self._tell(bucket.id, "LOST", "DRAINING", taken.epoch, agent_id, "taken")
         return [bucket_record(taken, self.moment(taken.changed_us))]

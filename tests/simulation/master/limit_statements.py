@@ -94,11 +94,23 @@ class LimitStatements(JobStatements):
         agent = self.tables.agents.get(agent_id)
         return agent is not None and agent.state in ("ACTIVE", "STOPPING")
 
-    def _lent(self, limit: LimitKey, besides: bytes | None = None) -> int:
+    def _in_force(self, agent_id: bytes) -> bool:
+        """Loans of a dead agent count until the last of its buckets is rescued, unless its process was seen to end."""
+        agent = self.tables.agents.get(agent_id)
+        if agent is None or agent.state != "DEAD" or agent.process_ended or "loans of the dead" in self.without:
+            return self._living(agent_id)
+        return any(
+            (bucket.owner == agent_id and bucket.state != "READY_TO_DELETE")
+            or (bucket.former_owner == agent_id and bucket.state in ("LOST", "DRAINING"))
+            for bucket in self.tables.buckets.values()
+        )
+
+    def _lent(self, limit: LimitKey, besides: bytes | None = None, *, only_dead: bool = False) -> int:
         return sum(
             loan.permits
             for (*key, agent_id), loan in self.tables.permit_loans.items()
-            if (*key,) == limit and agent_id != besides and self._living(agent_id)
+            if (*key,) == limit and agent_id != besides and self._in_force(agent_id)
+            if not (only_dead and self._living(agent_id))
         )
 
     def _counts(self, weight: int, maximum: int) -> int:
@@ -120,6 +132,7 @@ class LimitStatements(JobStatements):
         admitted: list[int] = []
         taken: set[LimitKey] = set()
         denied: list[tuple[bytes, str, str, float]] = []
+        heaviest: dict[LimitKey, int] = {}
         for place, job_id in enumerate(ids):
             row = self.tables.jobs.get(job_id)
             begun = row is not None and row.state == "PROCESSING" and row.token == tokens[place]
@@ -128,13 +141,14 @@ class LimitStatements(JobStatements):
             if full is not None:
                 denied.append((job_id, *full[:3]))
                 if full[3]:
-                    state = states_of[full[0], full[1]]
-                    states_of[full[0], full[1]] = state._replace(waiting_bucket=bucket_id, waiting_us=self.now_us())
+                    heaviest[full[:2]] = max(heaviest.get(full[:2], 0), full[3])
                 continue
             admitted.append(place)
             if not begun:
                 self._take(job_id, tokens[place], uses[place], used, states_of)
                 taken.update((name, key) for name, key, _ in uses[place])
+        for limit, weight in heaviest.items():
+            states_of[limit] = self._waits(states_of[limit], bucket_id, weight)
         self.tables.limit_states.update(states_of)
         accepted: Ids = []
         for place in admitted:
@@ -161,6 +175,14 @@ class LimitStatements(JobStatements):
         return [Record(bucket_ok=True, accepted=accepted, denied=[each[0] for each in denied], limits=limits,
                        keys=limit_keys, waits=waits)]  # fmt: skip
 
+    def _waits(self, state: LimitState, bucket_id: bytes, weight: int) -> LimitState:
+        """A job was denied a permit; a lighter one does not take the place of a heavier one that asks again soon."""
+        now = self.now_us()
+        state = state._replace(waiting_bucket=bucket_id, waiting_us=now)
+        if weight >= state.waiting_weight or (state.weighed_us is not None and state.weighed_us < now - 2_000_000):
+            state = state._replace(waiting_weight=weight, weighed_us=now)
+        return state
+
     # ------------------------------------------------------------ loans
 
     def limits_lend(
@@ -183,10 +205,16 @@ class LimitStatements(JobStatements):
                 if (*of,) == (name, key) and is_valid(permit, self.tables.jobs.get(job_id))
             )
             denied = (state.waiting_us or 0) > recent_us
+            reserved = min(state.waiting_weight, maximum or 0) if (state.weighed_us or 0) > recent_us else 0
             share = 0
             if maximum is not None and rate is None:
+                of_dead = self._lent((name, key), besides=agent_id, only_dead=True)
                 others = maximum if denied else admitted
-                share = self._share((name, key), agent_id, wanted, maximum, others, recent_us)
+                share, of_others = self._share((name, key), agent_id, wanted, maximum - of_dead, others, recent_us)
+                if denied and of_others is not None and of_others < reserved:
+                    rest = maximum - of_dead - reserved
+                    share, _ = self._share((name, key), agent_id, wanted, rest, 0, recent_us)
+                    self.hits["limit: permits for a heavy job"] += 1
             lent = 0 if "lent permits" in self.without else self._lent((name, key), besides=agent_id)
             permits = max(keep, min(share, max((maximum or 0) - admitted - lent, 0)))
             if "what a loan keeps" in self.without:
@@ -200,13 +228,21 @@ class LimitStatements(JobStatements):
             self.hits["limit: loan"] += lives and permits > 0
             self.hits["limit: no share of a loan"] += lives and share == 0
             answers.append(Record(name=name, key=key, permits=permits if lives else 0, share=share if lives else 0))
+            for of in [of for of in self.tables.permit_loans if of[:2] == (name, key)]:
+                agent = self.tables.agents.get(of[2])
+                if agent is not None and agent.state in ("DEAD", "RETIRED") and not self._in_force(of[2]):
+                    del self.tables.permit_loans[of]
         for of, loan in list(self.tables.permit_loans.items()):
-            if of[2] == agent_id and not loan.permits and not loan.wanted and loan.asked_us < now - 3_600_000_000:
+            if of[2] == agent_id and not loan.permits and loan.asked_us < now - 3_600_000_000:
                 del self.tables.permit_loans[of]
         return answers
 
-    def _share(self, limit: LimitKey, agent_id: bytes, wanted: int, rest: int, others: int, recent_us: int) -> int:
-        """Max-min fairness between the agents that have asked and the jobs that are admitted one by one."""
+    def _share(
+        self, limit: LimitKey, agent_id: bytes, wanted: int, rest: int, others: int, recent_us: int
+    ) -> tuple[int, int | None]:
+        """Max-min fairness between the agents that have asked and the jobs that are admitted one by one: the part of this
+        agent, and that of these jobs."""
+        by_admission = b"\xff" * 17
         asking: list[tuple[int, bytes]] = [(wanted, agent_id)]
         for (*key, other), loan in self.tables.permit_loans.items():
             if (*key,) != limit or other == agent_id or not self._living(other):
@@ -214,16 +250,18 @@ class LimitStatements(JobStatements):
             if loan.permits > 0 or (loan.wanted > 0 and loan.asked_us > recent_us):
                 asking.append((loan.wanted if loan.asked_us > recent_us else loan.permits, other))
         if others:
-            asking.append((others, b"\xff" * 17))
+            asking.append((others, by_admission))
         if rest < len(asking):
-            return 0
-        mine = 0
+            return 0, None
+        mine, of_others = 0, None
         for place, (could_use, who) in enumerate(sorted(asking)):
             granted = min(could_use, rest // (len(asking) - place))
             rest -= granted
             if who == agent_id:
                 mine = granted
-        return mine
+            elif who == by_admission:
+                of_others = granted
+        return mine, of_others
 
     # ------------------------------------------------------------ what is locked
 
@@ -248,27 +286,28 @@ class LimitStatements(JobStatements):
         uses: Sequence[tuple[str, str, int]],
         used: dict[LimitKey, int],
         states: dict[LimitKey, LimitState],
-    ) -> tuple[str, str, float, bool] | None:
-        """The first limit without a permit, how long the rates make the job wait, and whether it waits for another run."""
-        first: tuple[str, str, bool] | None = None
+    ) -> tuple[str, str, float, int] | None:
+        """The first limit without a permit, how long the rates make the job wait, and, if it waits for another run, how many
+        permits it needs."""
+        first: tuple[str, str, int] | None = None
         wait = 0.0
         for name, key, weight in uses:
             row = self.tables.limits.get(name)
             if name == "":
                 if self._has_before(job_id, key):
-                    first = first or (name, key, True)
+                    first = first or (name, key, 1)
                 continue
             if row is None:
-                first = first or (name, key, False)
+                first = first or (name, key, 0)
                 continue
             maximum, rate, burst = row.values
             if maximum is not None and used.get((name, key), 0) + self._counts(weight, maximum) > maximum:
-                first = first or (name, key, True)
+                first = first or (name, key, min(weight, maximum))
             tokens = states[name, key].tokens
             if rate is not None and burst is not None and tokens is not None:
                 needed = min(weight, burst)
                 if tokens < needed - 1e-6:
-                    first = first or (name, key, False)
+                    first = first or (name, key, 0)
                     wait = max(wait, (needed - tokens) / rate)
         return None if first is None else (first[0], first[1], wait, first[2])
 

@@ -59,8 +59,10 @@ class RescueStatements(JobStatements):
     def rescue_sweep(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, *errors: bytes
     ) -> list[Record]:
-        if self._draining(old, bucket_id, epoch, owner) is None or "sweep" in self.without:
+        bucket = self._draining(old, bucket_id, epoch, owner)
+        if bucket is None or "sweep" in self.without:
             return [Record(moved=0, rescued=0, failed=0)]
+        self.tables.buckets[bucket_id] = self.tables.buckets[bucket_id]._replace(former_owner=None)
         mine = self._in_flight_of(bucket_id)[:limit]
         running = [row for row in mine if row.state == "PROCESSING"]
         became = [self._rescue(row, bucket_id, max_rescues, errors, claimed=False) for row in mine]
@@ -141,6 +143,7 @@ class RescueStatements(JobStatements):
                 return
             key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
             self.tables.attempts.setdefault(key, Refusal("lost", 0))
+            self.audit.limits.given_back.add((row.id, row.token))
         self._give_back(row, row.token + 1, by)
 
     def maintenance_return_orphans(

@@ -52,6 +52,7 @@ class BucketRow(NamedTuple):
     epoch: int
     owner: bytes
     changed_us: int
+    former_owner: bytes | None = None
 
 
 class AgentRow(NamedTuple):
@@ -68,6 +69,7 @@ class AgentRow(NamedTuple):
     started_us: int
     pauses_obeyed: int | None = None
     handlers: tuple[str, ...] = ()
+    process_ended: bool = False
 
 
 class BreakerRow(NamedTuple):
@@ -188,6 +190,8 @@ class LimitState(NamedTuple):
     refilled_us: int | None = None
     waiting_bucket: bytes | None = None
     waiting_us: int | None = None
+    waiting_weight: int = 0
+    weighed_us: int | None = None
 
 
 class LoanRow(NamedTuple):

@@ -159,7 +159,7 @@ class Host:
         master = self._history.open_master()
         for _ in range(3):
             try:
-                await master.members.end_agent(agent_id, dead=True, reason="its process died")
+                await master.members.end_agent(agent_id, dead=True, reason="its process died", process_ended=True)
             except JobMasterError:
                 await asyncio.sleep(0.1)
             else:

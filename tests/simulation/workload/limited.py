@@ -42,6 +42,14 @@ async def light(ctx: JobContext) -> int:
 
 
 @LIMITED.job(
+    name="borrowing", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, limit=Limit("lent", MOST["lent"])
+)
+async def borrowing(ctx: JobContext) -> int:
+    """Most of its starts are with lent permits: no heavier job has the limit."""
+    return await run_attempt(ctx.job_id_bytes, ctx.token, ctx.attempt, ctx.snoozes)
+
+
+@LIMITED.job(
     name="tenants", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4,
     limit=[Limit("tenant", MOST["tenant"], key="{tenant}"), Limit("paced", rate="40/s", burst=3)],
 )  # fmt: skip

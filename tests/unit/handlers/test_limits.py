@@ -77,6 +77,51 @@ def test_handlers_that_cannot_have_it_are_refused(options: dict[str, Any], messa
         Handlers().job(name="charge", **options)(charge)
 
 
+ONE = Limit("a", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "borrows"),
+    [
+        ({"limit": ONE}, True),
+        ({"limit": Limit("a", 1, key="{order}")}, True),
+        ({"limit": ONE, "max_attempts": 9, "timeout": 5}, True),
+        ({}, False),
+        ({"limit": [ONE, Limit("b", 1)]}, False),
+        ({"limit": Limit("a", 1, rate="5/s")}, False),
+        ({"limit": Limit("a", rate="5/s")}, False),
+        ({"limit": Limit("a", 9, weight=2)}, False),
+        ({"limit": Limit("a", 9, weight=lambda arguments: 1)}, False),
+        ({"limit": ONE, "delivery": "at_most_once"}, False),
+        ({"limit": ONE, "start": "fenced"}, False),
+        ({"limit": ONE, "transactional": True}, False),
+        ({"limit": ONE, "confirm": "explicit"}, False),
+        ({"limit": ONE, "mode": "process"}, False),
+    ],
+)
+def test_what_may_start_with_a_lent_permit(options: dict[str, Any], borrows: bool) -> None:
+    """What needs no other write before its start; never a job that is to be started once, or that has an ordering key."""
+
+    async def charge(order: int) -> None: ...
+
+    handlers = Handlers()
+    handlers.job(name="charge", **options)(charge)
+    handler = handlers.get("charge")
+    assert handler is not None
+    found = handler.options
+    assert found.borrows is borrows
+    assert not found.once().borrows
+    assert not found.ordered().borrows
+
+
+def test_a_handler_in_a_thread_starts_with_no_lent_permit() -> None:
+    handlers = Handlers()
+    handlers.job(name="charge", limit=ONE)(lambda: None)
+    handler = handlers.get("charge")
+    assert handler is not None
+    assert not handler.options.borrows
+
+
 def test_two_handlers_give_one_limit_the_same_numbers() -> None:
     handlers = Handlers()
     handlers.job(name="one", limit=Limit("api", 5))(lambda: None)

@@ -7,7 +7,8 @@
 -- move: LOST -> DRAINING
 -- fence: FOR UPDATE SKIP LOCKED: two rescuers never get the same bucket; the rescuer is alive, its row locked FOR SHARE, so
 --        that its own certificate comes before (nothing) or after (the bucket is seen). The lock waits for nothing of the
---        old owner: its last binding write ends before or is refused by the new epoch.
+--        old owner: its last binding write ends before or is refused by the new epoch. The former owner stays known over every
+--        rescuer until the rows are swept: until then what was lent to it is taken.
 -- index: bucket_lost, the lost ones in the order in which they are taken
 WITH me AS MATERIALIZED (
     SELECT 1 FROM agent WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING') FOR SHARE
@@ -19,7 +20,7 @@ WITH me AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE bucket b
-    SET state = 'DRAINING', owner = $1, changed_at = clock_timestamp(),
+    SET state = 'DRAINING', owner = $1, former_owner = coalesce(b.former_owner, b.owner), changed_at = clock_timestamp(),
         epoch = greatest(b.epoch, (SELECT max(f.epoch) FROM unnest($3::uuid[], $4::bigint[]) AS f (id, epoch)
                                    WHERE f.id = b.id)) + 1
     FROM lost

@@ -9,6 +9,7 @@
 -- out: name text, key text, permits integer (that it has from now on), share integer (that it may use; 0: it asks for each start)
 -- move: nothing
 -- fence: the lock of each key, as limits/admit has it; an older question than the last one changes nothing and has no row in the answer
--- index: limit_state_pkey, permit_loan_pkey, permit_pkey, agent_pkey, permit_loan_over; job_pkey for each permit
+-- index: limit_state_pkey, permit_loan_pkey, permit_pkey, agent_pkey, permit_loan_over; job_pkey for each permit; bucket_owner and
+--        bucket_former_owner for each dead agent with a loan
 SELECT name, key, permits, share
 FROM lend_permits($1::uuid, $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::double precision)

@@ -4,7 +4,7 @@
 -- out: name text, running integer (NULL: none), rate double precision, burst double precision, declared_running integer, declared_rate double precision, declared_burst double precision, declared boolean, set_at timestamptz, set_by text, set_reason text, taken bigint (permits of all keys, lent ones among them), keys bigint (with a permit), fullest_key text, fullest bigint (permits of that key)
 -- move: nothing
 -- fence: none; permits are counted as admissions count them, without their lock
--- index: job_limit_pkey, in order; permit_pkey and permit_loan_pkey for each limit; job_pkey for each permit
+-- index: job_limit_pkey, in order; permit_pkey and permit_loan_pkey for each limit; job_pkey for each permit, agent_pkey for each loan
 SELECT l.name,
        coalesce(l.set_running, l.declared_running) AS running,
        coalesce(l.set_rate, l.declared_rate) AS rate,
@@ -23,9 +23,7 @@ LEFT JOIN LATERAL (
                 WHERE p.name = l.name
                   AND (SELECT j.state = 'PROCESSING' AND j.token = p.token FROM job j WHERE j.id = p.job_id)
                 UNION ALL
-                SELECT o.key, o.permits FROM permit_loan o
-                WHERE o.name = l.name AND o.permits > 0
-                  AND (SELECT a.state IN ('ACTIVE', 'STOPPING') FROM agent a WHERE a.id = o.agent_id)) AS t
+                SELECT o.key, o.permits FROM loan_in_force o WHERE o.name = l.name AND o.permits > 0) AS t
           GROUP BY t.key) AS k
 ) AS now_taken ON true
 WHERE $1::text IS NULL OR l.name = $1

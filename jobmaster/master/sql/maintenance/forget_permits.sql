@@ -5,7 +5,7 @@
 -- move: nothing
 -- fence: a key is locked as an admission locks it, and skipped while one does. A key with a permit whose job is PROCESSING
 --        stays, and so does one whose rate is not refilled: without a line it would begin with its whole burst.
--- index: limit_state_pkey, in order; permit_pkey; job_limit_pkey; job_pkey for each permit
+-- index: limit_state_pkey, in order; permit_pkey; permit_loan_pkey; job_limit_pkey; job_pkey for each permit
 -- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
 WITH old AS MATERIALIZED (
     SELECT s.name, s.key FROM limit_state s
@@ -27,6 +27,8 @@ WITH old AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), ended AS (
     DELETE FROM permit p USING old WHERE p.name = old.name AND p.key = old.key
+), lent AS (
+    DELETE FROM permit_loan o USING old WHERE o.name = old.name AND o.key = old.key AND o.permits = 0
 ), gone AS (
     DELETE FROM limit_state s USING old WHERE s.name = old.name AND s.key = old.key RETURNING s.key
 )

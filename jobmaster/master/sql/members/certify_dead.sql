@@ -6,7 +6,8 @@
 -- fence: compare-and-set on the agent's own row. The condition on the lease stands on the row that is updated, so a renewal
 --        that commits first is seen; a join on the lease would not be read again. The certifier's own standing is read from
 --        its row without a lock: it has held its lease without a gap for a full term of its own and of the suspect, and
---        the server has been up as long, so after an outage every agent renews before any lease is checked.
+--        the server has been up as long, so after an outage every agent renews before any lease is checked. The certificate says
+--        nothing about the process, which may be suspended: what was lent to it stays taken until its buckets are rescued.
 -- index: agent_pkey; the table is small
 WITH certifier AS (
     SELECT held_since, lease_seconds FROM agent

@@ -9,12 +9,14 @@
 -- out: moved bigint, rescued bigint (those of moved that were PROCESSING: each counts one rescue),
 --      failed bigint (those of moved that became FAILED)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
--- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
+-- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING); rows locked in id order, read under that lock. The former owner of
+--        the bucket is forgotten: as the permits of the rows are free from here on, so is what was lent to it, with its last bucket.
+--        The lock is that of this update from the beginning: raised later, it could wait for a page that waits for our rows.
 -- index: job_by_bucket; then job_pkey, one partition a row
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'DRAINING'
-    FOR SHARE
+    FOR NO KEY UPDATE
 ), mine AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_epoch, j.cancel_requested,
            j.rescues + CASE j.state WHEN 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
@@ -24,6 +26,8 @@ WITH b AS MATERIALIZED (
     ORDER BY j.id
     LIMIT $4::integer
     FOR UPDATE
+), forgotten AS (
+    UPDATE bucket SET former_owner = NULL WHERE id = $1 AND former_owner IS NOT NULL AND EXISTS (SELECT FROM b)
 ), decided AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
                    WHEN begun_once OR state = 'PROCESSING' AND rescues >= $5::integer THEN 'FAILED'

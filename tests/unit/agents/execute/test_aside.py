@@ -14,7 +14,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers, Limit
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.flow.limit import FullLimit, LimitUse
+from jobmaster.model.flow.limit import FullLimit, LimitUse, Loan
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers, InFlightRow
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
@@ -25,6 +25,7 @@ from jobmaster_agents.state import limited_starts
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
 from jobmaster_agents.state.limited_job import LimitedJob
 from jobmaster_agents.state.ownership import OwnedBucket
+from jobmaster_agents.state.permit_loans import HOT_STARTS
 from tests.support.bucket_worker_fixture import WorkerHarness, turns
 from tests.support.waiting import until
 
@@ -46,6 +47,19 @@ async def shared(name: str, weight: int = 1) -> None:
 
 @handlers.job(name="also.shared", limit=SHARED, timeout=1e6)
 async def also_shared(name: str, weight: int = 1) -> None:
+    await _wait(name)
+
+
+LIGHT = Limit("light", 9)
+
+
+@handlers.job(name="light", limit=LIGHT, timeout=1e6)
+async def light(name: str) -> None:
+    await _wait(name)
+
+
+@handlers.job(name="heavy", limit=[LIGHT, SHARED], timeout=1e6)
+async def heavy(name: str, weight: int = 1) -> None:
     await _wait(name)
 
 
@@ -78,7 +92,7 @@ class Permits:
         self._persist = harness.master.persist
         self.asked: list[list[bytes]] = []
         self.uses: dict[bytes, Sequence[LimitUse]] = {}
-        self.most = {"shared": 3, "tenant": 2, "": 1}
+        self.most = {"shared": 3, "tenant": 2, "light": 9, "": 1}
 
     def _taken(self, use: LimitUse) -> int:
         return sum(
@@ -138,6 +152,82 @@ async def passed(harness: WorkerHarness, seconds: float) -> None:
     harness.clock.now += seconds
     limits(harness)._ask()
     await turns(200)
+
+
+def lend(harness: WorkerHarness, permits: int) -> None:
+    """The master has lent so many permits of the limit of the light jobs."""
+    loans = limits(harness).loans
+    for _ in range(HOT_STARTS):
+        loans.admitted(("light", ""))
+    loans.questions(lambda _: permits)
+    loans.answered([Loan("light", "", permits, permits)])
+
+
+async def test_a_job_with_a_lent_permit_starts_without_a_write(harness: WorkerHarness) -> None:
+    lend(harness, 1)
+    harness.submit(harness.bucket(), [job("light", "a")])
+    await until(lambda: ran == ["a"])
+    assert not harness.master.permits.asked  # type: ignore[attr-defined]
+    assert not harness.master.of("persist")
+
+
+@pytest.mark.parametrize("rescues", [0, 1])
+async def test_what_must_be_written_before_its_start_is_although_a_permit_is_lent(
+    harness: WorkerHarness, rescues: int
+) -> None:
+    """A job that its submit has asked to be started once, and one that was rescued."""
+    lend(harness, 1)
+    one = msgspec.structs.replace(
+        job("light", "a"), headers=b"" if rescues else encode_headers(Headers(at_most_once=True)), rescues=rescues
+    )
+    seen: list[list[str]] = []
+    admit = harness.master.permits.admit  # type: ignore[attr-defined]
+
+    async def watched(*args: Any) -> Admission:
+        await turns()
+        seen.append(list(ran))
+        return await admit(*args)  # type: ignore[no-any-return]
+
+    harness.master.admit = watched  # type: ignore[attr-defined]
+    harness.submit(harness.bucket(), [one])
+    await until(lambda: ran == ["a"])
+    assert seen == [[]], "one write, before the start"
+
+
+async def test_a_lent_permit_goes_to_the_next_job_that_may_start_with_it(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.master.permits.most["light"] = 0  # type: ignore[attr-defined]
+    first, heavier = job("light", "0"), job("heavy", "heavy")
+    harness.submit(bucket, [first, heavier, job("light", "1"), job("light", "2")])
+    await until(lambda: waiting(harness, bucket) == 4)
+    found = harness.bucket_worker.executor.aside
+    assert found.could_borrow(("light", "")) == 3, "the one with another limit may not"
+    assert found.start_soon(found._queues[bucket.fence.bucket_id]) == 4, "nothing is known in the first second"
+    lend(harness, 1)
+    harness.clock.now += 3.0
+    assert limits(harness).wake_borrowers(("light", ""), 1) == 1
+    await until(lambda: ran == ["0"])
+    await end("0")
+    await until(lambda: ran == ["0", "1"])
+    limits(harness).loans.questions(found.could_borrow)
+    queue = found._queues[bucket.fence.bucket_id]
+    assert len(queue.aside) == 2
+    assert found.start_soon(queue) == 0, "two starts in three seconds"
+    limits(harness).loans._held["light", ""].rate = 1.5
+    assert found.start_soon(queue) == 1
+    limits(harness).loans._held["light", ""].rate = 9.0
+    assert [found.start_soon(queue, enough) for enough in (1, 5)] == [2, 2]
+
+
+async def test_jobs_of_a_frozen_bucket_borrow_nothing(harness: WorkerHarness) -> None:
+    """They do not start, and the permits would be kept from others."""
+    frozen, other = harness.bucket(5), harness.bucket(1)
+    harness.master.permits.most["light"] = 0  # type: ignore[attr-defined]
+    for bucket in (frozen, other):
+        harness.submit(bucket, [job("light", f"{n}") for n in range(2)])
+    await until(lambda: waiting(harness, frozen) == 2 and waiting(harness, other) == 2)
+    harness.bucket_worker.freeze(frozen)
+    assert harness.bucket_worker.executor.aside.could_borrow(("light", "")) == 2
 
 
 async def test_a_heavy_job_that_was_denied_beside_a_light_one_that_was_admitted_starts_in_the_end(
