@@ -23,13 +23,12 @@ import msgspec
 
 from jobmaster.distribution import install_command
 from jobmaster.model.errors import ConfigError, Refused
-from jobmaster.model.job import ErrorInfo
+from jobmaster.model.job import SEALED_TEXT_PREFIX, ErrorInfo
 from jobmaster.model.job_view import JobView
 
 KEY_BYTES = 32
 _PREFIX = b'{"$sealed":'
 _NONCE_BYTES = 12
-_TEXT_PREFIX = "$sealed:"
 
 
 class SealKind(StrEnum):
@@ -115,13 +114,13 @@ class PayloadCipher:
         """An error whose message and traceback nobody reads without a key. Its type and reason stay."""
         data = msgspec.json.encode(_ErrorText(info.message, info.traceback))
         text = self._sealed(SealKind.ERROR, handler, job_id, data)
-        return msgspec.structs.replace(info, message=_TEXT_PREFIX + text, traceback="")
+        return msgspec.structs.replace(info, message=SEALED_TEXT_PREFIX + text, traceback="")
 
     def open_error(self, handler: str, job_id: bytes, info: ErrorInfo) -> ErrorInfo:
         """The error as it was raised; ``CannotOpen`` as ``open``."""
-        if not info.message.startswith(_TEXT_PREFIX):
+        if not info.message.startswith(SEALED_TEXT_PREFIX):
             return info
-        data = self._opened(SealKind.ERROR, handler, job_id, info.message.removeprefix(_TEXT_PREFIX))
+        data = self._opened(SealKind.ERROR, handler, job_id, info.message.removeprefix(SEALED_TEXT_PREFIX))
         text = msgspec.json.decode(data, type=_ErrorText)
         return msgspec.structs.replace(info, message=text.message, traceback=text.traceback)
 

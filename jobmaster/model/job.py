@@ -362,6 +362,10 @@ class AttemptOutcome(StrEnum):
     """Its handler has put the job off: no attempt was used up."""
 
 
+SEALED_TEXT_PREFIX = "$sealed:"
+"""What the message of an error begins with when it is sealed (``jobmaster.encryption``)."""
+
+
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reason of a failed attempt, as text; it never becomes an exception again."""
 

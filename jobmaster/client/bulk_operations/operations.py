@@ -62,8 +62,9 @@ class BulkOperations:
         at_most: int = COUNTED_MAX,
         **filters: Unpack[JobFilters],
     ) -> BulkPreview:
-        """Count the jobs that an operation would change now, and those that it would leave alone, by the cause. Nothing is
-        changed.
+        """Count the jobs that an operation would try to change now, and those that it would leave alone, by the cause.
+        Nothing is changed. What is decided for each job when a page is made is not known: ``REFUSED``, ``SIGNAL`` of a
+        retry, ``CHANGED``. Such jobs count as eligible.
 
         Args:
             at_most: jobs at which the count ends (``capped``).
@@ -102,8 +103,9 @@ class BulkOperations:
         actor: str = "client",
         **filters: Unpack[JobFilters],
     ) -> BulkView:
-        """Request one change of every job with a row in the master that fits the filter and was created up to now. The leader
-        makes it, page by page; operations are worked on one after another.
+        """Request one change of every job with a row in the master that fits the filter and whose id was made up to now. The
+        leader makes it, page by page; operations are worked on one after another. The ids of a batch or a workflow are
+        reserved when it begins: a later job of it is changed, too, if it fits and the operation has not passed its id.
 
         A job is changed at most once, however often a leader dies. One that changes its state meanwhile is compared again.
 
@@ -228,7 +230,7 @@ class BulkOperations:
         return NewBulk(new_id(), wanted, chosen, new, lowest, highest, actor, reason, unsearched)
 
     async def _bounds(self, chosen: JobFilter) -> tuple[bytes, bytes]:
-        """The ids between which the jobs lie: none of them was created after now."""
+        """The ids between which the jobs lie: none of them was made after now."""
         queries = self._cluster.master.queries
         now_us = await queries.now_us()
         lowest, highest = chosen.lowest, min(chosen.highest, ((now_us // 1000 + 1) << 80).to_bytes(16, "big"))

@@ -68,9 +68,9 @@ class ClusterParts:
         self._buckets = BucketDirectory(
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
-        self._job_lookup = JobLookup(master, stores, self._buckets)
+        self._job_lookup = lookup = JobLookup(master, stores, self._buckets)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
-        self._submit_checks = SubmitChecks(settings, handler_lookup, self._clock)
+        self._submit_checks = checks = SubmitChecks(settings, handler_lookup, self._clock)
         self._results = Results(master.queries, self.handlers, self._clock, self._submit_checks.cipher)
         self.limits = Limits(master.limits)
         """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
@@ -89,7 +89,7 @@ class ClusterParts:
         """Events as they happen: ``async for event in cluster.listen(tag="orders")``; see ``EventReaders``."""
         self.events = readers.events
         """Events as recorded: ``async for event in cluster.events(after=cursor)``; see ``EventReaders``."""
-        self.inspect = Inspection(settings, master, stores, self._job_lookup, self.handlers, self._refuse_closed)
+        self.inspect = Inspection(settings, master, stores, lookup, self.handlers, checks, self._refuse_closed)
         """What operators see: ``await cluster.inspect.overview()``; see ``Inspection``."""
 
     # ------------------------------------------------------------ opening and closing

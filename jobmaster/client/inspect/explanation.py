@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jobmaster.client.lookup import SCAN_JOBS_MAX, JobLookup, copies
+from jobmaster.client.submitter import SubmitChecks
+from jobmaster.encryption import CannotOpen, is_sealed, opened_view
 from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketDepth, BucketState
 from jobmaster.model.errors import JobMasterError
@@ -62,15 +64,21 @@ class Explainer:
         stores: Mapping[str, InspectionStore],
         lookup: JobLookup,
         handlers: Handlers,
+        checks: SubmitChecks,
     ) -> None:
         self._master = master
         self._stores = stores
         self._lookup = lookup
         self._handlers = handlers
+        self._checks = checks
 
     async def explain(self, job_id: bytes, bucket_id: bytes | None) -> Explanation:
         """See ``Inspection.explain``."""
         view = await self._lookup.get(job_id, bucket_id)
+        try:
+            view = opened_view(self._checks.cipher, view)
+        except CannotOpen:
+            pass  # what is sealed is unknown
         facts = await self._facts(view)
         return Explanation(id=view.id, state=view.state, causes=tuple(causes_of(facts)))
 
@@ -118,9 +126,9 @@ class Explainer:
         return depth is not None and depth.pending + depth.assigned <= SCAN_JOBS_MAX
 
     def _takes(self, view: JobView, limit: FullLimit) -> bool:
-        """Whether the job needs a permit of the limit: True also where only agents know that."""
+        """Whether the job needs a permit of the limit: True also where only agents know that, or its arguments are sealed."""
         handler = self._handlers.get(view.handler)
-        if handler is None:
+        if handler is None or is_sealed(view.arguments_json):
             return True
         try:
             uses = handler.limit_uses(view.arguments_json)

@@ -14,11 +14,12 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.client.inspect.explanation import Explainer
-from jobmaster.client.inspect.failures import GROUPS, WINDOW_SECONDS, group_failures
+from jobmaster.client.inspect.failures import GROUPS, WINDOW_SECONDS, group_failures, without_secrets
 from jobmaster.client.inspect.overview import overview_of
 from jobmaster.client.jobs.job_filters import JobFilters, checked_filter
 from jobmaster.client.jobs.job_refs import JobRef, ref_of
 from jobmaster.client.lookup import JobLookup
+from jobmaster.client.submitter import SubmitChecks
 from jobmaster.handlers import Handlers, check_name
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import InputError, JobMasterError
@@ -54,6 +55,7 @@ class Inspection:
 
     Args:
         stores: those of this program's configuration.
+        checks: what opens sealed payloads, and knows the secret arguments of handlers.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Inspection:
         stores: Mapping[str, InspectionStore],
         lookup: JobLookup,
         handlers: Handlers,
+        checks: SubmitChecks,
         refuse_closed: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -70,13 +73,14 @@ class Inspection:
         self._stores = stores
         self._refuse_closed = refuse_closed
         self._handlers = handlers
-        self._explainer = Explainer(master, stores, lookup, handlers)
+        self._checks = checks
+        self._explainer = Explainer(master, stores, lookup, handlers, checks)
 
     async def explain(self, job: JobRef) -> Explanation:
         """Why a job does not run: what it waits for, in words and as data, the decisive cause first.
 
-        The limits that a job waits for are known exactly where its handler is declared in this program; otherwise they are
-        those that jobs of its bucket wait for.
+        The limits that a job waits for are known exactly where its handler is declared in this program, and its arguments
+        are not sealed with a key that is missing here; otherwise they are those that jobs of its bucket wait for.
 
         Raises:
             NotFound: neither the master nor a bucket has the job.
@@ -89,7 +93,8 @@ class Inspection:
         """Failed jobs by handler, type of the error and first line of its message without ids and numbers.
 
         Reads the jobs of a time of creation from the newest backwards, at most ``ROWS_MAX``, in short statements, and
-        ends after ``JOBS_MAX`` failed ones.
+        ends after ``JOBS_MAX`` failed ones. Values of secret arguments are cut out of the lines. Messages that are sealed are
+        one group for each handler and type of error, with the line ``$sealed``.
 
         Args:
             limit: groups that are listed at most, 1 to 1000.
@@ -102,7 +107,8 @@ class Inspection:
         self._refuse_closed()
         asked: JobFilters = {"since": WINDOW_SECONDS, **filters}
         chosen = await checked_filter(self._master.queries, self._handlers, asked, "failures()")
-        return await group_failures(self._master.queries, self._master.inspection, chosen, limit=limit)
+        found = await group_failures(self._master.queries, self._master.inspection, chosen, limit=limit)
+        return await without_secrets(found, self._master.queries, self._checks)
 
     async def agents(self, *, ended: bool = False) -> list[AgentView]:
         """Agents with their leases and statistics, the living first; ``ended``: also those that have ended.

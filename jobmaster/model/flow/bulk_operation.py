@@ -182,9 +182,10 @@ class BulkPreview(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: BulkKind
     eligible: int
-    """Jobs that it would change, or run again."""
+    """Jobs that it would try to change, or to run again. The operation may leave some of them alone: those that a submit
+    refuses, whose retry would wait for a signal, or that change meanwhile."""
     skipped: dict[SkipCause, int]
-    """Jobs that fit the filter and would be left alone, by the cause."""
+    """Jobs that fit the filter and would be left alone, by the cause, as far as their rows show it."""
     capped: bool
     """There are more: the count was ended."""
     unsearched: int

@@ -74,9 +74,9 @@ class BulkPreviewRecord(Record, frozen=True, kw_only=True):
 
     kind: BulkKind
     eligible: int
-    """Jobs that it would change."""
+    """Jobs that it would try to change. Some may be left alone: what a submit refuses, or what changes meanwhile."""
     skipped: dict[SkipCause, int]
-    """Jobs that fit and would be left alone, by the cause."""
+    """Jobs that fit and would be left alone, by the cause, as far as their rows show it."""
     capped: bool
     """There are more: the count was ended."""
     unsearched: int

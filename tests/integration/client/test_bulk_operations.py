@@ -251,6 +251,7 @@ async def test_a_delete_keeps_the_row_that_proves_the_end_and_nothing_else(clien
         with pytest.raises(Conflict, match="have been deleted"):
             await client.cluster.retry(job)
     assert [each.id for each in await client.cluster.jobs(state="FAILED")] == kept, "no list shows them"
+    assert [(group.jobs, group.sample) for group in (await client.cluster.inspect.failures()).groups] == [(1, kept[0])]
     later = [event.kind async for event in client.cluster.events(cursor, follow=False)]
     assert set(later) == {"operator_acted"}, "no end comes again"
     assert (await ended(client, "delete", handler=resize)).changed == 1

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from jobmaster.client.inspect import failures as failures_module
 from jobmaster.client.signals.wait import signal
 from jobmaster.codec import encode_error
+from jobmaster.encryption import PayloadCipher
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.flow.breaker import Breaker
+from jobmaster.handlers.flow.limits import Limit
 from jobmaster.model.errors import InputError, NotFound
 from jobmaster.model.inspection.explanation import WaitCause
 from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.model.job import ErrorInfo
+from jobmaster.settings.model import Encryption
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, pay, resize
 
@@ -190,3 +195,61 @@ async def test_failed_jobs_are_counted_by_what_they_have_in_common(
     assert not (await cluster.inspect.failures()).complete
     with pytest.raises(InputError, match="from 1 to 1000"):
         await cluster.inspect.failures(limit=0)
+
+
+KEYS = {"k": base64.b64encode(b"k" * 32).decode()}
+
+
+def limited(*, secret: tuple[str, ...] = ()) -> Handlers:
+    """``pay`` with a limit for each employee."""
+    registry = Handlers()
+    registry.job(name="pay", limit=Limit("cards", running=3, key="{employee}"), secret=secret)(lambda employee: None)
+    return registry
+
+
+@pytest.mark.parametrize("client_settings", [{"encryption": Encryption(keys=KEYS, active="k")}], indirect=True)
+async def test_sealed_jobs_are_explained_and_grouped(client: ClientFixture, open_cluster: OpenCluster) -> None:
+    keyed = await open_cluster(handlers=limited())
+    plain = await open_cluster(handlers=limited(), settings=replace(client.settings, encryption=Encryption()))
+    bucket = UUID(bytes=client.agent.buckets["default", 3][0].id)
+    mine, other = [await keyed.submit("pay", {"employee": name}, after=3600) for name in ("acme", "bolt")]
+    move = "UPDATE job SET state = 'ASSIGNED', bucket_id = $2, bucket_epoch = 1, token = 2, due_at = NULL WHERE id = $1"
+    for job in (mine, other):
+        await changed(client, move, job.id, bucket)
+    insert = "INSERT INTO limit_state (name, key, waiting_bucket, waiting_at) VALUES ('cards', 'acme', $1, clock_timestamp())"
+    await changed(client, insert, bucket)
+    await changed(client, "INSERT INTO job_limit (name, set_running, set_at) VALUES ('cards', 3, clock_timestamp())")
+
+    async def first(cluster: Any, job: Any) -> WaitCause:
+        return (await cluster.inspect.explain(job)).causes[0].cause  # type: ignore[no-any-return]
+
+    assert await first(plain, mine) is WaitCause.LIMIT, "its key is not known here"
+    assert await first(keyed, mine) is WaitCause.LIMIT
+    assert await first(keyed, other) is not WaitCause.LIMIT, "its arguments are opened, and have another key"
+    cipher = PayloadCipher(KEYS, "k")
+    held = (
+        "UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, attempt = 1, "
+        "due_at = now() + interval '1 h', error = $2 WHERE id = $1"
+    )
+    for job in (mine, other):
+        error = cipher.seal_error("pay", job.id.bytes, ErrorInfo(type="Refused", message="no money"))
+        await changed(client, held, job.id, encode_error(error))
+    (group,) = (await plain.inspect.failures(state="HELD")).groups
+    assert (group.jobs, group.line) == (2, "$sealed")
+    assert await plain.count(error=group.fingerprint) == (2, True)
+
+
+async def test_values_of_secret_arguments_are_cut_out_of_groups(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
+    later = await open_cluster(handlers=limited(secret=("employee",)))
+    args: list[Any] = [{"employee": "sesame-opens-17"}, {"employee": "sesame-opens-18"}]
+    jobs = [await later.submit("pay", each, after=3600) for each in args]
+    for job, each in zip(jobs, args, strict=True):
+        error = ErrorInfo(type="Refused", message=f"{each['employee']} is no key of 3")
+        await changed(client, "UPDATE job SET attempt = 1, error = $2 WHERE id = $1", job.id, encode_error(error))
+    (raw,) = (await client.cluster.inspect.failures(state="HELD")).groups
+    assert raw.line == "sesame-opens-# is no key of #", "the handler declares no secret there"
+    (shown,) = (await later.inspect.failures(state="HELD")).groups
+    assert (shown.line, shown.jobs) == ("*** is no key of #", 2)
+    assert shown.fingerprint == raw.fingerprint

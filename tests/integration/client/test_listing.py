@@ -146,8 +146,9 @@ async def test_filters_by_error(client: ClientFixture) -> None:
         ("builtins.ValueError", "order 17 of 2f6c1d3e-0000-7000-8000-00000000abcd\nmore"),
         ("ValueError", "order 4 of 11111111-2222-3333-4444-555555555555"),
         ("shop.Refused", "card deadbeef99 \u0000 at 0x7f01"),
+        ("shop.Closed", "$sealed:key-2026.job.ezf0HWcSDRi"),
     ]
-    failed = [await held(client, 1, handler) for handler in (resize, resize, pay)]
+    failed = [await held(client, 1, handler) for handler in (resize, resize, pay, pay)]
     sql = await client.connect()
     for (job,), (kind, message) in zip(failed, kinds, strict=True):
         error = encode_error(ErrorInfo(type=kind, message=message, traceback="ValueError"))

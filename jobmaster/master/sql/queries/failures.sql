@@ -26,7 +26,7 @@ LEFT JOIN LATERAL (
         FROM job_kept j
         CROSS JOIN job_filter_of($1::text::jsonb) AS chosen
         CROSS JOIN LATERAL json_to_record(stored_json(j.error)) AS said (type text, message text)
-        WHERE j.id BETWEEN step.read_to AND $3::uuid AND j.error IS NOT NULL
+        WHERE j.id BETWEEN step.read_to AND $3::uuid AND j.error IS NOT NULL AND j.headers <> deleted_headers()
           AND job_matches(chosen, j.id, j.state, j.handler, j.lane, j.priority, j.due_at, j.headers, j.error)
         OFFSET 0  -- each error is decoded once
     ) AS read
