@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster import __version__
 from jobmaster.metric_values import Histogram, Histograms, Labels, NameLimit, Tallies, Tally
+from jobmaster.model.schedule import FireOutcome
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -74,6 +75,17 @@ class RunOutcome(StrEnum):
     """Stopped at its time-out, whether the job is tried again or not."""
     SNOOZED = "snoozed"
     CANCELLED = "cancelled"
+
+
+class RenewalResult(StrEnum):
+    """What became of a renewal of the lease, as ``jobmaster_lease_renewals`` counts it."""
+
+    OK = "ok"
+    LATE = "late"
+    """Answered after the lease had ended."""
+    FAILED = "failed"
+    WITHHELD = "withheld"
+    """Not sent: the process made no progress, or its store did not answer."""
 
 
 GROUP_LABELS = "lane, priority"
@@ -379,7 +391,8 @@ class Telemetry:
         self.jobs_refused = self.jobs_quarantined = self.batches_fenced = 0
         self.outcomes_moved_to_store = self.outcomes_kept = self.outcomes_applied = 0
         self.transactions: Tally = Tally(int)
-        self.fires: Tally = Tally(int)
+        # Prometheus sees no growth in a series that begins at 1: what alerts compare begins at 0.
+        self.fires: Tally = Tally(int, {outcome.value: 0 for outcome in FireOutcome})
         self.breaker_changes: Tally = Tally(int)
         self.batches_ended: Tally = Tally(int)
         self.bulk_jobs: Tally = Tally(int)
@@ -395,7 +408,7 @@ class Telemetry:
         self.backlog_jobs, self.oldest_due_seconds, self.held_jobs = (dict[Labels, float]() for _ in range(3))
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
         self.beats: Tally = Tally(int)
-        self.renewals: Tally = Tally(int)
+        self.renewals: Tally = Tally(int, {result.value: 0 for result in RenewalResult})
         self.renewal_seconds = Histogram(STEP_SECONDS)
         self.lease_seconds_left = self.clock_ahead_seconds = 0.0
         self.suspended = self.suspensions = 0

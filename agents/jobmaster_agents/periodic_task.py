@@ -82,7 +82,7 @@ async def run_periodically(
                 raise
             except Exception as error:
                 failures += 1
-                _note_failure(log, telemetry, task.name, error, failures)
+                note_failure(log, telemetry, task.name, error, failures)
                 delay = backoff_delay(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
             else:
                 if failures:
@@ -115,7 +115,12 @@ async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.
             kick.cancel()
 
 
-def _note_failure(log: EventLog, telemetry: Telemetry, name: str, error: Exception, failures: int) -> None:
+def note_failure(log: EventLog, telemetry: Telemetry, name: str, error: Exception, failures: int) -> None:
+    """Count and log the failure of a task, or of a part of one that has a name of its own.
+
+    Args:
+        failures: in a row; not each of many is logged.
+    """
     telemetry.periodic_task_failures[name] += 1
     if not is_logged(failures):
         return

@@ -119,11 +119,11 @@ ALERTS: tuple[Alert, ...] = (
     ),
     Alert(
         "JobMasterBacklogNotCounted",
-        f"{top('leading')} == 1 unless on ({CLUSTER}) {top('backlog_jobs')}",
+        f"{top('leading')} == 1 unless on ({CLUSTER}) {top('backlog_jobs')} and on ({CLUSTER}) {top('buckets_owned')} > 0",
         "5m",
         _TICKET,
         "The leader of {{ $labels.job }} does not count what waits",
-        "An agent leads and shows no `jobmaster_backlog_jobs`.",
+        "An agent leads and shows no `jobmaster_backlog_jobs`, although agents own buckets.",
         "JobMasterOldestDueHigh is silent meanwhile, and an autoscaler gets no figures.",
         "Look for `periodic_task_failed` with `task: backlog` in the leader's log: the statement is refused "
         "or takes longer than `master.statement_timeout`.",

@@ -52,7 +52,8 @@ def served_names() -> set[str]:
         if metric.kind is Kind.HISTOGRAM and metric.label is not None:
             getattr(telemetry, key).of(*metric.label.split(", "))
         elif metric.label is not None:
-            getattr(telemetry, key)[tuple(metric.label.split(", "))] = 1
+            labels = tuple(metric.label.split(", "))
+            getattr(telemetry, key)[labels if len(labels) > 1 else metric.label] = 1
     samples = re.findall(
         r"^(jobmaster_\w+?)(?:_bucket|_sum|_count)?[{ ]", telemetry.exposition().decode(), re.MULTILINE
     )

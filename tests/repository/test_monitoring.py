@@ -14,12 +14,13 @@ from jobmaster.monitoring.alerts import ALERTS, PAGE, Alert, Severity
 from jobmaster.monitoring.dashboards import DASHBOARDS
 from jobmaster.monitoring.expressions import CLUSTER, PROCESS, name_of, quantile
 from jobmaster.monitoring.generated_texts import made_texts
-from jobmaster.telemetry import METRICS
+from jobmaster.telemetry import METRICS, Telemetry
 from jobmaster_agents.event_log import Event
 from tests.repository.test_docs import anchors
 
 ROOT = Path(__file__).parents[2]
 _OF_SERIES = re.compile(r"\b(?:jobmaster|process)_\w+")
+_SELECTED = re.compile(r'\b(jobmaster_\w+)\{(\w+)(=~|!=|=)"([^"]*)"\}')
 _FROM_PROMETHEUS = {CLUSTER, PROCESS}
 _LABELS = {
     f"{metric.served}{part}": {*(metric.label.split(", ") if metric.label else ()), *({"le"} if part else ())}
@@ -61,6 +62,31 @@ def test_expressions_name_series_and_labels_that_the_metrics_have() -> None:
             labels |= set(listed.split(", "))
         known = set().union(*(_LABELS[name] for name in names))
         assert labels <= known | _FROM_PROMETHEUS, expression
+
+
+def test_counters_have_a_sample_for_each_value_of_a_label_that_an_alert_selects() -> None:
+    """Prometheus sees no growth in a series that begins with its first event."""
+    telemetry = Telemetry()
+    telemetry.serve(["pay"])
+    shown = telemetry.exposition().decode()
+    selected = 0
+    for alert in ALERTS:
+        for name, label, operator, value in _SELECTED.findall(alert.expression):
+            if not name.endswith("_total"):
+                continue
+            samples = re.findall(rf'^{name}\{{(?:.*,)?{label}="(.*?)"', shown, re.MULTILINE)
+            selected += 1
+            if operator == "!=":
+                assert set(samples) - {value}, alert.expression
+            else:
+                assert set(value.split("|")) <= set(samples), alert.expression
+    assert selected > 3
+
+
+def test_a_leader_without_buckets_has_nothing_to_count() -> None:
+    """An archived cluster, for example, has no lane and no priority, so its leader serves no series."""
+    (alert,) = [alert for alert in ALERTS if alert.name == "JobMasterBacklogNotCounted"]
+    assert alert.expression.endswith(" and on (job) max by (job) (jobmaster_buckets_owned) > 0")
 
 
 def test_a_name_that_is_no_metric_is_refused() -> None:

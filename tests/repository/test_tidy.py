@@ -64,6 +64,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
     "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
     "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
+    "agents/jobmaster_agents/lease/heartbeat.py": "a figure that cannot be read must not cost the lease",
     "agents/jobmaster_agents/periodic_task.py": "a periodic task that fails is logged, counted and tried again",
     "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
     "agents/jobmaster_agents/outcomes/outcome_builder.py": "a result is foreign code while it is being encoded",

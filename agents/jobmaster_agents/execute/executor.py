@@ -478,7 +478,10 @@ class Executor:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
-            now, begins = await self._prepare(slot, queue, job, handler, now)
+            begins = self._prepare(slot, queue, job, handler, now)
+            if begins is None:
+                begins = await self._fenced_start(slot, queue, job)
+                slot.started = now = self._now()
             if not begins:
                 return now
         slot.deadline = 0.0
@@ -511,24 +514,20 @@ class Executor:
         outcome_builder.returned(job, result, now, ended)
         return ended
 
-    async def _prepare(
+    def _prepare(
         self, slot: Slot, queue: BucketQueue, job: ClaimedJob, handler: Handler, now: float
-    ) -> tuple[float, bool]:
-        """The time, and whether the job begins here now: it has its permits, and an accepted write where it needs one."""
+    ) -> bool | None:  # no coroutine: most jobs of limits, threads and processes await nothing here
+        """Whether the job begins here now, with its permits; ``None``: it needs an accepted write first."""
         if has_limits(job) and not self._has_permits(slot, queue, job, now):
-            return now, False
+            return False
         if self._ownership.suspended and needs_master(job):
             self._defer(slot, queue, job)
-            return now, False
+            return False
         if handler.runs_elsewhere or self._outcome_builder.runs_alone(job):  # the dispatcher authorises it
             slot.job = None
             self._dispatch(queue, job)
-            return now, False
-        if not needs_write(job):
-            return now, True
-        begins = await self._fenced_start(slot, queue, job)
-        slot.started = now = self._now()
-        return now, begins
+            return False
+        return None if needs_write(job) else True
 
     def _call(self, slot: Slot, job: ClaimedJob, started: float) -> Awaitable[object]:
         """Decode the arguments, and call a handler that is run with a context."""

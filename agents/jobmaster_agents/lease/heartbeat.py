@@ -19,13 +19,15 @@ from collections.abc import Callable
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
+from jobmaster.model.inspection.views import AgentStatistics
 from jobmaster.ports import BeatStore, HeartbeatMembers, Renewal
 from jobmaster.rules.lease import LeaseTiming, lease_timing, renewed, shortened
 from jobmaster.settings.model import Leases
-from jobmaster.telemetry import Telemetry
+from jobmaster.telemetry import RenewalResult, Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.process_statistics import ProcessStatistics
+from jobmaster_agents.periodic_task import note_failure
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.progress import Progress
 
@@ -129,7 +131,7 @@ class Heartbeat:
         """Compares the clocks at every answer."""
         self.statistics: ProcessStatistics | None = None
         """What a renewal publishes now and then; ``None``: nothing."""
-        self._failures = 0
+        self._failures = self._statistics_failures = 0
         self._next = 0.0
         self._asked_at: float | None = None
         self._unanswered = False
@@ -175,13 +177,15 @@ class Heartbeat:
         if wrong is not None:
             self._telemetry.loop_stalls += 1
             self._unanswered = False
-            self._failed("withheld", wrong, now)
+            self._failed(RenewalResult.WITHHELD, wrong, now)
             return
+        published = self._due_statistics(
+            now, lag_seconds
+        )  # before `sent`: files are read, and the lease counts from there
         sent = self._asked_at = self._now()
         asked_us = self.clock_check.now_us() if self.clock_check is not None else 0
         promised = self._lease_timing.lease_seconds
         self._promise(sent, promised)
-        published = None if self.statistics is None else self.statistics.due(now, lag_seconds)
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
             async with asyncio.timeout(self._leases.renew_seconds):
@@ -190,7 +194,7 @@ class Heartbeat:
             raise
         except (JobMasterError, TimeoutError) as error:
             self._unanswered = isinstance(error, Unavailable | TimeoutError)
-            self._failed("failed", _reason(error), self._now())
+            self._failed(RenewalResult.FAILED, _reason(error), self._now())
             return
         finally:
             self._asked_at = None
@@ -203,19 +207,32 @@ class Heartbeat:
             self._fence("the master holds a death certificate for this agent")
             return
         if not self._extend(sent, promised):
-            self._telemetry.renewals["late"] += 1
+            self._telemetry.renewals[RenewalResult.LATE] += 1
             if self._ownership.suspended:
                 self._next = self._now()  # answered too late to count: renewed again at once
             else:
                 self._fence("the renewal was answered after the lease had ended")
             return
         self._unanswered = False
-        self._telemetry.renewals["ok"] += 1
+        self._telemetry.renewals[RenewalResult.OK] += 1
         if self._failures:
             self._log.info(Event.LEASE_TRUSTED_AGAIN, {"failures": self._failures})
         self._failures = 0
         self._pace(answer.agents)
         self._on_renewal(answer)
+
+    def _due_statistics(self, now: float, lag_seconds: float) -> AgentStatistics | None:
+        """What this renewal publishes. A figure that cannot be read costs no renewal."""
+        if self.statistics is None:
+            return None
+        try:
+            published = self.statistics.due(now, lag_seconds)
+        except Exception as error:
+            self._statistics_failures += 1
+            note_failure(self._log, self._telemetry, "process-statistics", error, self._statistics_failures)
+            return None
+        self._statistics_failures = 0 if published is not None else self._statistics_failures
+        return published
 
     def _pace(self, agents: int) -> None:
         """The rhythm of a cluster of so many agents, from the next renewal on."""
@@ -244,7 +261,7 @@ class Heartbeat:
         self._on_trust(term.trusted_until)
         return True
 
-    def _failed(self, result: str, reason: str, now: float) -> None:
+    def _failed(self, result: RenewalResult, reason: str, now: float) -> None:
         self._telemetry.renewals[result] += 1
         self._failures += 1
         # Soon again: three failures in a row at the normal pace would already be the end of the lease.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -35,35 +36,42 @@ class FailureLog:
 
     def ended(self, rows: Iterable[FinalRow]) -> None:
         """These outcomes were committed, and none is a success."""
+        runs: list[tuple[str, RunOutcome]] = []
         for row in rows:
             info = _read(row.error)
             labels = self._labels(row, info)
             self._telemetry.jobs_failed.add(labels)
             if row.state == JobState.CANCELLED and row.ran_us:
-                self._telemetry.handler_runs.add((labels[0], RunOutcome.CANCELLED))
+                runs.append((labels[0], RunOutcome.CANCELLED))
             if row.state == JobState.FAILED:
                 self._telemetry.attempts_failed.add(labels)
-                outcome = RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.FAILED
-                self._telemetry.handler_runs.add((labels[0], outcome))
+                runs.append((labels[0], RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.FAILED))
                 if (fields := self._line(Event.JOB_FAILED, row, info)) is not None:
                     self._log.warning(Event.JOB_FAILED, fields)
+        self._count(runs)
 
     def tried(self, rows: Iterable[HoldRow]) -> None:
         """These attempts, failed or snoozed, were committed, and others follow."""
+        runs: list[tuple[str, RunOutcome]] = []
         for row in rows:
             info = _read(row.error)
             labels = self._labels(row, info)
             if info.reason == _SNOOZED:
                 self._telemetry.jobs_snoozed.add(labels[:-1])
-                self._telemetry.handler_runs.add((labels[0], RunOutcome.SNOOZED))
+                runs.append((labels[0], RunOutcome.SNOOZED))
                 if (fields := self._line(Event.JOB_SNOOZED, row, info)) is not None:
                     self._log.info(Event.JOB_SNOOZED, fields)
                 continue
             self._telemetry.attempts_failed.add(labels)
-            outcome = RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.RETRIED
-            self._telemetry.handler_runs.add((labels[0], outcome))
+            runs.append((labels[0], RunOutcome.TIMED_OUT if info.reason == _TIMED_OUT else RunOutcome.RETRIED))
             if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
                 self._log.info(Event.ATTEMPT_FAILED, fields)
+        self._count(runs)
+
+    def _count(self, runs: list[tuple[str, RunOutcome]]) -> None:
+        """Runs by handler and outcome: the rows of one call are mostly alike."""
+        for labels, count in Counter(runs).items():
+            self._telemetry.handler_runs.add(labels, count)
 
     def _labels(self, row: FinalRow | HoldRow, info: ErrorInfo) -> tuple[str, ...]:
         # A job that is cancelled or expires may have any name.

@@ -7,10 +7,11 @@ commit and this call loses the count of that batch). Counted once per batch, nev
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import NamedTuple
 
+from jobmaster.metric_values import Histogram, Labels
 from jobmaster.model.job import FinalRow, HoldRow, JobState, Priority
 from jobmaster.ports import Written
 from jobmaster.telemetry import RunOutcome, Telemetry
@@ -18,15 +19,20 @@ from jobmaster_agents.outcomes.failure_log import FailureLog
 
 _RAN = (JobState.SUCCEEDED, JobState.FAILED)
 """A job can be cancelled or expire without a start: its times would say 0."""
+_SUCCEEDED = JobState.SUCCEEDED
 # By position: of all ways to take a column out of rows the cheapest.
 _state, _waited_us, _ran_us = (itemgetter(FinalRow._fields.index(name)) for name in ("state", "waited_us", "ran_us"))
-_handler = itemgetter(FinalRow._fields.index("handler"))
-_group = itemgetter(FinalRow._fields.index("lane"), FinalRow._fields.index("priority"))
+_handler, _bucket_id = (itemgetter(FinalRow._fields.index(name)) for name in ("handler", "bucket_id"))
+_held_handler, _held_ran_us = (itemgetter(HoldRow._fields.index(name)) for name in ("handler", "ran_us"))
 _LABELS = {priority.value: priority.label for priority in Priority}
-_held_handler = itemgetter(HoldRow._fields.index("handler"))
 
-_Row = TypeVar("_Row")
-_Key = TypeVar("_Key", bound=Hashable)
+
+class _OfHandler(NamedTuple):
+    """Where the runs of one handler are counted."""
+
+    succeeded: Labels
+    """Labels of its successes."""
+    seconds: Histogram
 
 
 class OutcomeMetrics:
@@ -35,6 +41,8 @@ class OutcomeMetrics:
     def __init__(self, telemetry: Telemetry, failures: FailureLog) -> None:
         self._telemetry = telemetry
         self._failures = failures
+        self._handlers: dict[str, _OfHandler] = {}
+        """By name, of those with series of their own."""
 
     def ended(self, rows: Sequence[FinalRow]) -> None:
         """These outcomes were committed."""
@@ -44,31 +52,59 @@ class OutcomeMetrics:
         states: list[str] = list(map(_state, rows))
         first = states[0]
         all_alike = states.count(first) == len(states)
-        all_succeeded = all_alike and first == JobState.SUCCEEDED
+        succeeded: Counter[str] | None = None
         if all_alike:
             telemetry.jobs_ended[first] += len(states)
-            if not all_succeeded:
+            if first != _SUCCEEDED:
+                succeeded = Counter()
                 self._failures.ended(rows)
             if first not in _RAN:
                 return
         else:
             for state, count in Counter(states).items():
                 telemetry.jobs_ended[state] += count
-            self._failures.ended(row for row in rows if row.state != JobState.SUCCEEDED)
+            self._failures.ended(row for row in rows if row.state != _SUCCEEDED)
             rows = [row for row in rows if row.state in _RAN]
-        for (lane, priority), waited in _parted(rows, _group):
-            waits = telemetry.job_wait_seconds.of(lane, _LABELS[priority])
+            if not rows:
+                return
+            succeeded = Counter(row.handler for row in rows if row.state == _SUCCEEDED)
+        for waited in _by_bucket(rows):
+            waits = telemetry.job_wait_seconds.of(waited[0].lane, _LABELS[waited[0].priority])
             waits.observe_batch_us(list(map(_waited_us, waited)))
-        for handler, done in _parted(rows, _handler):
-            succeeded = len(done) if all_succeeded else sum(row.state == JobState.SUCCEEDED for row in done)
-            if succeeded:
-                telemetry.handler_runs.add((telemetry.handler_label(handler), RunOutcome.SUCCEEDED), succeeded)
-            self._ran(handler, list(map(_ran_us, done)))
+        self._ran(list(map(_handler, rows)), list(map(_ran_us, rows)), succeeded)
 
-    def _ran(self, handler: str, ran_us: list[int]) -> None:
+    def _ran(self, handlers: list[str], ran_us: list[int], succeeded: Counter[str] | None) -> None:
+        """Runs have ended.
+
+        Args:
+            handlers, ran_us: of each run.
+            succeeded: how many of them by handler; ``None``: all.
+        """
+        telemetry, first = self._telemetry, handlers[0]
+        parts: Iterable[tuple[str, list[int]]]
+        if handlers.count(first) == len(handlers):
+            parts = ((first, ran_us),)
+        else:
+            by_handler: defaultdict[str, list[int]] = defaultdict(list)
+            for handler, each in zip(handlers, ran_us, strict=True):
+                by_handler[handler].append(each)
+            parts = by_handler.items()
+        for handler, times in parts:
+            of_handler = self._handlers.get(handler) or self._of_handler(handler)
+            if count := len(times) if succeeded is None else succeeded[handler]:
+                telemetry.handler_runs[of_handler.succeeded] += count
+            of_handler.seconds.observe_batch_us(times)
+        telemetry.job_run_seconds.observe_batch_us(ran_us)  # last: it may sort them
+
+    def _of_handler(self, handler: str) -> _OfHandler:
         telemetry = self._telemetry
-        telemetry.job_run_seconds.observe_batch_us(ran_us)
-        telemetry.handler_run_seconds.of(telemetry.handler_label(handler)).observe_batch_us(ran_us)
+        label = telemetry.handler_label(handler)
+        found = _OfHandler(
+            telemetry.handler_runs.place((label, RunOutcome.SUCCEEDED)), telemetry.handler_run_seconds.of(label)
+        )
+        if label == handler:
+            self._handlers[handler] = found
+        return found
 
     def accepted(self, rows: Sequence[FinalRow], written: Written) -> None:
         """The master has answered a batch of outcomes."""
@@ -86,8 +122,7 @@ class OutcomeMetrics:
             telemetry.jobs_ended[JobState.CANCELLED] += len(written.cancelled)
         done = [row for row in rows if row.id in written.accepted]
         if tried := [row for row in done if row.error is not None]:
-            for handler, failed in _parted(tried, _held_handler):
-                self._ran(handler, [row.ran_us for row in failed])
+            self._ran(list(map(_held_handler, tried)), list(map(_held_ran_us, tried)), Counter())
             self._failures.tried(tried)
         if not here:
             telemetry.jobs_held += sum(row.error is None and row.id not in written.cancelled for row in done)
@@ -97,17 +132,14 @@ class OutcomeMetrics:
         self._telemetry.outcome_write_seconds.observe(seconds)
 
 
-def _parted(rows: Sequence[_Row], key: Callable[[_Row], _Key]) -> list[tuple[_Key, Sequence[_Row]]]:
-    """Rows by a key; without a copy when all have the same, as most batches do."""
-    if not rows:
-        return []
+def _by_bucket(rows: Sequence[FinalRow]) -> Iterable[Sequence[FinalRow]]:
+    """Rows by their bucket, which has one lane and one priority; without a copy when all are of one, as most are."""
     if len(rows) == 1:  # at light load each outcome is a batch
-        return [(key(rows[0]), rows)]
-    keys = list(map(key, rows))
-    first = keys[0]
-    if keys.count(first) == len(keys):
-        return [(first, rows)]
-    parts: defaultdict[_Key, list[_Row]] = defaultdict(list)
-    for each, row in zip(keys, rows, strict=True):
-        parts[each].append(row)
-    return list(parts.items())
+        return (rows,)
+    bucket_ids: list[bytes] = list(map(_bucket_id, rows))
+    if bucket_ids.count(bucket_ids[0]) == len(bucket_ids):
+        return (rows,)
+    parts: defaultdict[bytes, list[FinalRow]] = defaultdict(list)
+    for bucket_id, row in zip(bucket_ids, rows, strict=True):
+        parts[bucket_id].append(row)
+    return parts.values()

@@ -6,8 +6,8 @@
 -- flags: no-writes
 -- why: due counts the due part of assigned; the rest waits for its time. oldest_us is how long the oldest of both has been
 --      due by this server's clock, 0 when there is none: an entry of pending is due since it was made. `taken` counts every
---      job that a claim has moved, so two answers give a rate for the whole cluster, without a report of each agent. Not
---      part of depth, which producers call.
+--      job that a claim has moved, so two answers give a rate for the whole cluster, without a report of each agent (steps of
+--      workflows that go straight into memory are moved by no claim). Not part of depth, which producers call.
 
 redis.register_function{
   function_name = 'jm2_backlog',

@@ -8,6 +8,7 @@
 --          of together bytes_max bytes, but always one; hint is taken; cancelled is read and stays until its owner has noted
 --          it (withdraw). meta.taken counts what was moved. Nothing taken: no list. The list exists: it is returned again and nothing is changed. A name that
 --          ends in -<n> takes nothing when a list of that or a higher number was made before: meta keeps the highest.
+--          The counters of meta are read and written in one call each: every claim pays for each call.
 -- flags: allow-oom (a full store must be emptied, and a move needs no room)
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
 --      chooses the name, so a claim whose reply was lost is sent again; when both arrive, and the first one only after the
@@ -92,21 +93,24 @@ redis.register_function{
       taken = redis.call('LRANGE', keys[4], 0, -1)
     else
       local number = tonumber(string.match(name, '%-(%d+)$'))
-      local stale = number and number <= (tonumber(redis.call('HGET', keys[1], 'listed')) or 0)
+      local noted = redis.call('HMGET', keys[1], 'listed', 'taken')
+      local stale = number and number <= (tonumber(noted[1]) or 0)
       if limit > 0 and not stale then
         local from_pending
         taken, from_pending = take(keys[2], keys[3], now, limit, bytes_max, bytes)
-        if from_pending > 0 then
-          redis.call('HSET', keys[1], 'bytes', math.max(0, bytes - from_pending))
-        end
         if #taken > 0 then
           in_chunks('RPUSH', keys[4], taken, 1, #taken)
           redis.call('SADD', keys[5], name)
+          ver = ver + 1
+          local counters = { 'ver', ver, 'taken', (tonumber(noted[2]) or 0) + #taken }
           if number then
-            redis.call('HSET', keys[1], 'listed', number)
+            counters[5], counters[6] = 'listed', number
           end
-          redis.call('HINCRBY', keys[1], 'taken', #taken)
-          ver = redis.call('HINCRBY', keys[1], 'ver', 1)
+          if from_pending > 0 then
+            counters[#counters + 1] = 'bytes'
+            counters[#counters + 1] = math.max(0, bytes - from_pending)
+          end
+          redis.call('HSET', keys[1], unpack(counters))
         end
       end
       if hint then

@@ -133,7 +133,8 @@ def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time()
     assert sum(telemetry.job_wait_seconds.of("d", "medium").counts) == sum(telemetry.job_run_seconds.counts) == 2
     assert telemetry.job_run_seconds.total == pytest.approx(4.0)
     metrics.accepted([never], Written(True, ids(never)))
-    assert telemetry.jobs_ended["EXPIRED"] == 2
+    metrics.ended([never._replace(state=JobState.CANCELLED), never])
+    assert telemetry.jobs_ended["EXPIRED"] == 3
     assert sum(telemetry.job_run_seconds.counts) == 2
     metrics.accepted([good], Written(True, frozenset(), refused=ids(good)))
     assert telemetry.jobs_ended["SUCCEEDED"] == 1
@@ -242,7 +243,9 @@ def test_runs_are_counted_by_handler_and_outcome_and_waits_by_lane_and_priority(
     assert telemetry.handler_runs == {("h", outcome): 0 for outcome in RunOutcome}, "a counter is there before it grows"
     metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
     done = [final(number, JobState.SUCCEEDED) for number in range(3)]
-    elsewhere = final(4, JobState.SUCCEEDED)._replace(handler="g", lane="e", priority=4, ran_us=50_000)
+    elsewhere = final(4, JobState.SUCCEEDED)._replace(
+        handler="g", lane="e", priority=4, bucket_id=b"e" * 16, ran_us=50_000
+    )
     failed = final(5, JobState.FAILED)._replace(error=error("error"))
     late = final(6, JobState.FAILED)._replace(error=error("timeout"))
     stopped, unstarted = final(7, JobState.CANCELLED), final(8, JobState.CANCELLED, 0)

@@ -187,7 +187,7 @@ async def test_missed_fires_are_counted() -> None:
     harness.master.add("a", NOW - 3 * 3600 * SECOND)
     harness.firing.on_next_fire(0.0)
     await harness.firing.tick()
-    assert harness.telemetry.fires == {"missed": 3, "fired": 1}
+    assert harness.telemetry.fires == {"missed": 3, "fired": 1, "skipped": 0, "withdrawn": 0}
     assert harness.master.statements[0][1][-1].outcome == FireOutcome.FIRED
 
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.lease.process_statistics import ProcessStatistics
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.progress import Progress
 from tests.support.hand_clock import HandClock
@@ -114,6 +116,25 @@ async def test_it_renews_every_three_seconds_with_one_query_each() -> None:
     assert len(harness.renewals) == 10
     assert harness.ownership.trusted_until == harness.master.calls[-1] + 10.0
     assert set(harness.master.promised) == {10.0}
+
+
+async def test_statistics_take_no_time_of_the_lease_and_cost_no_renewal() -> None:
+    harness = HeartbeatHarness()
+
+    class Statistics:
+        def due(self, now: float, lag_seconds: float) -> AgentStatistics | None:
+            harness.clock.now += 0.5  # the kernel is slow
+            if len(harness.renewals) == 1:
+                raise ValueError("no number")
+            return AgentStatistics()
+
+    harness.heartbeat.statistics = cast(ProcessStatistics, Statistics())
+    await harness.after(3.0)
+    assert harness.ownership.trusted_until == harness.master.calls[-1] + 10.0
+    await harness.after(3.0)
+    assert harness.telemetry.renewals["ok"] == len(harness.master.calls) == 2
+    assert harness.telemetry.periodic_task_failures["process-statistics"] == 1
+    assert harness.ownership.trusted_until == harness.master.calls[-1] + 10.0
 
 
 async def test_the_delay_it_asks_for_reaches_the_next_renewal_exactly() -> None:
