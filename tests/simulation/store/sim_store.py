@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller
 from jobmaster.agentstore.fences import Fences
@@ -89,6 +91,7 @@ class SimStore(AgentStore):
         self._nemesis = nemesis
         self._calls = self._beats = SimStoreCalls(server, network)
         self._fences = Fences()
+        self._connector: Any = SimpleNamespace(fails_over=False)  # no replica takes its place
 
     async def close(self) -> None:
         return None
