@@ -1,4 +1,4 @@
--- 0069 sealed failures: failed jobs whose messages are sealed are one kind of failure for each handler and type of error.
+-- 0070 sealed failures: failed jobs whose messages are sealed are one kind of failure for each handler and type of error.
 
 -- What the messages of one kind of failure have in common: the first line, with # in the place of ids and numbers. A sealed
 -- message is sealed for its job alone: no two are alike.
