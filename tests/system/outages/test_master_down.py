@@ -20,6 +20,7 @@ from jobmaster.audit import AuditScope, audit
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
+from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.support.deployment import AgentProcess, Deployment
@@ -69,10 +70,17 @@ def frozen(server: PostgresServer) -> Callable[[], object]:
 
 
 class Load:
-    """A producer that goes on submitting while the master is away."""
+    """A producer that goes on submitting while the master is away.
 
-    def __init__(self, cluster: Cluster, deployment: Deployment) -> None:
+    Args:
+        refusals: errors after which it goes on, without the job; any other error ends it, and ``stop`` raises it.
+    """
+
+    def __init__(
+        self, cluster: Cluster, deployment: Deployment, refusals: tuple[type[JobMasterError], ...] = ()
+    ) -> None:
         self._cluster = cluster
+        self._refusals = refusals
         self._deployment = deployment
         self._path = str(deployment.path("w"))
         self._fenced = str(deployment.path("fenced"))
@@ -106,7 +114,12 @@ class Load:
             if number % 5 == 0:
                 sent.append(self._cluster.submit("third_time", {}))
                 sent.append(self._cluster.submit("fenced_stamped", {"path": self._fenced}))
-            self.receipts += await asyncio.gather(*sent)
+            for answer in await asyncio.gather(*sent, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    if not isinstance(answer, self._refusals):
+                        raise answer
+                else:
+                    self.receipts.append(answer)
             number += 1
             await asyncio.sleep(0.05)
 

@@ -35,6 +35,9 @@ STORY = [
 ]  # fmt: skip
 UNKNOWN_STORY = [line for line in STORY if line not in ("A drill_row_written", "A bucket_forgotten")]
 UNKNOWN_STORY.insert(UNKNOWN_STORY.index("A drill_record_refused"), "A bucket_forgotten")
+TOO_SLOW = "A was fenced because the lease could not be renewed in time"
+TRIES = 5
+"""Runs of a course on a machine that is so slow that A, with a lease of 0.2 s, is fenced before it falls asleep."""
 SLOW_MACHINE = {"lease_renewal_failed", "lease_trusted_again", "clock_skewed"}
 """A renewal of this drill has 60 ms. A slow machine lets B live until its next renewal, which compares its shifted clock."""
 
@@ -49,8 +52,11 @@ async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list
     played = []
     async with temporary_cluster(servers) as drill:
         for course in courses:
-            with EventTrace(lambda _: None, as_json=True) as story:
-                result = await LeaseRace(drill, course, story).run()
+            for _ in range(TRIES):
+                with EventTrace(lambda _: None, as_json=True) as story:
+                    result = await LeaseRace(drill, course, story).run()
+                if TOO_SLOW not in result.off:
+                    break
             played.append((result, [f"{who} {what}" for who, what in story.events if what not in SLOW_MACHINE]))
     return played
 
