@@ -114,23 +114,29 @@ async def test_a_bulk_whose_answers_are_lost_names_the_jobs_in_doubt(
     assert sorted([*paths.values(), *map(int, rows)]) == sorted(set(range(40)) - set(error["not_stored"]))
 
 
-async def test_a_batch_that_stops_is_cancelled_and_one_with_a_key_goes_on(
-    client: ClientFixture, writer: httpx.AsyncClient, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+BATCH = {"name": "night", "jobs": jobs(100), "on_full": "raise"}
+
+
+async def test_a_batch_that_stops_is_cancelled(
+    client: ClientFixture, writer: httpx.AsyncClient, operator: httpx.AsyncClient
 ) -> None:
-    body = {"name": "night", "jobs": jobs(100), "on_full": "raise"}
-    error, headers = await refused(writer, "/batches", body, 503)
+    error, headers = await refused(writer, "/batches", BATCH, 503)
     assert (error["code"], error["submitted"], "Retry-After" in headers) == (
         "partly_stored", 2 * HIGH_WATER_JOBS, False,
     )  # fmt: skip
     assert (await got(operator, f"/batches/{error['message'].split('batch ')[1][:36]}"))["state"] != "OPEN"
     assert "look what has become of the batch" in error["hint"]
     assert len(await client.waiting()) == 2 * HIGH_WATER_JOBS
-    keyed = {**body, "key": "monday"}
-    before: dict[bytes, Entry] = {}
-    while not before:  # the producer takes the buckets for full for a moment, although they are empty by now
-        error, headers = await refused(writer, "/batches", keyed, 503)
-        assert (error["code"], "Retry-After" in headers) == ("buckets_full", True)
-        before = await client.waiting()
+
+
+async def test_a_batch_with_a_key_that_stops_goes_on_when_it_is_sent_again(
+    client: ClientFixture, writer: httpx.AsyncClient, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyed = {**BATCH, "key": "monday"}
+    error, headers = await refused(writer, "/batches", keyed, 503)
+    assert (error["code"], "Retry-After" in headers) == ("buckets_full", True)
+    before = await client.waiting()
+    assert len(before) == 2 * HIGH_WATER_JOBS
     monkeypatch.setattr("jobmaster.client.batches.batches.SILENT_SECONDS", 0.05)  # the first producer counts as dead
     made = await posted(operator, "/batches", keyed, 201)
     assert (made["state"], made["size"]) == ("CLOSED", 100)
