@@ -200,7 +200,7 @@ async def test_a_loop_that_stood_still_does_not_blame_the_store(one_bucket: OneB
 async def test_a_server_that_is_gone_is_unavailable_to_all_callers_at_once(
     connect: Connect, new_valkey: NewServer
 ) -> None:
-    server = new_valkey()
+    server = new_valkey(appendfsync="always")  # a write to its file may else wait for the disk, and the kill forgets it
     store = await connect(url=server.url)
     fence = new_fence()
     await assert_ok(store.open_bucket(fence))
