@@ -334,7 +334,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "fleet_costs": ("What one call costs", of_fleet_costs),
     "fleet": ("A fleet, simulated", of_fleet),
 }
-_COMMANDS = {"fleet_costs": "fleet --measure", "lateness_spread": "lateness --jobs"}
+_COMMANDS = {"fleet_costs": "fleet --measure", "lateness_spread": "lateness --jobs 16667"}
 
 
 def text(results: Path, plots: Path) -> str:
