@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -16,7 +16,6 @@ from jobmaster.model.lock import LockView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
     Column("NAME", "name"),
@@ -52,7 +51,7 @@ def list_(invocation: Invocation) -> None:
     Example:
       jobmaster lock list -o json
     """
-    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.locks()))
+    found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.locks()))
     emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="no lock is held")
 
 
@@ -83,7 +82,7 @@ def release(invocation: Invocation, name: str, force: bool) -> None:
             raise NotFound(f"no program holds lock {name!r}", hint="jobmaster lock list")
         return released
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
+    emit_record(_record(run_async(with_cluster(invocation.settings, work))), invocation.output)
 
 
 @click.group("once")
@@ -103,7 +102,7 @@ def once_list(invocation: Invocation) -> None:
     Example:
       jobmaster once list -o json
     """
-    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.once_actions()))
+    found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.once_actions()))
     rows = [
         {
             "name": each.name,
@@ -127,10 +126,3 @@ def _record(lock: LockView) -> dict[str, Any]:
         "acquired_at": iso(lock.acquired_us),
         "expires_at": iso(lock.expires_us),
     }
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)

@@ -6,11 +6,11 @@ import asyncio
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -22,7 +22,6 @@ from jobmaster.units import format_duration
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
     Column("ID", "id", whole=True),
@@ -58,7 +57,7 @@ def list_(invocation: Invocation, states: tuple[str, ...], name: str | None, key
       jobmaster batch list --state CLOSED
     """
     found = run_async(
-        _with_cluster(
+        with_cluster(
             invocation.settings,
             lambda cluster: cluster.batches.list(state=states, name=name, key=key, limit=limit),
         )
@@ -78,7 +77,7 @@ def show(invocation: Invocation, batch: str) -> None:
     Example:
       jobmaster batch show 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
-    view = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.batches.progress(batch)))
+    view = run_async(with_cluster(invocation.settings, lambda cluster: cluster.batches.progress(batch)))
     emit_record(_record(view), invocation.output)
 
 
@@ -109,7 +108,7 @@ def watch(invocation: Invocation, batch: str, every: float) -> None:
                 return view
             await asyncio.sleep(every)
 
-    view: BatchView = run_async(_with_cluster(invocation.settings, work))
+    view: BatchView = run_async(with_cluster(invocation.settings, work))
     if view.state is not BatchState.SUCCEEDED:
         sys.exit(1)
 
@@ -128,7 +127,7 @@ def cancel(invocation: Invocation, batch: str) -> None:
       jobmaster batch cancel 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
     view = run_async(
-        _with_cluster(invocation.settings, lambda cluster: cluster.batches.cancel(batch, actor=operator_name()))
+        with_cluster(invocation.settings, lambda cluster: cluster.batches.cancel(batch, actor=operator_name()))
     )
     emit_record(_record(view), invocation.output)
 
@@ -148,7 +147,7 @@ def retry(invocation: Invocation, batch: str) -> None:
         again = await cluster.batches.retry_failed(batch, actor=operator_name())
         return await again.get()
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
+    emit_record(_record(run_async(with_cluster(invocation.settings, work))), invocation.output)
 
 
 class Pace:
@@ -215,10 +214,3 @@ def _record(view: BatchView) -> dict[str, Any]:
         "expires_at": iso(view.expires_us),
         "callbacks": view.callbacks,
     }
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)

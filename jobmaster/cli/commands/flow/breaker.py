@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -15,8 +14,7 @@ from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
 from jobmaster.model.flow.breaker import BreakerView
 
 if TYPE_CHECKING:
-    from jobmaster.client.cluster import Cluster
-    from jobmaster.settings.model import ClusterSettings
+    pass
 
 COLUMNS = (
     Column("NAME", "name"),
@@ -46,7 +44,7 @@ def list_(invocation: Invocation) -> None:
     Example:
       jobmaster breaker list -o json
     """
-    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.list()))
+    found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.breakers.list()))
     emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="no handler has declared a breaker")
 
 
@@ -60,7 +58,7 @@ def show(invocation: Invocation, resource: str) -> None:
     Example:
       jobmaster breaker show stripe
     """
-    view = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.breakers.get(resource)))
+    view = run_async(with_cluster(invocation.settings, lambda cluster: cluster.breakers.get(resource)))
     emit_record(_record(view), invocation.output)
 
 
@@ -78,7 +76,7 @@ def open_(invocation: Invocation, resource: str, seconds: float | None, reason: 
     """
     actor = operator_name()
     view = run_async(
-        _with_cluster(
+        with_cluster(
             invocation.settings,
             lambda cluster: cluster.breakers.open(resource, open_for=seconds, reason=reason, actor=actor),
         )
@@ -99,7 +97,7 @@ def close(invocation: Invocation, resource: str, reason: str) -> None:
     """
     actor = operator_name()
     view = run_async(
-        _with_cluster(invocation.settings, lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
+        with_cluster(invocation.settings, lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
     )
     emit_record(_record(view), invocation.output)
 
@@ -124,10 +122,3 @@ def _record(view: BreakerView) -> dict[str, Any]:
         "open_for": view.open_seconds,
         "half_open": view.half_open,
     }
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)

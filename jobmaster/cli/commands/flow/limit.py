@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -15,7 +15,6 @@ from jobmaster.model.flow.limit import LimitView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.settings.model import ClusterSettings
 
 
 def _number(value: Any) -> str:
@@ -52,7 +51,7 @@ def list_(invocation: Invocation) -> None:
     Example:
       jobmaster limit list -o json
     """
-    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.limits.list()))
+    found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.limits.list()))
     emit_rows([_record(each) for each in found], COLUMNS, invocation.output, empty="there are no limits")
 
 
@@ -66,7 +65,7 @@ def show(invocation: Invocation, name: str) -> None:
     Example:
       jobmaster limit show stripe
     """
-    found = run_async(_with_cluster(invocation.settings, lambda cluster: cluster.limits.get(name)))
+    found = run_async(with_cluster(invocation.settings, lambda cluster: cluster.limits.get(name)))
     emit_record(_record(found), invocation.output)
 
 
@@ -103,7 +102,7 @@ def set_(
             name, running, rate=rate, burst=burst, reason=reason, actor=operator_name(), force=force
         )
 
-    emit_record(_record(run_async(_with_cluster(invocation.settings, work))), invocation.output)
+    emit_record(_record(run_async(with_cluster(invocation.settings, work))), invocation.output)
 
 
 @limit_group.command("reset")
@@ -120,7 +119,7 @@ def reset(ctx: click.Context, invocation: Invocation, name: str) -> None:
       jobmaster limit reset stripe
     """
     was_set = run_async(
-        _with_cluster(invocation.settings, lambda cluster: cluster.limits.reset(name, actor=operator_name()))
+        with_cluster(invocation.settings, lambda cluster: cluster.limits.reset(name, actor=operator_name()))
     )
     emit_record({"name": name, "reset": was_set}, invocation.output)
     if not was_set:
@@ -145,10 +144,3 @@ def _record(limit: LimitView) -> dict[str, Any]:
         "set_by": limit.set_by,
         "set_reason": limit.set_reason,
     }
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.job_inputs import DURATION, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -19,7 +18,6 @@ from jobmaster.model.flow.signal import KeptSignal, Recipients, WaitingJobs
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.settings.model import ClusterSettings
 
 WAITING_COLUMNS = (
     Column("KEY", "key", whole=True),
@@ -67,7 +65,7 @@ def send(
     except msgspec.DecodeError as error:
         raise InputError(f"PAYLOAD is not JSON: {error}", hint="for a text give quotes, too: '\"paid\"'") from None
     sent = run_async(
-        _with_cluster(
+        with_cluster(
             invocation.settings,
             lambda cluster: cluster.signals.send(
                 key, value, to=Recipients(to), keep_for=keep_for, signal_id=signal_id, actor=operator_name()
@@ -99,7 +97,7 @@ def list_(invocation: Invocation, key: str | None) -> None:
     async def work(cluster: Cluster) -> tuple[list[WaitingJobs], list[KeptSignal]]:
         return await cluster.signals.waiting(key), await cluster.signals.kept(key)
 
-    waiting, kept = run_async(_with_cluster(invocation.settings, work))
+    waiting, kept = run_async(with_cluster(invocation.settings, work))
     waiting_rows = [{"key": each.key, "jobs": each.jobs, "since": iso(each.since_us)} for each in waiting]
     kept_rows = [_kept_record(each) for each in kept]
     if invocation.output is Output.NAME:
@@ -121,10 +119,3 @@ def _kept_record(kept: KeptSignal) -> dict[str, Any]:
         "kept_until": iso(kept.kept_until_us),
         "delivered": kept.delivered,
     }
-
-
-async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await work(cluster)

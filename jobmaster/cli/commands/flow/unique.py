@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
@@ -13,7 +14,6 @@ from jobmaster.cli.tables import Column, emit_record, emit_rows, iso_at
 
 if TYPE_CHECKING:
     from jobmaster.model.flow.uniqueness import UniqueKeyView
-    from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
     Column("HANDLER", "handler", whole=True),
@@ -46,7 +46,9 @@ def list_(invocation: Invocation, handler: str | None, key: str | None, limit: i
       jobmaster unique list
       jobmaster unique list customers.sync --key 42 -o json
     """
-    found = run_async(_held(invocation.settings, handler, key, limit))
+    found = run_async(
+        with_cluster(invocation.settings, lambda cluster: cluster.inspect.unique_keys(handler, key, limit=limit))
+    )
     emit_rows(
         [_record(each) for each in found],
         COLUMNS,
@@ -70,7 +72,10 @@ def release(invocation: Invocation, handler: str, key: str) -> None:
     Example:
       jobmaster unique release customers.sync 42
     """
-    run_async(_release(invocation.settings, handler, key))
+    actor = operator_name()
+    run_async(
+        with_cluster(invocation.settings, lambda cluster: cluster.operate.release_unique_key(handler, key, actor=actor))
+    )
     emit_record({"handler": handler, "key": key, "released": True}, invocation.output, name=("handler", "key"))
 
 
@@ -84,17 +89,3 @@ def _record(held: UniqueKeyView) -> dict[str, Any]:
         "held_at": iso_at(held.held_at),
         "until": _ENDS[held.term.value] if held.until is None else iso_at(held.until),
     }
-
-
-async def _held(settings: ClusterSettings, handler: str | None, key: str | None, limit: int) -> list[UniqueKeyView]:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await cluster.inspect.unique_keys(handler, key, limit=limit)
-
-
-async def _release(settings: ClusterSettings, handler: str, key: str) -> None:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        await cluster.operate.release_unique_key(handler, key, actor=operator_name())
