@@ -79,13 +79,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
     "tenants": ("jobmaster.cli.commands.flow.tenant:tenants", "List tenants with their waiting and running jobs."),
-    "web": ("jobmaster.cli.commands.web:web_group", "Serve the pages and the HTTP API until a signal stops it."),
-    "workflow": ("jobmaster.cli.commands.flow.workflow:workflow_group", "List, show, cancel and retry workflows."),
     "top": ("jobmaster.cli.commands.terminal.top:top", "Show the cluster live in the terminal."),
     "unique": (
         "jobmaster.cli.commands.flow.unique:unique_group",
         "List unique keys and the jobs that hold them; release a key.",
     ),
+    "web": ("jobmaster.cli.commands.web:web_group", "Serve the pages and the HTTP API until a signal stops it."),
+    "workflow": ("jobmaster.cli.commands.flow.workflow:workflow_group", "List, show, cancel and retry workflows."),
     "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
 """Name -> (module:attribute, its line in the list of commands). The list is printed without an import of these modules."""

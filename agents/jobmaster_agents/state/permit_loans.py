@@ -1,8 +1,8 @@
 """Permits that the master has lent to this agent: jobs start with them, and nothing is written first.
 
 An admission is one statement and one commit for a few starts, and those of one limit come one after another. So an agent that
-starts many jobs of one limit asks for permits of its own, and starts one job after the other with each. A loan is valid
-while the agent's lease is: the master counts what living agents have as taken, and a death certificate ends it.
+starts many jobs of one limit asks for permits of its own, and starts one job after the other with each. A loan
+counts as taken while the agent lives, and after a death certificate for a lease that ran out until its buckets are rescued.
 
 The agent asks now and then (``execute.permit_borrower``). From its question until the answer it has no more in use than it
 has at the question, and that is what the master leaves it at least. So it never counts on a permit that the master may have

@@ -122,5 +122,7 @@ async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | No
     try:
         return store_record(name, await store.health(), uid, generation)
     except JobMasterError as error:
-        absent = dict.fromkeys(("server", "eviction_policy", "append_only", "append_fsync", "generation"))
+        absent = dict.fromkeys(
+            ("server", "eviction_policy", "append_only", "append_fsync", "fails_over", "awaits_replica", "generation")
+        )
         return {"name": name, **absent, "state": error.message}

@@ -93,6 +93,8 @@ def _configured(invocation: Invocation, name: str | None) -> str:
     if name is None and len(settings.agents) == 1:
         name = next(iter(settings.agents))
     if name not in settings.agents:
+        if not settings.agents:
+            raise ConfigError("no agent is configured", hint="give --url")
         wrong = f"there is no agent {name!r}" if name else "several agents are configured"
         raise ConfigError(f"{wrong}: {', '.join(settings.agents)}", hint="name one of them with --name, or give --url")
     port = port_of(settings, name, 0)

@@ -41,6 +41,7 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSetti
 from jobmaster.wiring import connect
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, hold_row, new_job
 from tests.support.migrated_databases import MigratedDatabases
+from tests.support.waiting import until
 
 
 class Two(NamedTuple):
@@ -223,7 +224,7 @@ async def _until_keys_are_read(two: Two) -> asyncio.Task[cluster_move.MoveResult
     two.source.fence = await two.source.bucket(await two.source.agent(two.source.owner))
     waits = asyncio.Event()
     moving = asyncio.create_task(two.move(progress=lambda line: waits.set() if "1 open bucket" in line else None))
-    await waits.wait()
+    await until(lambda: waits.is_set() or moving.done(), "the open bucket")
     return moving
 
 

@@ -13,21 +13,18 @@ from jobmaster_agents.state.permit_loans import (
     Borrowed,
     PermitLoans,
 )
+from tests.support.hand_clock import HandClock
 
 LIMIT = ("api", "")
 
 
-class Clock:
-    now = 100.0
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def loans(clock: Clock) -> PermitLoans:
+def loans(clock: HandClock) -> PermitLoans:
     return PermitLoans(lambda: clock.now)
 
 
@@ -43,7 +40,7 @@ def borrow(loans: PermitLoans, permits: int, share: int | None = None) -> None:
     loans.answered([Loan(*LIMIT, permits, permits if share is None else share)])
 
 
-def test_permits_are_borrowed_from_many_admissions_in_a_short_time_on(loans: PermitLoans, clock: Clock) -> None:
+def test_permits_are_borrowed_from_many_admissions_in_a_short_time_on(loans: PermitLoans, clock: HandClock) -> None:
     hot = []
     loans.on_hot = lambda: hot.append(clock.now)
     for _ in range(HOT_STARTS - 1):
@@ -106,7 +103,7 @@ def test_what_is_more_than_its_share_is_given_back_as_jobs_end(loans: PermitLoan
     assert loans.ask_after_seconds == ASK_SECONDS
 
 
-def test_a_limit_that_is_not_lent_is_asked_for_start_by_start_and_rests(loans: PermitLoans, clock: Clock) -> None:
+def test_a_limit_that_is_not_lent_is_asked_for_start_by_start_and_rests(loans: PermitLoans, clock: HandClock) -> None:
     borrow(loans, 0)
     assert loans.take(LIMIT, 1) is Borrowed.NONE_LENT
     for _ in range(HOT_STARTS):
@@ -130,7 +127,7 @@ def test_what_it_does_not_use_goes_back_within_some_questions(loans: PermitLoans
     assert loans.take(LIMIT, 1) is Borrowed.NONE_LENT
 
 
-def test_how_many_start_soon_is_known_from_the_starts(loans: PermitLoans, clock: Clock) -> None:
+def test_how_many_start_soon_is_known_from_the_starts(loans: PermitLoans, clock: HandClock) -> None:
     assert loans.starts_soon(LIMIT) == 0
     borrow(loans, 5)
     assert loans.starts_soon(LIMIT) == float("inf"), "not known in the first second"
