@@ -229,10 +229,14 @@ class Inspection:
         seconds = None if since is None else _seconds(since)
         return await self._master.inspection.acts(named, by, seconds, _limit(limit))
 
-    async def overview(self) -> Overview:
+    async def overview(self, *, agents: Sequence[AgentView] | None = None, buckets: Buckets | None = None) -> Overview:
         """The cluster on one screen: agents, what waits and runs by lane and priority, how long it would take, warnings.
 
         Its cost is that of the buckets, the rows in flight and at most ``COUNTED_MAX`` HELD jobs of each lane and priority.
+
+        Args:
+            agents: what ``agents()`` has returned just now; ``None``: they are read.
+            buckets: what ``buckets()`` has returned just now; ``None``: they are read.
 
         Raises:
             Unavailable: the master does not answer.
@@ -242,8 +246,8 @@ class Inspection:
         return overview_of(
             self._settings.cluster,
             await reads.now(),
-            await reads.agents(ended=False),
-            await self.buckets(),
+            await reads.agents(ended=False) if agents is None else agents,
+            await self.buckets() if buckets is None else buckets,
             await reads.held(OVERDUE_SECONDS, COUNTED_MAX),
             (await self._master.pauses.in_force()).pauses,
             await reads.paused_schedules(),

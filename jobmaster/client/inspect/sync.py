@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import UUID
@@ -78,9 +79,9 @@ class SyncInspection:
             lambda cluster: cluster.inspect.operator_log(subject=subject, actor=actor, since=since, limit=limit)
         )
 
-    def overview(self) -> Overview:
+    def overview(self, *, agents: Sequence[AgentView] | None = None, buckets: Buckets | None = None) -> Overview:
         """See ``Inspection.overview``."""
-        return self._cluster._call(lambda cluster: cluster.inspect.overview())
+        return self._cluster._call(lambda cluster: cluster.inspect.overview(agents=agents, buckets=buckets))
 
     def unique_keys(
         self, handler: str | None = None, key: str | None = None, *, limit: int = LISTED

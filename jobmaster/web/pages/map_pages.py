@@ -8,6 +8,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from jobmaster.model.errors import InputError, NotFound
+from jobmaster.model.inspection.views import Overview
 from jobmaster.web.pages.live import event_stream, history, polled
 from jobmaster.web.pages.map_state import BucketSample
 from jobmaster.web.pages.site import View
@@ -32,7 +33,7 @@ async def overview(view: View) -> Response:
     rescues = await view.site.shared(
         "latest rescues", lambda: inspect.rescues(since=RESCUES_SECONDS, limit=LATEST_RESCUES)
     )
-    overview = await view.site.shared("overview", inspect.overview, OVERVIEW_SECONDS)
+    overview = await view.site.shared("overview", lambda: _read_overview(view), OVERVIEW_SECONDS)
     return view.page(
         "overview.html",
         "overview",
@@ -41,6 +42,11 @@ async def overview(view: View) -> Response:
         rescues=rescues,
         warnings=overview.warnings,
     )
+
+
+async def _read_overview(view: View) -> Overview:
+    sample = view.site.sampler.newest
+    return await view.cluster.inspect.overview(agents=sample.read_agents, buckets=sample.read_buckets)
 
 
 async def map_page(view: View) -> Response:

@@ -13,7 +13,7 @@ from jobmaster.client.inspect.inspection import COUNTED_MAX, OVERDUE_SECONDS
 from jobmaster.clock import Clock
 from jobmaster.model.agent import AgentState
 from jobmaster.model.errors import JobMasterError
-from jobmaster.model.inspection.views import AgentView, BucketView
+from jobmaster.model.inspection.views import AgentView, Buckets, BucketView
 from jobmaster.ports import FinishedStore
 from jobmaster.ports.inspection import HeldGroup
 from jobmaster.web.pages.map_state import AgentSample, BucketSample
@@ -77,6 +77,9 @@ class Sample(NamedTuple):
     totals: Totals
     agents: tuple[AgentSample, ...]
     buckets: tuple[BucketSample, ...]
+    read_agents: Sequence[AgentView]
+    """What the samples of agents and buckets were made of."""
+    read_buckets: Buckets
 
 
 class FinishedJobs:
@@ -149,7 +152,7 @@ class SampleReader:
             silent=found.silent,
             troubled=sum(cell.state in ("LOST", "DRAINING", "FROZEN") for cell in cells),
         )
-        return Sample(totals, _agent_samples(agents, found.buckets, now_us), cells)
+        return Sample(totals, _agent_samples(agents, found.buckets, now_us), cells, agents, found)
 
     async def rest(self) -> None:
         """End the subscriptions."""

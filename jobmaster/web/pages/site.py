@@ -7,13 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from datetime import datetime
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
 from jobmaster.rules.access import Scope
 from jobmaster.web.answers import status_of
 from jobmaster.web.context import WebContext, context_of
@@ -191,14 +191,30 @@ class Pages:
     def __init__(self) -> None:
         self._site: Site | None = None
 
-    def route(self, path: str, function: PageFunction, scope: Scope = Scope.VIEW, method: str = "GET") -> GuardedRoute:
-        """A route whose errors are pages."""
+    def route(
+        self,
+        path: str,
+        function: PageFunction,
+        scope: Scope = Scope.VIEW,
+        method: str = "GET",
+        effect_at: str | None = None,
+    ) -> GuardedRoute:
+        """A route whose errors are pages.
+
+        Args:
+            effect_at: of a change: path of the page that shows whether it was made, with the parameters of ``path``;
+                ``None``: ``path`` without its last part.
+        """
+        place = (path.rpartition("/")[0] if effect_at is None else effect_at).replace(":path}", "}")
 
         async def answer(request: Request) -> Response:
             view = View(self._of(request), request)
             try:
                 return await function(view)
             except JobMasterError as error:
+                if isinstance(error, OutcomeUnknown) and method == "POST":
+                    given = {name: quote(str(value)) for name, value in request.path_params.items()}
+                    return _unknown_page(view, error, place.format_map(given))
                 return _error_page(view, error)
 
         return GuardedRoute(path, answer, scope=scope, methods=[method])
@@ -207,6 +223,26 @@ class Pages:
         if self._site is None:
             self._site = Site(context_of(request))
         return self._site
+
+
+def _unknown_page(view: View, error: OutcomeUnknown, place: str) -> Response:
+    """A change whose answer was lost.
+
+    Args:
+        place: path of the page that shows whether it was made.
+    """
+    _log.warning("%s: %s", view.request.url.path, error)
+    view.site.forget()
+    return view.page(
+        "error.html",
+        "",
+        status=status_of(error),
+        heading="Perhaps changed",
+        message="The answer of a server of the cluster was lost. Whether the change was made is not known.",
+        hint="Look whether it was made before you make it again. The log of the web server has the details.",
+        place=place,
+        job_ids=error.job_ids,
+    )
 
 
 def _error_page(view: View, error: JobMasterError) -> Response:

@@ -42,7 +42,7 @@ function nextTheme() {
 const liveButton = document.getElementById("live");
 const liveText = document.getElementById("live-text");
 const intervals = document.getElementById("interval"); // seconds; "": those of the page
-const streamed = section === "overview" || section === "map";
+const streamed = document.querySelector("#overview, #map") !== null; // the pages of one agent and one bucket show nothing of the stream
 let on = memory.get("live") !== "off";
 let stream = null;
 

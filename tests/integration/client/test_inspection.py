@@ -108,6 +108,18 @@ async def test_an_overview_counts_what_waits_and_says_how_long_it_takes(client: 
     assert decoded["backlog"][0]["lane"] == "default"
 
 
+async def test_an_overview_reads_agents_and_buckets_no_second_time(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect, reads = client.cluster.inspect, client.cluster.master.inspection
+    agents, buckets = await inspect.agents(), await inspect.buckets()
+    whole = await inspect.overview()
+    for name in ("agents", "buckets"):
+        monkeypatch.setattr(reads, name, None)
+    again = await inspect.overview(agents=agents, buckets=buckets)
+    assert again == msgspec.structs.replace(whole, at=again.at)
+
+
 async def test_the_operator_log_is_read_by_subject_actor_and_time(client: ClientFixture) -> None:
     held = [await client.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(2)]
     await held[0].cancel()

@@ -8,6 +8,7 @@ import shlex
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from html import unescape
+from typing import NoReturn
 from urllib.parse import parse_qs, quote, urlsplit
 from uuid import UUID
 
@@ -16,7 +17,9 @@ import msgspec
 import pytest
 from starlette.applications import Starlette
 
+from jobmaster.client.cluster import Cluster
 from jobmaster.doctor.examination import examine, why
+from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.settings.model import ClusterSettings, StoreSettings
 from jobmaster.web.app import create_app
 from jobmaster.web.pages import actions, map_pages
@@ -118,6 +121,35 @@ async def test_a_job_is_rescheduled_and_the_change_is_undone_by_a_form(
     for was in ("0001-01-01T00:00:00+14:00", "2h", "x"):
         assert "Undo" not in await page_of(operator, f"{page}?was={quote(was)}")
     assert {("operator@web", "job reschedule", str(job.id))} == set(await acts(client))
+
+
+async def test_a_change_whose_answer_was_lost_is_shown_as_one_that_may_have_been_made(
+    client: ClientFixture, app: Starlette, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0)
+    new = UUID(int=7)
+    cluster: Cluster = app.state.web.cluster
+
+    async def lost(*_: object, **__: object) -> NoReturn:
+        raise OutcomeUnknown("host 10.0.0.1 did not answer", id_bytes=[new.bytes])
+
+    monkeypatch.setattr(cluster, "run_now", lost)
+    monkeypatch.setattr(cluster, "pause", lost)
+    monkeypatch.setattr(cluster, "get", lost)
+    for path, fields, place in (
+        (f"/jobs/{job.id}/run-now", {}, f"/jobs/{job.id}"),
+        ("/pauses/pause", {"kind": "tag", "value": "eu"}, "/limits"),
+    ):
+        answer = await operator.post(path, data=fields)
+        assert answer.status_code == 503
+        assert "Whether the change was made is not known" in answer.text
+        assert "Look whether it was made before you make it again" in answer.text
+        assert f'href="{place}"' in answer.text
+        assert f'href="/jobs/{new}"' in answer.text
+        assert "10.0.0.1" not in answer.text
+    assert "Whether the change was made" not in await page_of(operator, f"/jobs/{job.id}", 503), (
+        "a read changes nothing"
+    )
 
 
 async def test_a_bucket_is_frozen_and_unfrozen_by_forms_of_their_scope(

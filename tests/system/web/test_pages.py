@@ -123,6 +123,21 @@ async def test_the_map_and_the_overview_follow_the_cluster_without_a_reload(brow
         assert errors == []
 
 
+async def test_the_page_of_an_agent_or_a_bucket_is_read_again_and_opens_no_stream(
+    browser: Browser, shown: Shown
+) -> None:
+    for name in ("agent", "bucket"):
+        async with opened(browser, f"{shown.url}/{name}s/{shown.ids[name]}") as (page, errors):
+            await eventually(lambda: _says(page, "#live-text", "live"), what="the live part")
+            await page.select_option("#interval", "2")
+            async with page.expect_request(page.url):
+                pass
+            asked = await page.evaluate("() => performance.getEntriesByType('resource').map((each) => each.name)")
+            assert f"{shown.url}/problems/count" in asked
+            assert [each for each in asked if "/stream" in each] == []
+            assert errors == []
+
+
 async def test_a_map_of_10_000_buckets_is_drawn_within_a_frame(browser: Browser, shown: Shown) -> None:
     async with opened(browser, f"{shown.url}/map") as (page, errors):
         await eventually(lambda: _says(page, "#map-note", "12 buckets"), what="the map")

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from jobmaster.cli.commands.terminal.figures import WINDOW_SECONDS, Figures, SubmitRate
-from jobmaster.cli.commands.terminal.screen import NAME_CELLS_MAX, PANELS, Seen, View, cut, lines_of, share, sorted_rows
+from jobmaster.cli.commands.terminal.screen import NAME_CELLS_MAX, PANELS, View, cut, lines_of, share, sorted_rows
 from jobmaster.cli.tables import display_width
 from jobmaster.model.agent import AgentState
 from jobmaster.model.bucket import BucketState
@@ -48,7 +48,7 @@ def bucket(number: int, pending: int | None) -> BucketView:
     )  # fmt: skip
 
 
-def seen(agents: int = 3, buckets: int = 30) -> Seen:
+def seen(agents: int = 3, buckets: int = 30) -> Figures:
     group = Backlog(
         lane="default", priority=Priority.HIGH, buckets=1, frozen=0, pending=5, assigned=0, running=0, kept=0, held=7, due=2,
         overdue=0, oldest_seconds=3.0,
@@ -58,8 +58,8 @@ def seen(agents: int = 3, buckets: int = 30) -> Seen:
         ended_per_second=3.0, backlog=(group,), ready=7, drain_seconds=None, buckets={}, pauses=(), schedules_paused=(),
         warnings=("the \x1b[2J is paused",),
     )  # fmt: skip
-    figures = Figures(overview, [agent(number, number % 3) for number in range(agents)], 12.5)
-    return Seen(figures, Buckets(buckets=tuple(bucket(n, None if n == 0 else n) for n in range(buckets)), silent=()))
+    seen_buckets = Buckets(buckets=tuple(bucket(n, None if n == 0 else n) for n in range(buckets)), silent=())
+    return Figures(overview, [agent(number, number % 3) for number in range(agents)], seen_buckets, 12.5)
 
 
 def test_the_screen_fits_every_terminal_and_text_cannot_steer_it() -> None:
@@ -120,3 +120,10 @@ def test_submits_are_what_waits_more_and_what_has_started() -> None:
         last = rate.note(float(second), 10 * second, 5.0)
     assert last == 15.0
     assert WINDOW_SECONDS < 37
+
+
+def test_priorities_are_sorted_by_their_levels() -> None:
+    rows = [{"priority": priority.label} for priority in Priority]
+    levels = [priority.label for priority in sorted(Priority)]
+    assert [row["priority"] for row in sorted_rows(rows[::-1], "priority", ascending=True)] == levels
+    assert [row["priority"] for row in sorted_rows(rows, "priority", ascending=False)] == levels[::-1]

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jobmaster.model.errors import Unavailable
+from jobmaster.model.inspection.views import Buckets
 from jobmaster.web.pages import sampler as module
 from jobmaster.web.pages.live import event_stream, polled
 from jobmaster.web.pages.map_state import AgentSample, BucketSample
@@ -34,7 +35,7 @@ class Cluster:
         agent = AgentSample("a", "a", "h", "default", "full", "ACTIVE", "1", 0, 10.0)
         bucket = BucketSample("b", "default", 3, "default", "a", 1, "ACTIVE", self.reads, 0)
         totals = Totals(self.reads * 1_000_000, (), 1, 1, None, None, 0, (), 0)
-        return Sample(totals, (agent,), (bucket,))
+        return Sample(totals, (agent,), (bucket,), (), Buckets(buckets=(), silent=()))
 
     async def rest(self) -> None:
         self.rests += 1

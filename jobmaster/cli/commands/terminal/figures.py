@@ -10,7 +10,7 @@ from jobmaster.clock import Clock
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.model.inspection.views import AgentView, Overview
+    from jobmaster.model.inspection.views import AgentView, Buckets, Overview
 
 WINDOW_SECONDS = 10.0
 """The rate of submits is measured over so long: agents publish the rates of starts and ends as often."""
@@ -23,6 +23,7 @@ class Figures(NamedTuple):
 
     overview: Overview
     agents: list[AgentView]
+    buckets: Buckets
     submitted_per_second: float | None
     """``None`` at the first look."""
 
@@ -100,8 +101,10 @@ class FiguresReader:
         Raises:
             Unavailable: the master does not answer.
         """
-        overview = await self._cluster.inspect.overview()
-        found = Figures(overview, await self._cluster.inspect.agents(), None)
+        inspect = self._cluster.inspect
+        agents, buckets = await inspect.agents(), await inspect.buckets()
+        overview = await inspect.overview(agents=agents, buckets=buckets)
+        found = Figures(overview, agents, buckets, None)
         waiting = sum(group.pending + group.assigned + group.held for group in overview.backlog)
         rate = self._submits.note(self._clock.boottime(), waiting, found.rates["started_per_second"])
         return found._replace(submitted_per_second=rate)

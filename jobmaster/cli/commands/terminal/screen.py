@@ -12,7 +12,7 @@ from jobmaster.cli.commands.status import COLUMNS as GROUP_COLUMNS
 from jobmaster.cli.commands.status import group_record
 from jobmaster.cli.commands.terminal.figures import Figures, rate_text
 from jobmaster.cli.tables import Column, clean, display_width, field_of, iso_at, render, thousands
-from jobmaster.model.inspection.views import Buckets
+from jobmaster.model.job import Priority
 from jobmaster.units import rounded_duration, rounded_size
 
 BOLD, REVERSE, PLAIN = "\x1b[1m", "\x1b[7m", "\x1b[0m"
@@ -123,34 +123,28 @@ class View:
         return True
 
 
-class Seen(NamedTuple):
-    """What was read at one moment."""
-
-    figures: Figures
-    buckets: Buckets
-
-    def rows(self) -> list[list[dict[str, Any]]]:
-        """The rows of each panel."""
-        records = [bucket_record(view) for view in self.buckets.buckets]
-        for record in records:
-            known = [record[name] for name in ("pending", "assigned") if record[name] is not None]
-            record["depth"] = sum(known) if known else None
-        return [
-            [group_record(group) for group in self.figures.overview.backlog],
-            [agent_record(view) for view in self.figures.agents],
-            records,
-            self.figures.handlers,
-        ]
+def _rows(found: Figures) -> list[list[dict[str, Any]]]:
+    """The rows of each panel."""
+    records = [bucket_record(view) for view in found.buckets.buckets]
+    for record in records:
+        known = [record[name] for name in ("pending", "assigned") if record[name] is not None]
+        record["depth"] = sum(known) if known else None
+    return [
+        [group_record(group) for group in found.overview.backlog],
+        [agent_record(view) for view in found.agents],
+        records,
+        found.handlers,
+    ]
 
 
-def lines_of(seen: Seen, view: View, width: int, height: int, trouble: str | None = None) -> list[str]:
+def lines_of(found: Figures, view: View, width: int, height: int, trouble: str | None = None) -> list[str]:
     """The screen: at most ``height`` lines of at most ``width`` cells.
 
     Args:
         trouble: why what is shown is old.
     """
-    head = _head(seen.figures, trouble, paused=view.paused)
-    tables = seen.rows()
+    head = _head(found, trouble, paused=view.paused)
+    tables = _rows(found)
     lines = [cut(line, width) for line in head]
     lines[0] = f"{BOLD}{lines[0]}{PLAIN}"
     rooms = share([len(rows) for rows in tables], height - _FRAME_LINES - 2 * len(PANELS))
@@ -198,11 +192,16 @@ def _table(panel: Panel, rows: Sequence[dict[str, Any]], room: int, view: View, 
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], key: str, *, ascending: bool) -> list[dict[str, Any]]:
-    """Rows by one field, the highest first; rows without a value come last."""
+    """Rows by one field, the highest first; rows without a value come last. Priorities stand in the order of their levels."""
     with_value = [row for row in rows if field_of(row, key) is not None]
     without = [row for row in rows if field_of(row, key) is None]
+
+    def rank(row: dict[str, Any]) -> Any:
+        value = field_of(row, key)
+        return int(Priority.parse(value)) if key == "priority" else value
+
     try:
-        with_value.sort(key=lambda row: field_of(row, key), reverse=not ascending)
+        with_value.sort(key=rank, reverse=not ascending)
     except TypeError:  # values of several types: as text
         with_value.sort(key=lambda row: str(field_of(row, key)), reverse=not ascending)
     return with_value + without

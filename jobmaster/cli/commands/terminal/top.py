@@ -21,7 +21,8 @@ from jobmaster.clock import SystemClock
 from jobmaster.model.errors import InputError, JobMasterError
 
 if TYPE_CHECKING:
-    from jobmaster.cli.commands.terminal.screen import Seen, View
+    from jobmaster.cli.commands.terminal.figures import Figures
+    from jobmaster.cli.commands.terminal.screen import View
     from jobmaster.client.cluster import Cluster
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -68,7 +69,7 @@ class Top:
         self._every_seconds = every_seconds
         self._keys = keys
         self._view: View = View()
-        self._seen: Seen | None = None
+        self._seen: Figures | None = None
         self._trouble: str | None = None
 
     async def run(self) -> None:
@@ -87,15 +88,13 @@ class Top:
 
     async def _look(self) -> None:
         """Read the cluster again and again. One that does not answer is no end: its last figures stay, with the reason."""
-        from jobmaster.cli.commands.terminal.screen import Seen
-
         clock = SystemClock()
         reader = FiguresReader(self._cluster, clock)
         while True:
             began = clock.boottime()
             if not self._view.paused:
                 try:
-                    self._seen = Seen(await reader.read(), await self._cluster.inspect.buckets())
+                    self._seen = await reader.read()
                     self._trouble = None
                 except JobMasterError as error:
                     self._trouble = str(error)
