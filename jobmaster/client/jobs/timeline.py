@@ -33,6 +33,8 @@ class TimelineLine(NamedTuple):
     bucket_epoch: int | None = None
     ran_us: int | None = None
     """Duration of the run that ended here."""
+    due_us: int | None = None
+    """The due time that ``detail`` names, as ``due_text`` writes it."""
 
 
 class Change(NamedTuple):
@@ -71,7 +73,7 @@ def timeline(
     submitted = {"handler": view.handler, "priority": view.priority.label, "lane": view.lane}
     given = " ".join(f"{name}={value}" for name, value in submitted.items() if name not in changed)
     lines = [TimelineLine(created_us, SUBMITTED_EVENT, given)]
-    lines += [TimelineLine(each.at_us, each.action.removeprefix("job "), _change_detail(each)) for each in changes]
+    lines += [_change_line(each) for each in changes]
     number = 0
     for row in attempts:
         if row.concluding:  # the view has it, and more
@@ -97,6 +99,7 @@ def timeline(
         view.bucket_id,
         view.bucket_epoch,
         view.ran_us if view.state.final else None,
+        None if view.state.final else view.due_us or None,
     )
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
         waited = f"waited {rounded_us(view.waited_us)}" if view.waited_us is not None else ""
@@ -107,13 +110,23 @@ def timeline(
     return [*sorted(lines, key=lambda line: line.at_us), last]
 
 
-def _change_detail(change: Change) -> str:
+def due_text(us: int) -> str:
+    """A due time (microseconds since 1970) as details name it; empty for one that no calendar has."""
+    at = moment(us)
+    return "" if at is None else f"due {at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+
+
+def _change_line(change: Change) -> TimelineLine:
     new = dict(change.detail)
+    due_us = None
+    parts = [f"by {change.actor}"]
     if "priority" in new:
         new["priority"] = Priority(int(new["priority"])).label
     if "due_at" in new:
-        new["due"] = _time(round(datetime.fromisoformat(new.pop("due_at")).timestamp() * 1_000_000))
-    return ", ".join([f"by {change.actor}", *(f"{name} {value}" for name, value in new.items())])
+        due_us = round(datetime.fromisoformat(new.pop("due_at")).timestamp() * 1_000_000)
+        parts.append(due_text(due_us))
+    parts += [f"{name} {value}" for name, value in new.items()]
+    return TimelineLine(change.at_us, change.action.removeprefix("job "), ", ".join(parts), due_us=due_us)
 
 
 def _state_detail(view: JobView) -> str:
@@ -121,7 +134,7 @@ def _state_detail(view: JobView) -> str:
     if view.state.final and view.ran_us is not None:
         parts.append(f"ran {rounded_us(view.ran_us)}")
     if not view.state.final and view.due_us:
-        parts.append(f"due {_time(view.due_us)}")
+        parts.append(due_text(view.due_us))
     if view.error is not None:
         parts.append(f"{view.error.type}: {view.error.message} [{view.error.reason}]")
     if view.rescues:
@@ -129,8 +142,3 @@ def _state_detail(view: JobView) -> str:
     if view.cancel_requested and not view.state.final:
         parts.append("cancel requested")
     return ", ".join(parts)
-
-
-def _time(us: int) -> str:
-    at = moment(us)
-    return "" if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")

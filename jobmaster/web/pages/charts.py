@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from markupsafe import Markup
 
@@ -58,12 +59,16 @@ def meter(share: float, label: str, warn: float = 0.7, bad: float = 0.9) -> Mark
 
 
 def columns(
-    bars: Sequence[tuple[str, Sequence[tuple[str, int]]]], label: str, mark: int | None = None, sums: bool = True
+    bars: Sequence[tuple[str | datetime | None, Sequence[tuple[str, int]]]],
+    label: str,
+    mark: int | None = None,
+    sums: bool = True,
 ) -> Markup:
     """Columns of stacked parts.
 
     Args:
-        bars: label of each column, and its parts from the bottom up: the class that colours a part, and its size.
+        bars: label of each column (a time is written in UTC, and by a script in the zone of the browser), and its parts
+            from the bottom up: the class that colours a part, and its size.
         label: what a screen reader says of the chart.
         mark: number of the column before which a dashed line stands.
         sums: write the sum of each column above it.
@@ -95,8 +100,11 @@ def columns(
                 )
             )
         pieces.append(
-            Markup('<text x="{x}" y="{y}" text-anchor="middle">{name}</text>').format(
-                x=middle, y=height + 16, name=name
+            Markup('<text x="{x}" y="{y}" text-anchor="middle"{time}>{name}</text>').format(
+                x=middle,
+                y=height + 16,
+                time=Markup(' data-minute="{}"').format(name.isoformat()) if isinstance(name, datetime) else "",
+                name=f"{name:%H:%M}" if isinstance(name, datetime) else name or "",
             )
         )
     if mark is not None:

@@ -11,8 +11,9 @@ from uuid import UUID
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from jobmaster.client.jobs.timeline import TimelineLine, due_text
 from jobmaster.model.job import Priority
 from jobmaster.model.job_view import moment
 from jobmaster.units import rounded_duration
@@ -84,6 +85,8 @@ NAVIGATION = (
     ("system", "system", "System", "y"),
 )
 """Key of a page, its address, its name, and the letter after ``g`` that leads to it."""
+DETAIL_CHARS = 2000
+"""Characters of a line of a timeline that a page shows."""
 _UNKNOWN = "\u2013"
 _NARROW = "\u202f"
 
@@ -121,6 +124,16 @@ def exact(value: datetime | int | None) -> Markup | str:
     return Markup('<time datetime="{iso}" class="exact nowrap" title="{text} UTC">{text}</time>').format(
         iso=at.isoformat(), text=text
     )
+
+
+def detail(line: TimelineLine) -> Markup:
+    """What a line of a timeline says, cut; the due time in it is shown as other times of the page."""
+    said = line.detail[:DETAIL_CHARS]
+    due = due_text(line.due_us) if line.due_us else ""
+    if not due or due not in said:
+        return escape(said)
+    before, _, after = said.partition(due)
+    return Markup("{}due {}{}").format(before, exact(line.due_us), after)
 
 
 def duration(seconds: float | None) -> str:
@@ -161,7 +174,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (number, when, exact, duration, micros, short_id, quoted, label)
+    filters = (number, when, exact, detail, duration, micros, short_id, quoted, label)
     made.filters.update({each.__name__: each for each in filters})
     made.globals.update(
         job_states=JOB_STATES,

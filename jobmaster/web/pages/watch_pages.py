@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -52,8 +52,8 @@ class Horizon(NamedTuple):
 
     bands: list[tuple[str, list[tuple[str, int]]]]
     """For each band its jobs by priority, as a chart draws them."""
-    minutes: list[tuple[str, list[tuple[str, int]]]]
-    """The same for each minute of the next hour."""
+    minutes: list[tuple[datetime | None, list[tuple[str, int]]]]
+    """The same for each minute of the next hour; the time of every tenth one."""
     total: int
     overdue: int
     most: int
@@ -94,8 +94,7 @@ def horizon_of(rows: Sequence[dict[str, Any]], now_us: int) -> Horizon:
     minutes = []
     for minute in range(FORECAST_MINUTES):
         at = moment(now_us + minute * 60_000_000)
-        name = f"{at:%H:%M}" if at is not None and minute % 10 == 0 else ""
-        minutes.append((name, between(60.0 * minute, 60.0 * (minute + 1))))
+        minutes.append((at if minute % 10 == 0 else None, between(60.0 * minute, 60.0 * (minute + 1))))
     sums = [sum(size for _, size in parts) for _, parts in minutes]
     return Horizon(
         bands,

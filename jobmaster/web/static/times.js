@@ -20,6 +20,9 @@ export function showInZone(page) {
     if (each.classList.contains("exact")) each.textContent = said;
     else each.title = `${said} ${zone}\n${each.title}`;
   }
+  for (const each of page.querySelectorAll("text[data-minute]")) {
+    each.textContent = timeOfDay(new Date(each.dataset.minute)).slice(0, 5);
+  }
   for (const each of page.querySelectorAll("[data-zone]")) each.textContent = zone;
   for (const each of page.querySelectorAll('[data-label$="(UTC)"]')) {
     each.dataset.label = each.dataset.label.replace("UTC", zone);
