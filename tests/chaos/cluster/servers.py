@@ -150,7 +150,11 @@ class Servers:
         return cut
 
     def fail_over_store(self, name: str, lag_seconds: float) -> None:
-        """A replica that lags becomes the store: it is stopped for a while, then its primary is killed."""
+        """A replica that lags becomes the store: it follows no more, and after a while its primary is killed.
+
+        A replica that is stopped with SIGSTOP does not lag: what the primary has sent lies in the buffers of its socket,
+        and it reads all of it when it goes on.
+        """
         role = self.roles[name]
         old = role.server
         assert isinstance(old, ValkeyServer)
@@ -164,11 +168,9 @@ class Servers:
         fresh = ServerRole(name, replica, role.disk)
         with redis.Redis(unix_socket_path=fresh.upstream) as link:
             _until(lambda: link.info("replication").get("master_link_status") == "up", "the replica to be in step")
-            fresh.freeze()
+            link.execute_command("REPLICAOF", "NO", "ONE")
             time.sleep(lag_seconds)
             old.kill()
-            fresh.unfreeze()
-            link.execute_command("REPLICAOF", "NO", "ONE")
         del replica._settings["replicaof"]  # from its next start on it is no replica
         self.roles[name] = fresh
         shutil.rmtree(old.directory.path, ignore_errors=True)
