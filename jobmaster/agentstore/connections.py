@@ -78,25 +78,25 @@ class Connector:
 
     async def _opened(self, purpose: str, password: str | None = None) -> AbstractConnection:
         if self._sentinels is None:
-            return await self._connected(self._new(purpose, password), self._timeout_seconds)
+            return await self._connected(self._new(purpose, password))
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 at = await self._sentinels.primary(self.where)
-                connection = await self._connected(self._new(purpose, password, at), self._timeout_seconds)
+                connection = await self._connected(self._new(purpose, password, at))
                 if await is_primary(connection):
                     return connection
                 raise NotSent(f"{at.host}:{at.port}, which the Sentinels name, is a replica: a failover is under way")
         except TimeoutError:
             raise NotSent(f"no connection within {self._timeout_seconds:g} s") from None
 
-    async def _connected(self, connection: AbstractConnection, seconds: float) -> AbstractConnection:
+    async def _connected(self, connection: AbstractConnection) -> AbstractConnection:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 await connection.connect()  # type: ignore[no-untyped-call]  # the driver forgot its annotation
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, TimeoutError | driver.TimeoutError):
-                raise NotSent(f"no connection within {seconds:g} s") from None
+                raise NotSent(f"no connection within {self._timeout_seconds:g} s") from None
             if isinstance(error, driver.RedisError) and is_reply(error):
                 raise self._refused(error) from None
             if isinstance(error, driver.RedisError | OSError):

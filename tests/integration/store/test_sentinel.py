@@ -137,3 +137,20 @@ async def test_a_server_that_has_become_a_replica_loses_its_connections(
             await submit(store, new_fence().bucket_id, make_items(1))
         await raw.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
     assert await store._calls.call(command, mutating=False) != first
+
+
+async def test_a_server_that_has_lost_its_replicas_loses_its_connections(
+    connect: Connect, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    """``min-replicas-to-write``: the old primary of a network that was cut answers NOREPLICAS; the new one is elsewhere."""
+    server = new_valkey()
+    store = await connect(url=server.url)
+    command = pack(b"CLIENT", b"ID")
+    first = await store._calls.call(command, mutating=False)
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.config_set("min-replicas-to-write", 1)
+        assert await store._calls.call(command, mutating=False) == first
+        with pytest.raises(Unavailable, match="NOREPLICAS"):
+            await submit(store, new_fence().bucket_id, make_items(1))
+        await raw.config_set("min-replicas-to-write", 0)
+    assert await store._calls.call(command, mutating=False) != first

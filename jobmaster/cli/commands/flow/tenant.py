@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_rows, iso, thousands
 from jobmaster.model.flow.tenant import TenantView
-
-if TYPE_CHECKING:
-    from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
     Column("TENANT", "name", whole=True),
@@ -40,7 +36,9 @@ def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
     Example:
       jobmaster tenants --lane default -o json
     """
-    found = run_async(_list(invocation.settings, lane, limit))
+    found: list[TenantView] = run_async(
+        with_cluster(invocation.settings, lambda cluster: cluster.tenants.list(lane=lane, limit=limit))
+    )
     rows = [
         {
             "name": each.name,
@@ -53,10 +51,3 @@ def tenants(invocation: Invocation, lane: str | None, limit: int) -> None:
         for each in found
     ]
     emit_rows(rows, COLUMNS, invocation.output, empty="no job of a tenant waits or runs")
-
-
-async def _list(settings: ClusterSettings, lane: str | None, limit: int) -> list[TenantView]:
-    from jobmaster.wiring import open_cluster
-
-    async with await open_cluster(settings) as cluster:
-        return await cluster.tenants.list(lane=lane, limit=limit)

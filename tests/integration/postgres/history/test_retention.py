@@ -38,6 +38,19 @@ async def test_agents_that_ended_long_ago_are_forgotten_but_for_those_that_own_a
     )
 
 
+async def test_a_dead_agent_is_not_forgotten_before_the_rows_of_its_rescued_bucket_are_swept(db: MasterFixture) -> None:
+    """A rescuer owns the bucket from its take on. The permits of the rows there are those of the former owner."""
+    dead, rescuer = await db.agent(new_id()), await db.agent(new_id())
+    fence = await db.bucket(dead)
+    await db.lost(fence)
+    await age(db, "agent", "ended_at", f"id = '{UUID(bytes=dead)}'")
+    taken = await db.take(rescuer)
+    assert taken.bucket_id == fence.bucket_id
+    assert await db.master.maintenance.forget(RecordKind.AGENTS, 30, 10) == 0
+    await db.master.rescue.sweep(taken, 10, max_rescues=3)
+    assert await db.master.maintenance.forget(RecordKind.AGENTS, 30, 10) == 1
+
+
 async def test_a_key_lives_as_long_as_its_job_and_never_above_the_watermark(db: MasterFixture) -> None:
     """Below the watermark: one job whose row is still there (a straggler), one that was dropped. Above: one without a row."""
     kept, dropped = new_id(), new_id()
