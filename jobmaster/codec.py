@@ -83,6 +83,12 @@ def headers_requiring(headers: bytes, word: str) -> bytes:
     return encode_headers(msgspec.structs.replace(given, requires=(*given.requires, word)))
 
 
+def headers_of_tenant(headers: bytes, tenant: str) -> bytes:
+    """Encoded headers of a job that runs for this tenant, unless they name another one."""
+    given = decode_headers(headers)
+    return headers if given.tenant is not None else encode_headers(msgspec.structs.replace(given, tenant=(tenant,)))
+
+
 def decode_headers(data: bytes) -> Headers:
     """Headers; zero bytes are empty headers."""
     return _HEADERS.decode(data) if data else _NO_HEADERS

@@ -212,7 +212,6 @@ class BulkSubmit:
             raise InputError(
                 "'unique' has one key for every job of the bulk", hint="make keys of arguments: Unique(args=[...])"
             )
-        self._tenanted = bool(tenant_of(self._checked.headers))
         self._route = self._router.route_of(self._checked.due_us, self._durability)
         self._insert = self._router.master.intake.insert_held
         if self._checked.waits:
@@ -394,7 +393,8 @@ class BulkSubmit:
         go to agents that have it."""
         check_declared(resolved, self._options)
         unique = self._checked.unique or resolved.unique
-        apart = resolved.name if unique is not None or resolved.limited or self._router.buckets.mixed else ""
+        own_headers = unique is not None or resolved.limited or resolved.tenant is not None
+        apart = resolved.name if own_headers or self._router.buckets.mixed else ""
         return self._checked.lane or resolved.lane, int(self._checked.priority or resolved.priority), apart
 
     # ------------------------------------------------------------ sending
@@ -424,7 +424,8 @@ class BulkSubmit:
                 await self._with_keys(chunk)
             elif route is Route.BUCKET:
                 need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
-                group = await self._router.group(lane, priority, need, handler, tenanted=self._tenanted)
+                tenanted = bool(tenant_of(chunk.headers))
+                group = await self._router.group(lane, priority, need, handler, tenanted=tenanted)
                 await self._into_bucket(chunk, group)
             else:
                 await self._into_master(chunk, route)
@@ -483,7 +484,8 @@ class BulkSubmit:
             await self._insert_held(chunk)
             return
         lane, priority, handler = chunk.group
-        group = await self._router.group(lane, priority, Durability.VOLATILE, handler, tenanted=self._tenanted)
+        tenanted = bool(tenant_of(chunk.headers))
+        group = await self._router.group(lane, priority, Durability.VOLATILE, handler, tenanted=tenanted)
         jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
         written, _ = await group.assign(self._router.master, jobs)
         self._written(chunk, chunk.entries, written)

@@ -15,7 +15,7 @@ import msgspec
 from jobmaster.client.options import BulkOptions, SubmitOptions, check_slow_run
 from jobmaster.client.published_schema import problems
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_json, headers_requiring
+from jobmaster.codec import decode_json, headers_of_tenant, headers_requiring
 from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
 from jobmaster.handlers.flow.ordering import PublishedOrdering
 from jobmaster.handlers.registry import unknown_handler
@@ -51,6 +51,8 @@ class ResolvedHandler(NamedTuple):
     """Ordering key of a job from its arguments."""
     limited: bool = False
     """It has limits."""
+    tenant: str | None = None
+    """For whom its jobs run when their submit names no tenant."""
     known: bool = True
     """``False``: neither declared here nor published."""
 
@@ -90,6 +92,7 @@ class HandlerLookup:
             options.unique,
             None if options.ordering is None else declared.ordering_key,
             bool(options.limits),
+            options.tenant,
         )
         self._local[handler] = self._local[declared.name] = resolved
         return resolved
@@ -132,6 +135,7 @@ class HandlerLookup:
             unique,
             ordering,
             spec.limited,
+            spec.tenant,
         )
 
     async def secret_arguments(self, handler: str) -> tuple[str, ...]:
@@ -214,7 +218,10 @@ def check_declared(resolved: ResolvedHandler, options: SubmitOptions | BulkOptio
 
 
 def headers_for(resolved: ResolvedHandler, headers: bytes) -> bytes:
-    """The headers of a job of the handler: a program that does not know limits would start it without a permit."""
+    """The headers of a job of the handler: with its tenant unless they name one; and a program that does not know limits
+    would start it without a permit."""
+    if resolved.tenant is not None:
+        headers = headers_of_tenant(headers, resolved.tenant)
     return headers_requiring(headers, Capability.LIMITS) if resolved.limited else headers
 
 

@@ -202,7 +202,7 @@ class SubmitChecks:
         data, checked = self.encode(resolved, args), self.checked_for(resolved, options, calls_function=True)
         checked = self.in_order(resolved, data, checked)
         level, lane = checked.priority or resolved.priority, checked.lane or resolved.lane
-        known = {"priority": int(level), "lane": lane, "checked": True, **_in_order(checked.headers)}
+        known = {"priority": int(level), "lane": lane, "checked": True, **_of_headers(checked.headers)}
         if (rule := self.unique_rule(resolved, checked, data, checked.due_us)) is not None:
             known["unique"] = unique_option(rule)
         return submit_call(resolved.name, data, options, known)
@@ -368,7 +368,7 @@ class Submitter(SubmitChecks):
             "lane": job.lane,
             "job_id": ids.text(job.id),
             "checked": True,
-            **_in_order(job.headers),
+            **_of_headers(job.headers),
         }
         if request.unique is not None:
             decided["unique"] = unique_option(request.unique)
@@ -444,7 +444,8 @@ def _check_no_other_key(resolved: ResolvedHandler, checked: CheckedOptions, job:
         raise no_key_and_wait(resolved.name)
 
 
-def _in_order(headers: bytes) -> dict[str, str]:
-    """The option of the SQL function for a job with an ordering key."""
-    key = decode_headers(headers).ordering_key
-    return {} if key is None else {"ordering_key": key}
+def _of_headers(headers: bytes) -> dict[str, str]:
+    """Options of the SQL function that the handler may have given to the job: its ordering key and its tenant."""
+    given = decode_headers(headers)
+    decided = {} if given.ordering_key is None else {"ordering_key": given.ordering_key}
+    return decided if given.tenant is None else {**decided, "tenant": given.tenant[0]}

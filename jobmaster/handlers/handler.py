@@ -363,6 +363,7 @@ class Handler:
             ordering=None if self._ordering is None else msgspec.to_builtins(self._ordering),
             limited=bool(options.limits),
             secret=options.secret,
+            tenant=options.tenant,
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

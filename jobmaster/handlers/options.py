@@ -19,6 +19,7 @@ from jobmaster.handlers.names import LANE, check_lane
 from jobmaster.handlers.retry_rules import RetryPolicy, RetryRules, checked_rules
 from jobmaster.handlers.secrets import checked_secret
 from jobmaster.model.errors import ConfigError, InputError
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.job import Confirm, Delivery, Priority, PriorityLabel, RunMode, StartRule
 from jobmaster.model.job_log import checked_keep_logs
 from jobmaster.rules.time_limit import time_limit
@@ -103,6 +104,8 @@ class JobOptions(TypedDict, total=False):
     those of ``ctx.log`` alone, at most 100. 0 = none."""
     breaker: Breaker | str
     """Circuit breaker of a resource: while the resource fails, the jobs wait in the master and use up no attempt."""
+    tenant: str
+    """For whom its jobs run when their submit, or their schedule, names no tenant: ``submit(tenant=)``."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,6 +138,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     keep_logs: int | None = None
     secret: tuple[str, ...] = ()
     ordering: Ordering | None = None
+    tenant: str | None = None
     is_ordered: bool = False
     """Of a job with an ordering key: the master admits its start."""
     borrows: bool = False
@@ -206,6 +210,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             keep_logs=checked_keep_logs(options.get("keep_logs")),
             secret=checked_secret(options.get("secret")),
             ordering=checked_ordering(options.get("ordering_key")),
+            tenant=None if (tenant := options.get("tenant")) is None else checked_tenant(tenant),
         )
         checked = _ordered(_limited(_confirmable(checked, options, is_async), options), options)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked

@@ -14,6 +14,7 @@ from jobmaster.codec import encode_args, encode_headers
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.names import check_lane, check_name, check_tags
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.schedule import MISFIRE_MAX_LIMIT, Misfire, Overlap, Schedule, ScheduleSource
 from jobmaster.rules.capabilities import Capability
@@ -63,6 +64,8 @@ class ScheduleOptions(TypedDict, total=False):
     max_attempts: int
     expires: float | timedelta | str
     """A job that has not started this long after its due time ends as EXPIRED."""
+    tenant: str
+    """For whom its jobs run. Default: the tenant that the handler declares."""
 
 
 class ScheduleDefaults(NamedTuple):
@@ -88,6 +91,7 @@ class DeclaredSchedule(NamedTuple):
     handler_lane: str | None = None
     handler_priority: Priority | None = None
     handler_limited: bool = False
+    handler_tenant: str | None = None
     source: ScheduleSource = ScheduleSource.CODE
     ordering_key: str | None = None
     """Of its jobs, as the handler declares it."""
@@ -103,6 +107,7 @@ class DeclaredSchedule(NamedTuple):
         if len(self.args) > defaults.args_bytes:
             raise InputError(f"the arguments have {len(self.args)} bytes, the limit is {defaults.args_bytes}")
         tags = check_tags(get("tags"), "schedule", defaults.tags, defaults.tag_chars)
+        tenant = self.handler_tenant if (named := get("tenant")) is None else checked_tenant(named)
         attempts = None if "max_attempts" not in options else _whole(get("max_attempts"), "max_attempts", 1, 1 << 31)
         headers = encode_headers(
             Headers(
@@ -111,6 +116,7 @@ class DeclaredSchedule(NamedTuple):
                 timeout_seconds=_seconds(get("timeout"), "timeout", least=1e-6),
                 max_attempts=attempts,
                 ordering_key=self.ordering_key,
+                tenant=None if tenant is None else (tenant,),
             )
         )
         if len(headers) > defaults.headers_bytes:
@@ -161,6 +167,7 @@ def declare(name: str, when: object, handler: Handler, args: object, options: Sc
         handler_priority=handler.options.priority,
         ordering_key=handler.ordering_key(encoded),
         handler_limited=bool(handler.options.limits),
+        handler_tenant=handler.options.tenant,
     )
 
 

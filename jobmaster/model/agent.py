@@ -72,5 +72,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """It has limits, so an agent must know of them."""
     secret: tuple[str, ...] = ()
     """Arguments whose values nobody is shown."""
+    tenant: str | None = None
+    """For whom its jobs run when their submit names no tenant."""
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

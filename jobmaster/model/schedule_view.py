@@ -107,6 +107,12 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
         return self.definition.lane
 
     @property
+    def tenant(self) -> str | None:
+        """For whom its jobs run."""
+        named = self.headers.tenant
+        return None if named is None else named[0]
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """Tags of the schedule."""
         return self.definition.tags

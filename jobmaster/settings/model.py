@@ -620,6 +620,8 @@ class ScheduleSettings(Section, frozen=True, kw_only=True):
     """Number of attempts, including the first; null means the handler's."""
     expires_seconds: PositiveSeconds | None = None
     """A job that has not started this long after its due time ends as EXPIRED."""
+    tenant: str | None = None
+    """For whom its jobs run; null means the handler's tenant."""
 
 
 class JobLimitSettings(Section, frozen=True, kw_only=True):

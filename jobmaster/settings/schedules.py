@@ -78,6 +78,7 @@ def declared_schedule(name: str, schedule: ScheduleSettings) -> DeclaredSchedule
         ("timeout", schedule.timeout_seconds),
         ("max_attempts", schedule.max_attempts),
         ("expires", schedule.expires_seconds),
+        ("tenant", schedule.tenant),
     ):
         if value is not None:
             options[key] = value  # type: ignore[literal-required]
@@ -119,6 +120,8 @@ def _of_file(settings: ClusterSettings, handlers: Handlers) -> Iterator[Declared
         yield one._replace(
             handler_lane=handler.options.lane,
             handler_priority=handler.options.priority,
+            handler_limited=bool(handler.options.limits),
+            handler_tenant=handler.options.tenant,
             ordering_key=handler.ordering_key(one.args),
         )
 

@@ -21,6 +21,7 @@ from jobmaster.model.errors import (
     JobMasterError,
     LockLost,
     NotFound,
+    NotUnique,
     OutcomeUnknown,
     Refused,
     SchemaMismatch,
@@ -117,6 +118,8 @@ class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is not known: of a batch, and of jobs with unique keys."""
     unknown: list[int] | None = None
     """Of these: the places in ``jobs`` of ``job_ids``, in the same order."""
+    holder: str | None = None
+    """Of ``not_unique``: id of the job that holds the unique key."""
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +153,8 @@ def detail_of(error: JobMasterError) -> ErrorDetail:
     """An error as callers see it. Sentences of errors of servers name these, so the log alone has them."""
     code = _word(type(error).__name__)
     if _is_shown(error):
-        return ErrorDetail(code=code, message=error.message, hint=error.hint)
+        holder = str(error.holder) if isinstance(error, NotUnique) else None
+        return ErrorDetail(code=code, message=error.message, hint=error.hint, holder=holder)
     if isinstance(error, SchemaMismatch | ConfigError | AccessRefused | StoreRefused):
         return ErrorDetail(code=code, message=_UNFIT, hint=_UNFIT_HINT)
     if not isinstance(error, OutcomeUnknown):

@@ -257,6 +257,7 @@ def _details(view: ScheduleView) -> dict[str, Any]:
         "expires_seconds": definition.expires_seconds,
         "priority": view.priority.label,
         "lane": view.lane,
+        "tenant": view.tenant,
         "arguments": view.arguments,
         "timeout_seconds": view.headers.timeout_seconds,
         "max_attempts": view.headers.max_attempts,

@@ -144,6 +144,7 @@ class Schedules:
                 handler_lane=resolved.lane,
                 handler_priority=resolved.priority,
                 handler_limited=resolved.limited,
+                handler_tenant=resolved.tenant,
                 source=ScheduleSource.API,
                 ordering_key=None if resolved.ordering is None else resolved.ordering(data),
             )

@@ -40,6 +40,8 @@ class StepOptions(TypedDict, total=False):
     cancel_slow: bool
     max_attempts: int
     delivery: Delivery | Literal["at_most_once"]
+    tenant: str
+    """For whom the step runs."""
     allow_unregistered: bool
 
 

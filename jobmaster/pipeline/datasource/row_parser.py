@@ -18,6 +18,7 @@ from jobmaster.handlers import CheckedUnique
 from jobmaster.handlers.flow.ordering import PublishedOrdering, ordering_key_text
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError
+from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.flow.uniqueness import UniqueRule
 from jobmaster.model.job import Headers, NewJob, Priority
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
@@ -58,6 +59,7 @@ class HandlerDefaults(NamedTuple):
     """Ordering key from the arguments."""
     limited: bool
     unique: CheckedUnique | None
+    tenant: str | None
 
 
 class RowRules(NamedTuple):
@@ -179,12 +181,12 @@ class RowParser:
             level = Priority.parse(spec.priority) if spec is not None and spec.priority else rules.default_priority
         checker = ArgsChecker(spec, lax=rules.lax, limit_bytes=rules.limits.args_bytes)
         if spec is None:
-            return HandlerDefaults(checker, lane, int(level), None, limited=False, unique=None)
+            return HandlerDefaults(checker, lane, int(level), None, limited=False, unique=None, tenant=None)
         ordering = None if spec.ordering is None else msgspec.convert(spec.ordering, PublishedOrdering).key
         # A job that is run again holds no key, as a retry.
         has_keys = spec.unique is not None and not rules.replay
         unique = msgspec.convert(spec.unique, CheckedUnique) if has_keys else None
-        return HandlerDefaults(checker, lane, int(level), ordering, spec.limited, unique)
+        return HandlerDefaults(checker, lane, int(level), ordering, spec.limited, unique, spec.tenant)
 
     def _due_us(self, due: Any) -> int | str:
         if isinstance(due, str):
@@ -200,7 +202,8 @@ class RowParser:
         return int(due) if due > self._rules.now_us else 0
 
     def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes) -> bytes | str:
-        if headers is None and self._plain and target.ordering is None and not target.limited:
+        bare = target.ordering is None and target.tenant is None and not target.limited
+        if headers is None and self._plain and bare:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
         merged = self._rules.headers
         if headers:
@@ -222,12 +225,15 @@ class RowParser:
                 expires_us=merged.expires_us or own.expires_us,
                 at_most_once=merged.at_most_once or own.at_most_once,
                 ordering_key=merged.ordering_key or own.ordering_key,
+                tenant=merged.tenant or own.tenant,
             )
         if merged.ordering_key is None and target.ordering is not None:
             try:
                 merged = msgspec.structs.replace(merged, ordering_key=target.ordering(args))
             except InputError as error:
                 return f"{error.message}; {error.hint}" if error.hint else error.message
+        if merged.tenant is None and target.tenant is not None:
+            merged = msgspec.structs.replace(merged, tenant=(target.tenant,))
         if merged.ordering_key is not None and merged.complete_seconds:
             return "complete_seconds and ordering_key are given: an ordering key allows one run at a time"
         requires = (Capability.LIMITS.value,) if target.limited else ()
@@ -247,6 +253,8 @@ def read_headers(data: bytes) -> Headers | str:
             time_limit(getattr(headers, name) or 0, name)
         if headers.ordering_key is not None:
             ordering_key_text(headers.ordering_key)
+        if headers.tenant is not None:
+            checked_tenant(headers.tenant[0])
     except (ValueError, InputError) as error:
         return f"the headers cannot be used: {error}"
     return headers

@@ -81,6 +81,7 @@ class ScheduleBody(Body, frozen=True, kw_only=True):
     timeout: float | None = None
     max_attempts: int | None = None
     expires: float | None = None
+    tenant: str | None = None
 
 
 class PauseBody(Body, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What operators do to many jobs at once, and to locks, over HTTP."""
+"""What operators do to many jobs at once, to locks and to unique keys, over HTTP."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from msgspec import Meta
 
 from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.flow.bulk_operation import BulkKind, BulkState, BulkView, SkipCause
+from jobmaster.model.flow.uniqueness import UniqueTerm
+from jobmaster.model.job import JobState
 from jobmaster.rules.access import Scope
 from jobmaster.web.access import require
 from jobmaster.web.api.jobs import ChangeBody
@@ -67,6 +69,44 @@ class BulkOperationsQuery(Query, frozen=True, kw_only=True):
     before: UUID | None = None
     """``next`` of the page before."""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class UniqueKeysQuery(Query, frozen=True, kw_only=True):
+    """Which unique keys."""
+
+    handler: str | None = None
+    key: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class UniqueKeyQuery(Query, frozen=True, kw_only=True):
+    """One unique key."""
+
+    handler: str
+    key: str
+
+
+class UniqueKeyRecord(Record, frozen=True, kw_only=True):
+    """A unique key that a job holds."""
+
+    handler: str
+    key: str
+    job: UUID
+    """The job that holds it."""
+    state: JobState | None
+    """Of the job; null: it has no row any more, and holds the key until the end of a window."""
+    term: UniqueTerm
+    """How long the key is held: while the job lives (``live``), until it starts (``waiting``), for a time (``window``)."""
+    held_at: datetime
+    until: datetime | None
+    """End of a window."""
+
+
+class UniqueReleaseRecord(Record, frozen=True, kw_only=True):
+    """A unique key that was taken from its job. The job goes on."""
+
+    handler: str
+    key: str
 
 
 class BulkPreviewRecord(Record, frozen=True, kw_only=True):
@@ -204,3 +244,20 @@ async def list_once_actions(call: Call) -> list[OnceRecord]:
     if call.may(Scope.PAYLOAD):
         return records_of(OnceRecord, actions)
     return [record_of(OnceRecord, each, error=None) for each in actions]
+
+
+# ---------------------------------------------------------------- unique keys
+
+
+@OPERATIONS.get("/unique-keys", scope=Scope.VIEW)
+async def list_unique_keys(call: Call, query: UniqueKeysQuery) -> list[UniqueKeyRecord]:
+    """Unique keys that jobs hold now, by handler and key."""
+    held = await call.cluster.inspect.unique_keys(query.handler, query.key, limit=query.limit)
+    return records_of(UniqueKeyRecord, held)
+
+
+@OPERATIONS.delete("/unique-keys", scope=Scope.JOBS)
+async def release_unique_key(call: Call, query: UniqueKeyQuery) -> UniqueReleaseRecord:
+    """Take a unique key from the job that holds it. The job goes on, and the next submit of the key makes another one."""
+    await call.cluster.operate.release_unique_key(query.handler, query.key, actor=call.actor)
+    return UniqueReleaseRecord(handler=query.handler, key=query.key)

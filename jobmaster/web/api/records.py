@@ -287,6 +287,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     priority: PriorityLabel
     misfire: Misfire
     overlap: Overlap
+    tenant: str | None
     tags: list[str]
     next_at: datetime | None
     start_at: datetime | None

@@ -74,6 +74,7 @@ class StepBody(StepCallBody, frozen=True, kw_only=True):
     cancel_slow: bool | None = None
     max_attempts: int | None = None
     delivery: Literal["at_most_once"] | None = None
+    tenant: str | None = None
     allow_unregistered: bool | None = None
 
 

@@ -121,9 +121,11 @@ async def test_schedules_over_http(
         "args": {"employee": 1},
         "zone": "Europe/Berlin",
         "tags": ["eu"],
+        "tenant": "acme",
     }
     made = await sent(operator, "PUT", "/schedules/reports/nightly", definition)
     assert (made["name"], made["zone"], made["arguments"]) == ("reports/nightly", "Europe/Berlin", {"employee": 1})
+    assert made["tenant"] == "acme"
     (listed,) = await got(viewer, "/schedules", tag="eu")
     assert (listed["name"], listed["arguments"], listed["state"]) == ("reports/nightly", None, "active")
     assert len(await got(viewer, "/schedules/reports/nightly/next", limit=3)) == 3
@@ -227,3 +229,35 @@ async def test_agents_and_buckets_over_http(
     assert (await posted(admin, f"/agents/{first}/drain", status=404))["error"]["code"] == "not_found"
     done = [(actor, action) for actor, action, _ in await acts(client)]
     assert done == [("admin@web", f"{name}") for name in ("bucket freeze", "bucket unfreeze", "agent drain")]
+
+
+async def test_a_unique_key_over_http_answers_as_in_python_and_is_listed_and_released(
+    client: ClientFixture, operator: httpx.AsyncClient, viewer: httpx.AsyncClient
+) -> None:
+    def body(path: str, **unique: Any) -> Any:
+        return {"handler": "images.resize", "args": {"path": path}, "after": 600, "unique": unique}
+
+    first = await posted(operator, "/jobs", body("a", key="a/b"), 201)
+    again = await posted(operator, "/jobs", body("b", key="a/b"), 201)
+    assert (first["answer"], again["answer"], again["id"]) == ("created", "existing", first["id"])
+    refused = (await posted(operator, "/jobs", body("c", key="a/b", on_conflict="reject"), 409))["error"]
+    assert (refused["code"], refused["holder"]) == ("not_unique", first["id"])
+    other = await posted(operator, "/jobs", body("d", key="a/b", on_conflict="replace"), 201)
+    assert (other["answer"], other["id"] != first["id"]) == ("replaced", True)
+    await posted(operator, "/jobs", body("e", args=["path"], debounce=3600), 201)
+    moved = await posted(operator, "/jobs", {**body("e", args=["path"], debounce=3600), "after": 900}, 201)
+    assert moved["answer"] == "debounced"
+    wrong = await posted(operator, "/jobs", body("e", key="k", window=1, throttle=1), 422)
+    assert wrong["error"]["code"] == "input_error"
+
+    held = await got(viewer, "/unique-keys", handler="images.resize")
+    assert {(each["key"], each["job"], each["state"], each["term"]) for each in held} == {
+        ("a/b", other["id"], "HELD", "live"), ('{"path":"e"}', moved["id"], "HELD", "waiting"),
+    }  # fmt: skip
+    assert [each["key"] for each in await got(viewer, "/unique-keys", key="a/b")] == ["a/b"]
+    path = "/unique-keys?handler=images.resize&key=a/b"
+    assert (await viewer.delete(API + path)).status_code == 403
+    assert await sent(operator, "DELETE", path) == {"handler": "images.resize", "key": "a/b"}
+    assert (await operator.delete(API + path)).json()["error"]["code"] == "not_found"
+    assert ("operator@web", "unique release", "images.resize") in await acts(client)
+    assert (await posted(operator, "/jobs", body("f", key="a/b"), 201))["answer"] == "created"

@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from jobmaster.handlers import Handlers
+from jobmaster.codec import decode_headers
+from jobmaster.handlers import Handlers, Limit
 from jobmaster.handlers.schedules import ScheduleDefaults, expression_of
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Priority
@@ -228,12 +229,15 @@ schedules:
     jitter: 1m
     expires: 1h
     tags: [eu]
+    tenant: acme
     start: "2026-01-01T00:00:00+01:00"
-  often: {handler: report, every: 5m, args: '{"region": "us"}'}
+  often: {handler: limited, every: 5m, args: '{"region": "us"}'}
 """,
         tmp_path,
     )
-    nightly, often = declared_schedules(settings, reports())
+    handlers = reports()
+    handlers.add(report, name="limited", tenant="zoo", limit=Limit("reports", 1))
+    nightly, often = declared_schedules(settings, handlers)
     assert nightly.source is ScheduleSource.YAML
     assert (nightly.schedule.expression, nightly.schedule.zone) == ("30 3 * * *", "Europe/Berlin")
     assert (nightly.schedule.overlap, nightly.schedule.jitter_seconds, nightly.schedule.tags) == (
@@ -243,6 +247,9 @@ schedules:
     )
     assert nightly.schedule.start_us == 1_767_222_000_000_000
     assert (often.schedule.expression, often.schedule.zone) == ("300s", "UTC")
+    headers = decode_headers(nightly.schedule.headers), decode_headers(often.schedule.headers)
+    assert [each.tenant for each in headers] == [("acme",), ("zoo",)]
+    assert headers[1].requires == ("limits",), "an agent that knows no limits would start it without a permit"
 
 
 @pytest.mark.parametrize(
@@ -256,6 +263,7 @@ schedules:
         ("{handler: report, every: 5m, args: '[1]'}", "schedules.s", "args must be a JSON object"),
         ("{handler: report, every: 5m, start: '2026-01-01T00:00'}", "schedules.s", "naive datetime"),
         ("{handler: report, every: 5m, misfire_max: 0}", "schedules.s.misfire_max", "expected a whole number"),
+        ("{handler: report, every: 5m, tenant: a b}", "schedules.s", "is not the name of a tenant"),
         ("{handler: report, every: 5m, overlap: wait}", "schedules.s.overlap", "expected one of"),
     ],
 )

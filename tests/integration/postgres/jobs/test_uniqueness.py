@@ -10,6 +10,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import ConnectionFactory
+from jobmaster.master.driver.statements import statement
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.uniqueness import (
@@ -455,3 +456,12 @@ async def test_rows_of_a_bulk_import_hold_their_keys_and_those_that_meet_a_job_a
         await importer.close()
     assert await live_rows(db) == 4
     assert await db_holder(db, "a") == holder
+
+
+async def test_a_release_answers_with_the_job_that_has_held_the_key_alone(db: MasterFixture) -> None:
+    one = unique()
+    await submit(db, one)
+    release = statement("uniqueness/release").text
+    (row,) = await db.sql.fetch(release, one.job.handler, "k", "ann")
+    assert {name: bytes(value.bytes) for name, value in row.items()} == {"job_id": one.job.id}
+    assert await db.sql.fetch(release, one.job.handler, "k", "ann") == []

@@ -182,11 +182,14 @@ def test_rows_have_the_ordering_key_of_their_handler_or_of_their_headers() -> No
     assert "one run at a time" in str(job("change", b"{}", b'{"complete_seconds":5}'))
 
 
-def test_rows_follow_the_limits_and_the_unique_key_that_their_handler_declares() -> None:
+def test_rows_follow_the_limits_the_unique_key_and_the_tenant_that_their_handler_declares() -> None:
     handlers = Handlers()
 
     @handlers.job(name="sync", limit=Limit("crm", 2), unique=Unique(args=["customer"], debounce=60))
     async def sync(customer: int, full: bool = False) -> None: ...
+
+    @handlers.job(name="mail", tenant="acme")
+    async def mail(customer: int) -> None: ...
 
     specs = {handler.name: handler.spec for handler in handlers}
     rules = RowRules(
@@ -205,5 +208,12 @@ def test_rows_follow_the_limits_and_the_unique_key_that_their_handler_declares()
     again = RowParser(rules._replace(replay=True))
     assert isinstance(again._job("k", b'{"customer":7}', "sync", None, None, None, None), NewJob)
     assert again.unique == {}
+    for given, tenant in ((None, "acme"), (b'{"tags":["a"]}', "acme"), (b'{"tenant":["zoo"]}', "zoo")):
+        mailed = parser._job("k", b'{"customer":7}', "mail", None, None, None, given)
+        assert isinstance(mailed, NewJob)
+        assert decode_headers(mailed.headers).tenant == (tenant,)
+    assert "is not the name of a tenant" in str(
+        parser._job("k", b'{"customer":7}', "mail", None, None, None, b'{"tenant":["a b"]}')
+    )
     deleted = again._job("k", b'{"customer":7}', "sync", None, None, None, b'{"deleted":true}')
     assert deleted == "the contents of the job have been deleted"
