@@ -16,6 +16,7 @@ _CLASSES: dict[str, type[JobMasterError]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, JobMasterError) and kind is not errors.ConfigError
 }
+_STARTED_LATE = "Python worker failed to connect back"
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
 
@@ -23,8 +24,8 @@ def run_spark(work: Callable[[], T]) -> T:
     """Call a function that runs Spark, and convert its errors.
 
     Raises:
-        JobMasterError: the error raised by JobMaster in any process; ``Unavailable`` for a full disk; ``Refused`` with
-            Spark's first line for any other error.
+        JobMasterError: the error raised by JobMaster in any process; ``Unavailable`` for a full disk and for a
+            Python that started too late; ``Refused`` with Spark's first line for any other error.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -33,6 +34,10 @@ def run_spark(work: Callable[[], T]) -> T:
         return work()
     except (PySparkException, Py4JError) as error:
         raise error_of_spark(error) from error
+
+
+class PythonStartedLate(Unavailable):
+    """A Python process of Spark did not call back within ten seconds, a constant of Spark: nothing has run in it."""
 
 
 def error_of_spark(error: Any) -> JobMasterError:
@@ -49,6 +54,11 @@ def error_of_spark(error: Any) -> JobMasterError:
             return Unavailable(
                 f"a disk is full: {sign}", hint="make room and run it again; nothing counts until it is whole"
             )
+    if _STARTED_LATE in text:
+        return PythonStartedLate(
+            "a Python process of Spark did not start within Spark's limit of ten seconds",
+            hint="run it again when the machine has less to do",
+        )
     return Refused(f"Spark: {first_line(error)}")
 
 

@@ -6,12 +6,20 @@ batch by batch, so a batch that is repeated after a crash replaces itself.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jobmaster.pipeline.context import PipelineContext, StepResult
-from jobmaster.pipeline.spark.errors import run_spark
+from jobmaster.pipeline.spark.errors import PythonStartedLate, run_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
 
 _DAYS = {"jobs": "ended_at", "attempts": "at", "events": "at"}
 """The column whose day partitions the files."""
 _POLL_SECONDS = 1
+_STARTS_MAX = 5
+"""Spark starts the Python of a streaming source anew for each query and waits ten seconds for it, a constant. On a machine
+with much other work, or that has to read the packages from its disk first, this is too short at times."""
 
 
 def folder_of(table: str) -> str:
@@ -37,20 +45,44 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
         .option("checkpointLocation", checkpoint)
     )
     trigger = {"availableNow": True} if interval is None else {"processingTime": f"{interval:g} seconds"}
-    query = run_spark(lambda: writer.trigger(**trigger).start())
-    copied = batches = 0
-    seen = -1
-    try:
-        while True:
-            ended = run_spark(lambda: query.awaitTermination(_POLL_SECONDS))
+    copied = _Copied(context)
+    starts = 1
+    while True:
+        query = run_spark(lambda: writer.trigger(**trigger).start())
+        try:
+            copied.follow(query)
+            break
+        except PythonStartedLate:
+            if starts == _STARTS_MAX:
+                raise
+            starts += 1
+            context.progress("Spark's Python did not start in time: the query is started again")
+        finally:
+            query.stop()
+    return StepResult(rows=copied.rows, summary={"table": table, "batches": copied.batches, "target": target})
+
+
+class _Copied:
+    """What the queries of one call have copied. Batches have numbers of the checkpoint, so none is counted twice."""
+
+    def __init__(self, context: PipelineContext) -> None:
+        self.rows = 0
+        self.batches = 0
+        self._seen = -1
+        self._context = context
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Count until the query ends.
+
+        Raises:
+            PythonStartedLate: the Python of its source did not start in time.
+        """
+        ended = False
+        while not ended:
+            ended = bool(run_spark(lambda: query.awaitTermination(_POLL_SECONDS)))
             for progress in query.recentProgress:
-                if progress["batchId"] > seen and progress["numInputRows"]:
-                    seen = progress["batchId"]
-                    copied += progress["numInputRows"]
-                    batches += 1
-                    context.progress(f"batch {seen}: {progress['numInputRows']} rows")
-            if ended:
-                break
-    finally:
-        query.stop()
-    return StepResult(rows=copied, summary={"table": table, "batches": batches, "target": target})
+                if progress["batchId"] > self._seen and progress["numInputRows"]:
+                    self._seen = progress["batchId"]
+                    self.rows += progress["numInputRows"]
+                    self.batches += 1
+                    self._context.progress(f"batch {self._seen}: {progress['numInputRows']} rows")

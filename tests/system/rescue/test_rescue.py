@@ -69,6 +69,12 @@ async def test_a_frozen_agent_records_nothing_when_it_wakes(deployment: Deployme
     await running(deployment, 2)
     Path(gate).touch()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+
+    async def reported() -> bool:
+        return (await receipt.get()).progress is not None
+
+    # No outcome waits for the report of its run: the rescuer sends it within a second.
+    await eventually(reported, 15, "the report of the rescuer")
     outcome = await receipt.get()
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)

@@ -136,6 +136,34 @@ def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(published: Publ
         stream(published.run(), "jobs", None, 100_000, "earliest")
 
 
+def test_a_stream_starts_again_when_its_python_was_too_slow_for_spark(
+    published: PublishedCluster, tmp_path: Path
+) -> None:
+    """Spark waits ten seconds for the Python of a streaming source: the first one here never calls back."""
+    from jobmaster.pipeline.datasource.source import JobMasterSource
+    from jobmaster.pipeline.steps.stream import stream
+
+    program, calls = tmp_path / "python", tmp_path / "calls"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$2" in *python_streaming_source_runner) echo >>{calls}; [ $(wc -l <{calls}) -gt 1 ] || exit 0 ;; esac\n'
+        f'exec "{os.environ["PYSPARK_PYTHON"]}" "$@"\n'
+    )
+    program.chmod(0o755)
+    published.ended(40)
+    context = published.spark.sparkContext
+    usual, context.pythonExec = context.pythonExec, str(program)
+    try:
+        published.spark.dataSource.register(JobMasterSource)
+        assert stream(published.run(), "jobs", None, 100_000, "earliest").rows == 40
+    finally:
+        context.pythonExec = usual
+        published.spark.dataSource.register(JobMasterSource)
+    starts = calls.read_text().count("\n")
+    assert starts >= 2, "and more of them on a machine that is as slow as that"
+    assert sum("started again" in line for line in published.said) == starts - 1
+
+
 def test_a_stream_admits_about_as_many_rows_as_its_limit(published: PublishedCluster) -> None:
     from jobmaster.pipeline.steps.stream import stream
 
