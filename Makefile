@@ -70,8 +70,8 @@ demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: f
 dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jobmaster
 	@$(BIN)/jobmaster dev
 
-test: test-fast ## The fast part, then the slow one with the race drill 25 times
-	@$(MAKE) --no-print-directory test-slow DRILL_RUNS=25
+test: test-fast ## Static checks and every test that is not marked long: the fast part, then the slow one
+	@$(MAKE) --no-print-directory test-slow
 
 # The static checks need one processor, and the tests wait now and then: both at once.
 test-fast: $(STAMP) ## Static checks and every test not marked slow
@@ -80,25 +80,23 @@ test-fast: $(STAMP) ## Static checks and every test not marked slow
 test-unmarked: $(STAMP)
 	@$(call SHARED,$(TEST_PROCESSES),loadfile) -m "not slow"
 
-# How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.
-DRILL_RUNS ?= 500
-
-# Left out of `make test`: further cases of what another slow test shows, and minutes of processor time.
-LENGTH := and not long
+# Tests marked long are left out of `make test`, and `make test-long` runs nothing else: further cases of what another test
+# shows, and minutes of processor time.
+LENGTH := not long
 
 test-slow: $(PIPELINE_STAMP)
-	@$(MAKE) --no-print-directory -j2 test-clusters test-spark DRILL_RUNS=$(DRILL_RUNS) LENGTH="$(LENGTH)"
+	@$(MAKE) --no-print-directory -j2 test-clusters test-spark LENGTH="$(LENGTH)"
 
-test-long: $(PIPELINE_STAMP) ## Every slow test, also those marked long; the race drill 500 times
-	@$(MAKE) --no-print-directory test-slow DRILL_RUNS=$(DRILL_RUNS) LENGTH=
+test-long: $(PIPELINE_STAMP) ## What `make test` leaves out: tests marked long, and the race drill 500 times
+	@$(MAKE) --no-print-directory test-slow LENGTH=long
 
 test-clusters: $(PIPELINE_STAMP)
-	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and not spark $(LENGTH)"
+	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and $(LENGTH) and not spark"
 
 # A JVM for each process, beside the clusters: what they print comes when they have ended.
 test-spark: $(PIPELINE_STAMP)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
-		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and spark $(LENGTH)" >$$log 2>&1; status=$$?; \
+		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and $(LENGTH) and spark" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict, the import contracts and the check for unused names

@@ -49,9 +49,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m "slow and ..."`, a file without the text of that mark is not imported: it has no such test."""
-    if not config.option.markexpr.startswith("slow and") or not collection_path.name.startswith("test_"):
+    marks = config.option.markexpr
+    if not marks.startswith("slow and") or not collection_path.name.startswith("test_"):
         return None
-    return b"mark.slow" not in collection_path.read_bytes() or None
+    wanted = b"mark.long" if marks.startswith("slow and long") else b"mark.slow"
+    return wanted not in collection_path.read_bytes() or None
 
 
 def pytest_collection_finish() -> None:

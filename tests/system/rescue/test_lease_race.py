@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,10 +22,11 @@ from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-PART = 25
-"""Runs of one test."""
-PARTS = max(int(os.environ.get("DRILL_RUNS", "25")) // PART, 1)
-"""DRILL_RUNS=500 is the long form."""
+RUNS = [
+    pytest.param(0, 10, id="ten times"),
+    *(pytest.param(part, 25, id=f"{part + 1} of 20 x 25 times", marks=pytest.mark.long) for part in range(20)),
+]
+"""Number of the test, and how often it plays the race."""
 HOUR = 3600.0
 STORY = [
     "A buckets_opened", "producer drill_submitted", "A drill_running", "A drill_row_written", "A drill_asleep",
@@ -61,10 +61,12 @@ async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list
     return played
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(("part", "runs"), RUNS)
 @pytest.mark.parametrize("shift", [0.0, HOUR, -HOUR], ids=["true clocks", "an hour ahead", "an hour behind"])
-async def test_the_race_ends_the_same_way_every_time(servers: ClusterSettings, shift: float, part: int) -> None:
-    courses = [RaceOptions(shift, known=number % 2 == part % 2) for number in range(PART)]
+async def test_the_race_ends_the_same_way_every_time(
+    servers: ClusterSettings, shift: float, part: int, runs: int
+) -> None:
+    courses = [RaceOptions(shift, known=number % 2 == part % 2) for number in range(runs)]
     for course, (result, story) in zip(courses, await play(servers, courses), strict=True):
         assert result.off == []
         assert result.ok
