@@ -8,6 +8,9 @@ another place does not open.
 The nonce is made from the value and its place (a keyed hash, as in a synthetic initialisation vector): the same submit sent
 again has the same bytes, which is how the cluster knows it again. So a reader of the servers sees that two values of one job
 are equal, and nothing else. Source of the idea: RFC 5297 for the nonce, the payload codecs of Temporal for the place.
+
+A sealed value is also proof that a program with a key has made it, so a cluster can ask for it: the jobs of handlers in
+``encryption.require`` do not run without. A signature beside the arguments would prove the same with a second kind of keys.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -27,6 +30,8 @@ from jobmaster.model.job import SEALED_TEXT_PREFIX, ErrorInfo
 from jobmaster.model.job_view import JobView
 
 KEY_BYTES = 32
+EVERY_HANDLER = "*"
+"""In ``encryption.require``: the jobs of all handlers."""
 _PREFIX = b'{"$sealed":'
 _NONCE_BYTES = 12
 
@@ -41,6 +46,10 @@ class SealKind(StrEnum):
 
 class CannotOpen(Refused):
     """A sealed value cannot be read: its key is missing, or it is not the value that was sealed here."""
+
+
+class NotSealed(CannotOpen):
+    """The arguments of a job are plain, and its handler takes sealed ones alone."""
 
 
 class _Sealed(msgspec.Struct):
@@ -63,12 +72,13 @@ class PayloadCipher:
     Args:
         keys: key id -> base64 of 32 bytes.
         active: id of the key that seals; ``None``: values are opened only.
+        required: names of the handlers whose jobs run with sealed arguments alone; ``EVERY_HANDLER`` means all.
 
     Raises:
         ConfigError: a key is none, the active one is missing, or the extra ``encryption`` is not installed.
     """
 
-    def __init__(self, keys: Mapping[str, str], active: str | None) -> None:
+    def __init__(self, keys: Mapping[str, str], active: str | None, required: Collection[str] = ()) -> None:
         try:
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -82,6 +92,7 @@ class PayloadCipher:
         if active is not None and active not in raw:
             raise ConfigError(f"encryption.active names the key {active!r}, which is not among encryption.keys")
         self._active = active
+        self._required = frozenset(required)
 
     @property
     def seals(self) -> bool:
@@ -109,6 +120,25 @@ class PayloadCipher:
         except msgspec.DecodeError:
             return data  # an argument of that name
         return self._opened(kind, handler, job_id, text)
+
+    def requires(self, handler: str) -> bool:
+        """The jobs of the handler run with sealed arguments alone."""
+        return handler in self._required or EVERY_HANDLER in self._required
+
+    def open_arguments(self, handler: str, job_id: bytes, data: bytes) -> bytes:
+        """The arguments of a job that is to run, or to be submitted again.
+
+        Raises:
+            NotSealed: they are plain, and the handler takes sealed ones alone.
+            CannotOpen: as ``open``.
+        """
+        opened = self.open(SealKind.ARGUMENTS, handler, job_id, data)
+        if opened is data and self.requires(handler):
+            raise NotSealed(
+                f"the arguments of a job of handler {handler!r} are not sealed, and encryption.require names the handler",
+                hint="a program without the key has made the job, or a way of submit that seals nothing (docs/security.md)",
+            )
+        return opened
 
     def seal_error(self, handler: str, job_id: bytes, info: ErrorInfo) -> ErrorInfo:
         """An error whose message and traceback nobody reads without a key. Its type and reason stay."""
@@ -171,9 +201,9 @@ def _key_bytes(name: str, text: str) -> bytes:
     return key
 
 
-def cipher_of(keys: Mapping[str, str], active: str | None) -> PayloadCipher | None:
+def cipher_of(keys: Mapping[str, str], active: str | None, required: Collection[str]) -> PayloadCipher | None:
     """The cipher of a cluster; ``None``: it has no keys, and nothing is sealed or opened."""
-    return PayloadCipher(keys, active) if keys else None
+    return PayloadCipher(keys, active, required) if keys else None
 
 
 def opened_view(cipher: PayloadCipher | None, view: JobView) -> JobView:

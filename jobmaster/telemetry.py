@@ -142,6 +142,9 @@ METRICS: dict[str, Metric] = {
     "jobs_abandoned": Metric(
         "jobmaster_jobs_abandoned", _C, "At most once: stopped when this agent left, not started again."
     ),
+    "jobs_not_sealed": Metric(
+        "jobmaster_jobs_not_sealed", _C, "Jobs that failed unrun: `encryption.require` asks for a seal, they had none."
+    ),
     "jobs_quarantined": Metric(
         "jobmaster_jobs_quarantined", _C, "Entries refused because of their id, and quarantined."
     ),
@@ -388,7 +391,7 @@ class Telemetry:
         self.jobs_failed, self.attempts_failed = Tallies(), Tallies()
         self.jobs_snoozed, self.attempts_overdue = Tallies(), Tallies()
         self.jobs_retried = self.jobs_held = self.jobs_duplicate = self.jobs_conflicting = 0
-        self.jobs_refused = self.jobs_quarantined = self.batches_fenced = 0
+        self.jobs_refused = self.jobs_not_sealed = self.jobs_quarantined = self.batches_fenced = 0
         self.outcomes_moved_to_store = self.outcomes_kept = self.outcomes_applied = 0
         self.transactions: Tally = Tally(int)
         # Prometheus sees no growth in a series that begins at 1: what alerts compare begins at 0.

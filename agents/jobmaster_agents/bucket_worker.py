@@ -86,7 +86,8 @@ class BucketWorker:
         self._store = store
         self._ownership = ownership
         self._handlers = {handler.name: handler for handler in handlers}
-        if (cipher := cipher_of(settings.encryption.keys, settings.encryption.active)) is not None:
+        sealing = settings.encryption
+        if (cipher := cipher_of(sealing.keys, sealing.active, sealing.require)) is not None:
             for handler in handlers:
                 handler.use_cipher(cipher)
         self._clock = clock
@@ -551,6 +552,7 @@ class BucketWorker:
         telemetry.read_from("jobs_duplicate", lambda: self.job_table.duplicates)
         telemetry.read_from("jobs_refused", lambda: outcome_writer.refused)
         telemetry.read_from("jobs_abandoned", lambda: outcome_builder.abandoned)
+        telemetry.read_from("jobs_not_sealed", lambda: outcome_builder.not_sealed)
         telemetry.read_from("jobs_quarantined", lambda: outcome_writer.quarantined)
         telemetry.read_from("outcomes_moved_to_store", lambda: self.kept_outcomes.kept)
         telemetry.read_from("batches_fenced", lambda: outcome_writer.fenced_batches)

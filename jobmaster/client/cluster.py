@@ -297,7 +297,9 @@ class Cluster(JobCalls, LockCalls):
             InputError and others: as ``submit``. After any error the same retry is safe, and writes the line that is missing.
         """
         retried_by = None if actor is None else check_name(actor, "'actor'")
-        retried, receipt = await retry_job(await self.get(job), self.get, self.submit, args, options)
+        retried, receipt = await retry_job(
+            await self._get_to_submit(job), self._get_to_submit, self.submit, args, options
+        )
         if retried_by is not None:
             note = self.master.requests.note_once
             await note(retried_by, "job retry", str(retried.id), {"job": str(receipt.id)})

@@ -83,7 +83,7 @@ class SubmitChecks:
         self._clock = clock
         self._limits = settings.limits
         self._args_max = settings.limits.args_bytes
-        self.cipher = cipher_of(settings.encryption.keys, settings.encryption.active)
+        self.cipher = cipher_of(settings.encryption.keys, settings.encryption.active, settings.encryption.require)
         """Opens payloads, and seals those of jobs when it has an active key."""
 
     def encode(self, resolved: ResolvedHandler, args: object) -> bytes:
@@ -116,10 +116,24 @@ class SubmitChecks:
 
         Args:
             job_id: ``None``: an idempotency key decides which job it is.
+
+        Raises:
+            InputError: as ``refuse_plain``.
         """
-        if self.cipher is None or not self.cipher.seals:
+        if self.cipher is None:
+            return data
+        if not self.cipher.seals:
+            self.refuse_plain(handler, "a submit without encryption.active")
             return data
         return self.cipher.seal(SealKind.ARGUMENTS, handler, job_id, data)
+
+    def refuse_plain(self, handler: str, maker: str) -> None:
+        """``InputError`` where jobs of the handler need sealed arguments, and ``maker`` (a noun) seals none."""
+        if self.cipher is not None and self.cipher.requires(handler):
+            raise InputError(
+                f"{maker} does not seal arguments, and encryption.require names the handler {handler!r}",
+                hint="have the job of another handler submit it, or take the handler out of encryption.require",
+            )
 
     def encode_template(self, resolved: ResolvedHandler, args: Mapping[str, object], later: frozenset[str]) -> bytes:
         """Encoded arguments of which ``later`` get their values when the job is made; their names are checked now."""
@@ -194,6 +208,7 @@ class SubmitChecks:
             raise InputError("a statement has no connection", hint="run it on the connection: execute(sql, params)")
         refuse_in_transaction(options)
         resolved = self.handler_lookup.local(handler)
+        self.refuse_plain(str(handler) if resolved is None else resolved.name, "a statement")
         if resolved is None:
             data = self.encode(self.handler_lookup.undeclared(handler), args)
             checked = self.checked(options, calls_function=True)
@@ -301,6 +316,7 @@ class Submitter(SubmitChecks):
         """The job that a submit would store, with every check; nothing is stored. The uniqueness of its handler is left out:
         that is decided where a key is reserved."""
         request, _ = await self._request(handler, args, options)
+        self.refuse_plain(request.job.handler, "a callback")
         await self.router.check_served(request.job.lane)
         return request.job if request.unique is None else request.job._replace(headers=without_key(request.job.headers))
 

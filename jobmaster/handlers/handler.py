@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from jobmaster.codec import decode_json, encode_value
-from jobmaster.encryption import PayloadCipher, SealKind, is_sealed
+from jobmaster.encryption import PayloadCipher, is_sealed
 from jobmaster.handlers.context import JobContext
 from jobmaster.handlers.flow.ordering import key_of_function, published
 from jobmaster.handlers.lifespan import Lifespan
@@ -154,10 +154,10 @@ class Handler:
         self.needs_context = self.needs_context or cipher is not None
 
     def args_of(self, entry: Entry) -> bytes:
-        """The arguments of a job, opened where they were sealed; ``CannotOpen`` as ``PayloadCipher.open``."""
+        """The arguments of a job, opened where they were sealed; ``CannotOpen`` as ``PayloadCipher.open_arguments``."""
         if self.cipher is None:
             return entry.args
-        return self.cipher.open(SealKind.ARGUMENTS, self.name, entry.id, entry.args)
+        return self.cipher.open_arguments(self.name, entry.id, entry.args)
 
     def seals(self, entry: Entry) -> bool:
         """True when the outcome of a job is sealed: its arguments are."""

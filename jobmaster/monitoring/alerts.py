@@ -349,6 +349,18 @@ ALERTS: tuple[Alert, ...] = (
         "What they have done is unknown.",
         "`jobmaster job list --state FAILED` shows them with the reasons `agent_lost`, `too_slow`, `abandoned`.",
     ),
+    Alert(
+        "JobMasterJobsNotSealed",
+        f"{grown('jobs_not_sealed')} > 0",
+        "0m",
+        _PAGE,
+        "{{ $value }} jobs of {{ $labels.job }} had no seal and were not run",
+        "Jobs of handlers in `encryption.require` had plain arguments, and ended as FAILED without a run.",
+        "A program that has no key submits such jobs, or a server of the cluster is written to by somebody else.",
+        "`jobmaster job list --error jobmaster.encryption.NotSealed` shows them. Look for a producer without "
+        "`encryption.active`, a schedule, a workflow or SQL that names the handler; otherwise find out who can write to "
+        "the master and the stores.",
+    ),
     # ------------------------------------------------------------ the processes
     Alert(
         "JobMasterPeriodicTaskFailing",

@@ -578,8 +578,15 @@ class Encryption(Section, frozen=True, kw_only=True):
     need all that sealed jobs of the retention were made with."""
     active: Name | None = None
     """Id of the key that seals. Null: nothing is sealed, and what was sealed is opened."""
+    require: list[str] = field(default_factory=list)
+    """Names of handlers (``"*"``: all) whose jobs run only with arguments that were sealed with one of the keys. A job that
+    a program without a key has made ends as ``FAILED`` with ``NotSealed``, unrun."""
 
     def __post_init__(self) -> None:
+        if self.require and not self.keys:
+            raise ValueError(
+                "encryption.require needs encryption.keys: without a key every job of these handlers would fail"
+            )
         if self.active is not None and self.active not in self.keys:
             raise ValueError(f"encryption.active ({self.active}) must be the id of one of encryption.keys")
 

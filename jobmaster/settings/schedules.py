@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobmaster.codec import decode_json
+from jobmaster.encryption import EVERY_HANDLER
 from jobmaster.handlers import Handlers
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.handlers.schedules import DeclaredSchedule, ScheduleDefaults, ScheduleOptions, declare_encoded
@@ -94,7 +95,13 @@ def declared_schedules(settings: ClusterSettings, handlers: Handlers) -> list[De
     """
     defaults = schedule_defaults(settings)
     found: dict[str, Declared] = {}
+    sealed = settings.encryption.require
     for one in [*handlers.schedules, *_of_file(settings, handlers)]:
+        if one.handler in sealed or EVERY_HANDLER in sealed:
+            raise ConfigError(
+                f"schedule {one.name!r} does not seal arguments, and encryption.require names its handler {one.handler!r}",
+                hint="have the job of another handler submit it, or take the handler out of encryption.require",
+            )
         if one.name in found:
             raise ConfigError(
                 f"two schedules are called {one.name!r}: one in the code, one in the configuration",

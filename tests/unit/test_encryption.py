@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from jobmaster.encryption import CannotOpen, PayloadCipher, SealKind, is_sealed
+from jobmaster.encryption import CannotOpen, NotSealed, PayloadCipher, SealKind, is_sealed
 from jobmaster.model.errors import ConfigError
 from jobmaster.model.job import ErrorInfo
 
@@ -82,3 +82,18 @@ def test_a_key_that_is_none_is_refused_without_being_shown(keys: dict[str, str],
     with pytest.raises(ConfigError) as caught:
         PayloadCipher(keys, active)
     assert all(key not in str(caught.value) for key in keys.values() if key != "***")
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"order":1}', b'{"$sealed":5}', b'{"$sealed":"k1.job.AAAA"}'])
+def test_arguments_that_no_key_has_sealed_do_not_open_where_a_seal_is_required(data: bytes) -> None:
+    key = new_key()
+    asks = PayloadCipher({"k1": key}, "k1", ["charge"])
+    with pytest.raises(CannotOpen):
+        asks.open_arguments("charge", ONE, data)
+    sealed = PayloadCipher({"k1": key}, "k1").seal(SealKind.ARGUMENTS, "charge", ONE, b"{}")
+    assert asks.open_arguments("charge", ONE, sealed) == b"{}"
+    with pytest.raises(CannotOpen):
+        asks.open_arguments("charge", OTHER, sealed)
+    with pytest.raises(NotSealed):
+        PayloadCipher({"k1": key}, "k1", ["*"]).open_arguments("mail", ONE, b"{}")
+    assert asks.open_arguments("mail", ONE, b"{}") == b"{}"

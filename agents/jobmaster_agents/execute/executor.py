@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
+from jobmaster.encryption import NotSealed
 from jobmaster.handlers import Handler, JobContext
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.batch import RANGE_BYTES
@@ -644,7 +645,7 @@ class Executor:
         borrows = may_borrow(job) and not self._ownership.suspended and not self._outcome_builder.runs_alone(job)
         try:
             full = self._limits.full_limit(job, may_borrow=borrows) if self._limits.uses(job) else None
-        except InvalidArguments as error:
+        except (InvalidArguments, NotSealed) as error:
             self._free(slot, queue)
             self._outcome_builder.raised(job, error, now, now)
             return False

@@ -16,7 +16,7 @@ import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_error, encode_headers, error_of
-from jobmaster.encryption import CannotOpen, SealKind
+from jobmaster.encryption import CannotOpen, NotSealed, SealKind
 from jobmaster.handlers import Cancel, Decision, HandlerOptions, JobContext, Retry, RetryDecision, Snooze
 from jobmaster.handlers.context import ProgressSink
 from jobmaster.handlers.decisions import PAUSE_SECONDS_MAX, asked_seconds, decision_in, pause_seconds
@@ -102,6 +102,7 @@ class OutcomeBuilder:
         """Takes over the lines of handlers."""
         self.retried = 0
         self.abandoned = 0
+        self.not_sealed = 0
 
     # ------------------------------------------------------------ before and around the call
 
@@ -248,7 +249,8 @@ class OutcomeBuilder:
         """The handler raised."""
         if (decision := decision_in(error)) is not None:
             self._decided(job, decision, started, ended)
-        elif isinstance(error, InvalidArguments):  # it never ran and will never fit
+        elif isinstance(error, InvalidArguments | NotSealed):  # it never ran and will never fit
+            self.not_sealed += isinstance(error, NotSealed)
             self.arguments_rejected(job, self._info(error, "arguments"), started, ended)
         else:
             retry_decision = self._apply_rules(job, error, started)

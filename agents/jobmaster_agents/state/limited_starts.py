@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterable
 from math import inf
 
-from jobmaster.encryption import CannotOpen
+from jobmaster.encryption import CannotOpen, NotSealed
 from jobmaster.handlers import Handler
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse
@@ -119,6 +119,7 @@ class LimitedStarts:
 
         Raises:
             InvalidArguments: it cannot be computed from the arguments.
+            NotSealed: they are plain, and the handler takes sealed ones alone.
         """
         return self._of(job).uses
 
@@ -332,5 +333,7 @@ class LimitedStarts:
 def _uses_of(handler: Handler, entry: Entry) -> tuple[LimitUse, ...]:
     try:
         return handler.limit_uses(handler.args_of(entry))
+    except NotSealed:
+        raise
     except CannotOpen as error:
         raise InvalidArguments(error.message, hint=error.hint) from None

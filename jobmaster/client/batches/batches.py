@@ -187,7 +187,7 @@ class Batches:
             highest = (int.from_bytes(last, "big") - 1).to_bytes(16, "big")
 
     async def _retry_one(self, again: Batch, view: JobView) -> None:
-        view = self._cluster._opened(view)
+        view = self._cluster._opened_to_submit(view)
         options: Any = stored_options(view, {})
         await again.submit(view.handler, StoredArguments(view.arguments_json), **options)
 

@@ -17,7 +17,7 @@ from jobmaster.client.jobs.retry_as_new_job import keyed_options
 from jobmaster.client.options import CheckedOptions
 from jobmaster.client.submitter import StoredArguments, SubmitChecks
 from jobmaster.clock import Clock, new_id
-from jobmaster.encryption import CannotOpen, SealKind
+from jobmaster.encryption import CannotOpen
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
@@ -103,7 +103,7 @@ class RetriedJobs:
         if checked.waits:
             return SkipCause.SIGNAL
         try:
-            args = job.args if cipher is None else cipher.open(SealKind.ARGUMENTS, job.handler, job.id, job.args)
+            args = job.args if cipher is None else cipher.open_arguments(job.handler, job.id, job.args)
             data = self._checks.encode(handler, StoredArguments(args))
             await self._lookup.check(handler, data, allow_unregistered=False)
             headers = self._checks.in_order(handler, data, checked).headers

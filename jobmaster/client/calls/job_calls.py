@@ -46,6 +46,17 @@ class JobCalls(ClusterParts):
         """The job with its payload opened, where it was sealed."""
         return opened_view(self._submit_checks.cipher, view)
 
+    async def _get_to_submit(self, job: JobRef) -> JobView:
+        """As ``get``, for a job that is to be submitted again."""
+        job_id, bucket_id = ref_of(job)
+        return self._opened_to_submit(await self._job_lookup.get(job_id, bucket_id))
+
+    def _opened_to_submit(self, view: JobView) -> JobView:
+        """As ``_opened``; ``NotSealed`` for plain arguments that must not get a seal by being submitted again."""
+        if (cipher := self._submit_checks.cipher) is not None:
+            cipher.open_arguments(view.handler, view.id_bytes, view.arguments_json)
+        return self._opened(view)
+
     async def redacted(self, view: V) -> V:
         """A job or schedule as it may be shown: ``***`` in place of the arguments that its handler declares as
         ``secret``, and their values cut out of the error. What the command line and the pages show has been through here.

@@ -137,6 +137,7 @@ class Schedules:
             handler, args = parts(handler, args)
         try:
             resolved = await self._lookup.find(handler, allow_unregistered=False, hint=UNKNOWN_HINT)
+            self._checks.refuse_plain(resolved.name, "a schedule")
             data = self._checks.encode(resolved, args)
             if resolved.handler is None:
                 await self._lookup.check(resolved, data, allow_unregistered=False)

@@ -206,6 +206,7 @@ class Compiler:
         self, resolved: ResolvedHandler, call: Call[Any], before: Sequence[Step[Any]], unregistered: bool
     ) -> tuple[bytes, str]:
         """The arguments without the results of other steps, and where those belong."""
+        self._checks.refuse_plain(resolved.name, "a step of a workflow")
         results: list[Result] = []
         mark = secrets.token_hex(16)
         args = {name: _marked(value, mark, results, before) for name, value in call.arguments.items()}

@@ -172,6 +172,10 @@ async def test_sealed_arguments_are_sealed_for_the_new_job(client: ClientFixture
     )  # fmt: skip
     made, refused = await blind.make(found.jobs, view.highest)
     assert (len(made), dict(refused)) == (1, {SkipCause.REFUSED: 1}), "a leader without the key leaves it alone"
+    asking = Encryption(keys={"k": KEY}, active="k", require=["*"])
+    strict = RetriedJobs(replace(client.settings, encryption=asking), client.master.queries, SystemClock())
+    made, refused = await strict.make(found.jobs, view.highest)
+    assert (len(made), dict(refused)) == (1, {SkipCause.REFUSED: 1}), "a plain job would get a seal"
     await Leader(client).work()
     assert (await client.cluster.bulk.get(view)).changed == 2
     for job in await client.cluster.jobs(state="HELD"):

@@ -11,11 +11,12 @@ import pytest
 import redis.asyncio
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.encryption import CannotOpen
+from jobmaster.encryption import CannotOpen, NotSealed
 from jobmaster.handlers import call
-from jobmaster.model.errors import JobFailed
+from jobmaster.model.errors import InputError, JobFailed
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
+from tests.system.operation.test_metrics import scrape
 from tests.system.sealed_jobs import echo, echo_isolated, echo_limited, echo_threaded, fail, handlers
 
 pytestmark = pytest.mark.slow
@@ -136,6 +137,40 @@ async def test_no_plain_text_lies_in_the_servers_and_keys_rotate_while_agents_ru
     assert MARK.encode() not in await _dump(deployment)
     shown = deployment.run("config", "show")
     assert keys["k1"] not in shown.stdout + agent.log.read_text()
+    assert await agent.terminate() == 0
+
+
+async def test_a_job_that_no_key_has_sealed_is_not_run_where_a_seal_is_required(deployment: Deployment) -> None:
+    deployment.document["handlers"] = ["tests.system.sealed_jobs"]
+    deployment.document["observability"]["metrics_port"] = 0
+    deployment.document["encryption"] = {"keys": {"k1": _key()}, "active": "k1", "require": ["*"]}
+    agent = await deployment.start_agent()
+    kinds = (echo, echo_threaded, echo_isolated, echo_limited)
+    async with await open_cluster(deployment.settings, handlers) as cluster:
+        del deployment.document["encryption"]
+        async with await open_cluster(deployment.settings, handlers) as stranger:
+            plain = [await stranger.submit(call(each, MARK)) for each in kinds]
+            plain.append(await stranger.submit(call(echo, MARK), durability="master"))
+            assert [await stranger.wait(each, timeout=60) for each in plain] == ["FAILED"] * 5
+            for each in plain:
+                view = await stranger.get(each)
+                assert (view.error and view.error.type, view.attempt) == ("jobmaster.encryption.NotSealed", 1)
+        assert [await (await cluster.submit(call(each, MARK))).result(timeout=60) for each in kinds] == [
+            {"said": MARK}
+        ] * 4
+        with pytest.raises(NotSealed):
+            await cluster.retry(plain[0])  # it would get a seal
+        port = int((await agent.wait_event("metrics_served", 1))["port"])
+        assert (await scrape(port))["jobmaster_jobs_not_sealed_total"] == 5
+        with pytest.raises(InputError, match=r"a schedule does not seal .* 'echo'"):
+            await cluster.schedules.put("nightly", "0 3 * * *", call(echo, MARK))
+        with pytest.raises(InputError, match="a step of a workflow does not seal"):
+            await cluster.workflows.start("flow", call(echo, MARK))
+        with pytest.raises(InputError, match="a callback does not seal"):
+            async with cluster.batch("many", on_complete=call(echo, MARK)):
+                pass
+        with pytest.raises(InputError, match="a statement does not seal"):
+            cluster.statement(call(echo, MARK))
     assert await agent.terminate() == 0
 
 

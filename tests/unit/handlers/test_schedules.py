@@ -17,7 +17,7 @@ from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Priority
 from jobmaster.model.schedule import Misfire, Overlap, ScheduleSource
 from jobmaster.settings.loader import load_settings
-from jobmaster.settings.model import ClusterSettings, Limits, ScheduleSettings
+from jobmaster.settings.model import ClusterSettings, Encryption, Limits, ScheduleSettings
 from jobmaster.settings.schedules import declared_schedules
 
 NIGHTLY = "0 3 * * *"
@@ -83,6 +83,18 @@ def test_a_function_without_job_becomes_a_handler() -> None:
     assert handlers.of(tick) is not None
     (found,) = declared_schedules(ClusterSettings(), handlers)
     assert (found.schedule.expression, found.source) == ("300s", ScheduleSource.CODE)
+
+
+@pytest.mark.parametrize("required", ["report", "*"])
+def test_a_schedule_of_a_handler_that_takes_sealed_jobs_alone_is_refused(required: str) -> None:
+    handlers = Handlers()
+    handlers.add(report, name="report")
+    handlers.every(NIGHTLY, args={"region": "eu"})(report)
+    sealing = Encryption(keys={"k": "a"}, active="k", require=[required])
+    with pytest.raises(ConfigError, match="schedule 'report' does not seal arguments"):
+        declared_schedules(ClusterSettings(encryption=sealing), handlers)
+    with pytest.raises(ValueError, match=r"encryption.require needs encryption.keys"):
+        Encryption(require=[required])
 
 
 def test_every_below_job_is_refused() -> None:
