@@ -12,13 +12,15 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 import click
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from jobmaster.csv_text import csv_line
+from jobmaster.model.errors import InputError
+
 _LEFT, _RIGHT = "<", ">"
 CELL_CHARS_MAX = 72
 """Characters of a cell on a terminal. In a pipe nothing is cut: the reading program has no other source."""
@@ -51,6 +53,8 @@ class Output(StrEnum):
     JSONL = "jsonl"
     """A line for each item."""
     YAML = "yaml"
+    CSV = "csv"
+    """A line of names, and a line for each item. No stream has it: its names are not known before its end."""
     NAME = "name"
     """What other commands take: an id or a name, a line for each item."""
 
@@ -123,6 +127,8 @@ def emit_data(value: Row | Sequence[Row], output: Output, *, name: Names | None 
                 click.echo(_json(item))
         case Output.YAML:
             click.echo(_yaml(value), nl=False)
+        case Output.CSV:
+            _echo_csv(items)
         case Output.NAME:
             for item in items:
                 if (found := _name(item, name)) is not None:
@@ -137,8 +143,19 @@ def emit_item(item: Row, output: Output, *, name: Names | None = None) -> bool:
     lines of JSON, names, or one YAML list."""
     if output is Output.JSON:
         output = Output.JSONL
+    elif output is Output.CSV:
+        raise InputError("csv is a format of lists, and this command prints a stream", hint="give -o jsonl")
     value: Row | Sequence[Row] = [item] if output is Output.YAML else item
     return emit_data(value, output, name=name)
+
+
+def _echo_csv(items: Sequence[Row]) -> None:
+    """Nothing for no items: their names are not known then."""
+    names = [*dict.fromkeys(name for item in items for name in item)]
+    if names:
+        click.echo(csv_line(names), nl=False)
+    for item in items:
+        click.echo(csv_line(item.get(name) for name in names), nl=False)
 
 
 def _json(value: Any) -> str:
@@ -280,16 +297,6 @@ def clean(text: str) -> str:
 
 
 # ---------------------------------------------------------------- times
-
-
-def iso(us: int | None) -> str | None:
-    """Microseconds since 1970 as ISO 8601 in UTC; ``None`` for ``None`` and for 0 (which means "at once")."""
-    if not us:
-        return None
-    try:
-        return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except OverflowError:
-        return f"{us}us"
 
 
 def iso_at(moment: datetime | None) -> str | None:

@@ -31,6 +31,16 @@ def moment(us: int | None) -> datetime | None:
         return datetime.max.replace(tzinfo=UTC) if us is not None and us > 0 else datetime.min.replace(tzinfo=UTC)
 
 
+def iso(us: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC; ``None`` for ``None`` and for 0 (which means "at once")."""
+    if not us:
+        return None
+    try:
+        return (EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{us}us"
+
+
 VIEW_RESPONSE = {
     "id": UUID, "state": JobState, "handler": str, "lane": str, "priority": PRIORITY_LABEL, "attempt": int,
     "created_at": datetime, "due_at": datetime | None, "started_at": datetime | None, "ended_at": datetime | None,

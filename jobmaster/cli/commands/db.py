@@ -9,7 +9,8 @@ import click
 from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_data, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_data, emit_rows
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.master.schema.migrations import MigrationStatus

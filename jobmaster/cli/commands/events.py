@@ -11,7 +11,7 @@ from jobmaster.cli.commands.job_rows import short_error
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import clean, emit_item, iso
+from jobmaster.cli.tables import clean, emit_item
 from jobmaster.model.event import (
     RECORDED_KINDS,
     BucketEvent,
@@ -21,6 +21,7 @@ from jobmaster.model.event import (
     ScheduleEvent,
 )
 from jobmaster.model.ids import text
+from jobmaster.model.job_view import iso
 from jobmaster.units import rounded_us
 
 if TYPE_CHECKING:

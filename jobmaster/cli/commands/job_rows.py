@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobmaster.cli.tables import Column, iso
+from jobmaster.cli.tables import Column
+from jobmaster.client.jobs.listed_job import error_record
 from jobmaster.client.jobs.timeline import SUBMITTED_EVENT, TimelineLine, present_attempt
 from jobmaster.model.ids import created_ms, text
-from jobmaster.model.job import ErrorInfo, JobState
-from jobmaster.model.job_view import JobView
+from jobmaster.model.job import JobState
+from jobmaster.model.job_view import JobView, iso
 from jobmaster.model.pause import Pause
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.rules.unserved_cause import UnservedCause
@@ -56,31 +57,6 @@ ATTEMPT_COLUMNS = (
 )
 
 
-def listed(view: JobView) -> dict[str, Any]:
-    """One row of ``job list``."""
-    headers = view.headers
-    return {
-        "id": str(view.id),
-        "state": view.state.value,
-        "handler": view.handler,
-        "priority": view.priority.label,
-        "lane": view.lane,
-        "attempt": present_attempt(view.state, view.attempt),
-        "rescues": view.rescues,
-        "token": view.token,
-        "bucket_id": text(view.bucket_id) if view.bucket_id else None,
-        "bucket_epoch": view.bucket_epoch,
-        "cancel_requested": view.cancel_requested,
-        "due": iso(view.due_us),
-        "changed": iso(view.changed_us),
-        "waited_us": view.waited_us,
-        "ran_us": view.ran_us,
-        "tags": list(headers.tags),
-        "metadata": headers.metadata,
-        "error": _error(view.error),
-    }
-
-
 def progress_record(progress: RunProgress | None) -> dict[str, Any] | None:
     """The last report of a run."""
     if progress is None:
@@ -115,7 +91,7 @@ def job_record(
         "lane": view.lane,
         "args": view.arguments,
         "result": view.result_value,
-        "error": _error(error),
+        "error": error_record(error),
         "progress": progress_record(view.progress),
         "traceback": error.traceback if error else None,
         "attempt": present_attempt(view.state, view.attempt),
@@ -155,7 +131,3 @@ def timeline_rows(lines: Sequence[TimelineLine]) -> list[dict[str, Any]]:
         }
         for line in lines
     ]
-
-
-def _error(info: ErrorInfo | None) -> dict[str, str] | None:
-    return None if info is None else {"type": info.type, "message": info.message, "reason": info.reason}

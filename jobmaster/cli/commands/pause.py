@@ -12,8 +12,9 @@ from jobmaster.cli.commands.job_inputs import DURATION, moment
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_data, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_data, emit_rows
 from jobmaster.model.errors import WaitTimeout
+from jobmaster.model.job_view import iso
 from jobmaster.model.pause import Pause, PauseChange, PauseKind, subject_of
 from jobmaster.units import UnitError, parse_duration, rounded_duration
 

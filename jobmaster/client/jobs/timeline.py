@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import AttemptOutcome, JobState, Priority
 from jobmaster.model.job_change import CHANGE_ACTIONS
-from jobmaster.model.job_view import Attempt, JobView, moment
+from jobmaster.model.job_view import Attempt, JobView, iso
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.units import rounded_us
 
@@ -111,9 +111,8 @@ def timeline(
 
 
 def due_text(us: int) -> str:
-    """A due time (microseconds since 1970) as details name it; empty for one that no calendar has."""
-    at = moment(us)
-    return "" if at is None else f"due {at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+    """A due time (microseconds since 1970) as details name it."""
+    return f"due {iso(us)}"
 
 
 def _change_line(change: Change) -> TimelineLine:

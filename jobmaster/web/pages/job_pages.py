@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from urllib.parse import urlencode
 from uuid import UUID
 
 import msgspec
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from jobmaster.client.jobs.listed_job import ListedJob, listed_job
 from jobmaster.client.jobs.timeline import TimelineLine, changes_of, timeline
-from jobmaster.model.errors import NotFound
+from jobmaster.csv_text import csv_line
+from jobmaster.model.errors import InputError, NotFound
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import JobState
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import JobView
 from jobmaster.model.redaction import SecretTexts
-from jobmaster.web.pages.job_search import QUALIFIERS, parsed_search, span_or_time
+from jobmaster.web.pages.job_search import QUALIFIERS, VIEWS, parsed_search, searches_without, span_or_time
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
@@ -27,6 +30,25 @@ STATES = ("", "held", "waiting", "assigned", "processing", "succeeded", "failed"
 TEXT_CHARS = 4096
 """Characters of arguments, results and tracebacks that a page shows, until the viewer asks for all."""
 LOG_LINES = 500
+COLUMNS = {
+    "handler": "Handler",
+    "state": "State",
+    "priority": "Priority, lane",
+    "attempt": "Attempt",
+    "submitted": "Submitted",
+    "due": "Due",
+    "waited": "Waited",
+    "ran": "Ran",
+    "tags": "Tags",
+    "tenant": "Tenant",
+}
+"""Columns of the list, beside the job itself: name in addresses -> title."""
+COLUMNS_SHOWN = [name for name in COLUMNS if name not in ("tags", "tenant")]
+"""Where the viewer has chosen none."""
+CSV_PAGE = 1000
+"""Jobs of one read for a table. Only one page is in memory at a time."""
+CSV_JOBS_MAX = 10_000
+"""Jobs of a table. More are an export (``jobmaster job list``, or the Spark reader)."""
 OPERATIONS_MAX = 1000
 
 
@@ -36,6 +58,8 @@ async def jobs_page(view: View) -> Response:
     search = parsed_search(text)
     if search.job is not None:
         return await _found(view, search.job)
+    chosen = [name for name in view.request.query_params.getlist("c") if name in COLUMNS]
+    kept = urlencode([("c", name) for name in chosen])
     after = view.query.get("after")
     jobs = await view.site.shared(
         ("jobs", text, after),
@@ -54,8 +78,50 @@ async def jobs_page(view: View) -> Response:
         jobs=jobs,
         more=len(jobs) == PAGE_JOBS,
         qualifiers=QUALIFIERS,
+        columns=COLUMNS,
+        shown=chosen or COLUMNS_SHOWN,
+        chosen=chosen,
+        kept=f"&{kept}" if kept else "",
+        chips=searches_without(search.words),
+        views=VIEWS,
+        csv_jobs=CSV_JOBS_MAX,
         created=_created_us,
     )
+
+
+async def jobs_csv(view: View) -> Response:
+    """``/jobs.csv``: the jobs of a search, the newest first, as a table for a spreadsheet; at most ``CSV_JOBS_MAX``.
+
+    The fields are those of ``jobmaster job list -o csv``. Messages of errors may quote arguments, secret ones among them, so
+    they are left out; metadata needs the scope ``payload``.
+    """
+    search = parsed_search(view.query.get("q", ""))
+    if search.job is not None:
+        raise InputError("a table is made of a search with qualifiers, not of an id", hint="for example state:failed")
+
+    async def page(after: JobView | None) -> list[JobView]:
+        return await view.cluster.jobs(limit=CSV_PAGE, after=after, payload=False, **search.filters)
+
+    first = await page(None)  # what is refused, or cannot be read, is a page that says so
+
+    async def lines() -> AsyncIterator[str]:
+        jobs, sent = first, 0
+        yield csv_line(ListedJob._fields)
+        while True:
+            yield "".join(csv_line(_exported(job, view.may_payload)) for job in jobs)
+            sent += len(jobs)
+            if len(jobs) < CSV_PAGE or sent >= CSV_JOBS_MAX:
+                return
+            jobs = await page(jobs[-1])
+
+    headers = {"content-disposition": 'attachment; filename="jobs.csv"'}
+    return StreamingResponse(lines(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _exported(job: JobView, may_payload: bool) -> ListedJob:
+    row = listed_job(job)
+    error = None if row.error is None else {**row.error, "message": ""}
+    return row._replace(error=error, metadata=row.metadata if may_payload else {})
 
 
 async def _found(view: View, digits: str) -> Response:

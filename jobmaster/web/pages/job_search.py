@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -30,6 +30,14 @@ QUALIFIERS: Mapping[str, str] = {
     "meta.NAME": "meta.customer:42",
 }
 """Qualifier -> an example."""
+VIEWS: Mapping[str, str] = {
+    "failed, last hour": "state:failed since:1h",
+    "failed, last day": "state:failed since:1d",
+    "running": "state:processing",
+    "5 minutes late": "state:held due-before:-5m",
+    "due within an hour": "state:held due-before:1h",
+}
+"""Searches that the page offers, by name. A browser keeps others (``static/views.js``)."""
 METADATA = "meta."
 ID_DIGITS_MIN = 4
 _TIMES = frozenset({"since", "until", "due-after", "due-before"})
@@ -42,6 +50,8 @@ class JobSearch(NamedTuple):
     """As the parameters of ``Cluster.jobs``."""
     job: str | None
     """Hexadecimal digits of an id, or of its beginning."""
+    words: list[str]
+    """Its words, without their quotes."""
 
 
 def parsed_search(text: str) -> JobSearch:
@@ -80,7 +90,12 @@ def parsed_search(text: str) -> JobSearch:
             filters[name] = value.split(",") if name == "state" else value
     if job is not None and filters:
         raise InputError("an id needs no qualifier", hint="search for the id alone")
-    return JobSearch(filters, job)
+    return JobSearch(filters, job, words)
+
+
+def searches_without(words: Sequence[str]) -> list[tuple[str, str]]:
+    """Each word of a search, and the search without it."""
+    return [(word, shlex.join([*words[:at], *words[at + 1 :]])) for at, word in enumerate(words)]
 
 
 def _id_digits(word: str) -> str:

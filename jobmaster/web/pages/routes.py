@@ -36,6 +36,7 @@ def page_routes() -> list[GuardedRoute]:
         pages.route("/buckets/{id}", map_pages.bucket_page),
         pages.route("/buckets/{id}/{action}", actions.change_bucket, Scope.SERVERS, "POST"),
         pages.route("/jobs", job_pages.jobs_page),
+        pages.route("/jobs.csv", job_pages.jobs_csv),
         pages.route("/jobs/{id}", job_pages.job_page),
         pages.route("/jobs/{id}/retry", actions.retry_job, Scope.JOBS, "POST"),
         pages.route("/jobs/{id}/cancel", actions.cancel_job, Scope.JOBS, "POST"),

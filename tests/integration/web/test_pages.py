@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from html import unescape
 from typing import NoReturn
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from uuid import UUID
 
 import httpx
@@ -18,16 +18,20 @@ import pytest
 from starlette.applications import Starlette
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs.listed_job import ListedJob, listed_job
+from jobmaster.csv_text import csv_line
 from jobmaster.doctor.examination import examine, why
 from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.rules.access import Role
 from jobmaster.settings.model import ClusterSettings, StoreSettings
 from jobmaster.web.app import create_app
-from jobmaster.web.pages import actions, map_pages
+from jobmaster.web.pages import actions, job_pages, job_search, map_pages
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
+from tests.integration.client.test_bulk_operations import sql
 from tests.integration.web.test_jobs import acts
 from tests.support.waiting import until
-from tests.support.web_callers import WEB
+from tests.support.web_callers import WEB, Caller
 
 HOSTILE_NAME = "a \"b\" 'c' d/e?f=%2F#g"
 
@@ -91,6 +95,62 @@ async def test_links_to_a_search_find_names_with_spaces_and_quotes(
     searches = [shlex.split(parse_qs(urlsplit(link).query)["q"][0]) for link in links]
     assert searches == [["handler:images.resize"], [f"tag:{tag}"]]
     assert str(receipt.id) in await page_of(operator, links[1])
+
+
+async def test_a_search_is_downloaded_as_the_command_line_prints_it(
+    client: ClientFixture, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pages, to a bound. Without messages of errors; metadata for those who may see it."""
+    monkeypatch.setattr(job_pages, "CSV_PAGE", 2)
+    monkeypatch.setattr(job_pages, "CSV_JOBS_MAX", 4)
+    made = [
+        await client.cluster.submit(
+            "images.resize", {"path": "a"}, tags=["=1+1"], metadata={"note": "@x"}, after=3600.0
+        )
+        for _ in range(5)
+    ]
+    error = b'{"type":"ValueError","message":"a secret","reason":"error"}'
+    await sql(client, "UPDATE job SET error = $2 WHERE id = $1", made[4].id, error)
+    operator = await caller(Role.OPERATOR).get("/jobs.csv", params={"q": "handler:images.resize"})
+    assert operator.headers["content-type"] == "text/csv; charset=utf-8"
+    assert operator.headers["content-disposition"] == 'attachment; filename="jobs.csv"'
+    jobs = await client.cluster.jobs(limit=4, handler="images.resize")
+    printed = [listed_job(job)._replace(error=None) for job in jobs]
+    printed[0] = printed[0]._replace(error={"type": "ValueError", "message": "", "reason": "error"})
+    assert [job.id for job in printed] == [str(each.id) for each in made[:0:-1]]
+    assert operator.text == "".join(csv_line(each) for each in (ListedJob._fields, *printed))
+    viewer = await caller(Role.VIEWER).get("/jobs.csv", params={"q": "handler:images.resize"})
+    assert "note" not in viewer.text
+    assert "ValueError" in viewer.text
+    assert "a secret" not in operator.text + viewer.text
+    assert (await caller(Role.VIEWER).get("/jobs.csv", params={"q": "stat:failed"})).status_code == 422
+    assert (await caller().get("/jobs.csv")).status_code == 401
+
+
+async def test_each_filter_in_force_has_a_link_without_it(client: ClientFixture, operator: httpx.AsyncClient) -> None:
+    page = await page_of(operator, "/jobs?" + urlencode({"q": "lane:mail tag:'a b\"<i>' since:2h", "c": "tags"}))
+    chips = re.findall(r'<a class="chip busy" href="\?q=([^"]*)" aria-label="Remove ([^"]*)"', page)
+    assert [unescape(label) for _, label in chips] == ["lane:mail", 'tag:a b"<i>', "since:2h"]
+    left = [parse_qs("q=" + unescape(link)) for link, _ in chips]
+    assert [shlex.split(each["q"][0]) for each in left] == [
+        ['tag:a b"<i>', "since:2h"],
+        ["lane:mail", "since:2h"],
+        ["lane:mail", 'tag:a b"<i>'],
+    ]
+    assert all(each["c"] == ["tags"] for each in left), "the chosen columns stay"
+
+
+async def test_a_viewer_chooses_the_columns(client: ClientFixture, operator: httpx.AsyncClient) -> None:
+    await client.cluster.submit("images.resize", {"path": "a"}, tags=["<eu>"], after=3600.0)
+    page = await page_of(operator, "/jobs?c=tags&c=due&c=gone")
+    assert re.findall(r"<th[^>]*>([^<]+)</th>", page) == ["Job", "Tags", "Due"]
+    assert "&lt;eu&gt;" in page
+
+
+@pytest.mark.parametrize("search", job_search.VIEWS.values())
+async def test_each_view_that_the_page_offers_is_a_search(operator: httpx.AsyncClient, search: str) -> None:
+    page = await page_of(operator, "/jobs?" + urlencode({"q": search}))
+    assert page.count('aria-current="true"') == 2, "the view and the tab of its state"
 
 
 async def test_a_caller_sees_the_forms_of_its_scopes_alone(

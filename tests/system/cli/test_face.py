@@ -20,8 +20,9 @@ from jobmaster.cli.commands.job_inputs import moment
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
 from jobmaster.cli.main import COMMANDS, root
-from jobmaster.cli.tables import Column, Output, clean, display_width, iso, render
+from jobmaster.cli.tables import Column, Output, clean, display_width, render
 from jobmaster.model import errors
+from jobmaster.model.job_view import iso
 from tests.system.cli.conftest import REPOSITORY, Result
 
 Inside = Callable[..., Result]

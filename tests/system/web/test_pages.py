@@ -251,6 +251,48 @@ async def test_charts_and_details_have_the_zone_of_the_browser(browser: Browser,
         assert errors == []
 
 
+async def test_a_browser_keeps_named_searches_whatever_is_in_their_names(browser: Browser, shown: Shown) -> None:
+    name = "<img src=x onerror=alert(1)>\u202egnp"
+    async with opened(browser, f"{shown.url}/jobs?q=handler:mail.send+tag:eu&c=state&c=tags") as (page, errors):
+        await page.fill("#views input", name)
+        await page.click("#views button:has-text('Save view')")
+        await page.goto(f"{shown.url}/jobs?q=state:failed")
+        kept = page.locator("#views .own a")
+        assert await kept.inner_text() == name
+        await kept.click()
+        assert await page.input_value("#search") == "handler:mail.send tag:eu"
+        assert await page.locator("#list thead th").count() == 3
+        assert await page.get_attribute("#views .own a", "aria-current") == "true"
+        await page.click("#chips a[aria-label='Remove tag:eu']")
+        assert (await page.input_value("#search"), await page.locator("#chips li").count()) == ("handler:mail.send", 1)
+        async with page.expect_download() as started:
+            await page.click("#csv")
+        lines = Path(await (await started.value).path()).read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("id,state,handler,")
+        assert {line.split(",")[2] for line in lines[1:]} == {"mail.send"}
+        # What other programs of this address have stored is no view.
+        await page.evaluate("key => localStorage.setItem(key, '[7, {\"name\": 1}, null]')", "jobmaster.views.")
+        await page.reload()
+        assert await page.locator("#views .own").count() == 0
+        await page.fill("#views input", "mine")
+        await page.click("#views button:has-text('Save view')")
+        await page.click("#views button[aria-label='Forget the view mine']")
+        await page.reload()
+        assert await page.locator("#views .own").count() == 0
+        assert errors == []
+
+
+async def test_the_views_and_the_columns_of_a_search_work_without_scripts(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, f"{shown.url}/jobs", java_script_enabled=False) as (page, _):
+        await page.click("#views a:has-text('failed, last day')")
+        assert await page.input_value("#search") == "state:failed since:1d"
+        await page.click("#columns summary")
+        await page.uncheck("#columns input[value=lane], #columns input[value=priority]")
+        await page.click("#columns button")
+        assert "Priority, lane" not in await page.inner_text("#list thead")
+        assert await page.input_value("#search") == "state:failed since:1d"
+
+
 async def test_who_may_only_read_sees_no_form(browser: Browser, shown: Shown) -> None:
     async with opened(browser, shown.url) as (page, _):
         for address in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from enum import StrEnum
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import yaml
 
 from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows
+from jobmaster.model.errors import InputError
 
 
 class State(StrEnum):
@@ -37,8 +40,17 @@ def test_a_list_is_the_same_data_in_json_json_lines_and_yaml(capsys: Out) -> Non
     assert yaml.safe_load(rows(Output.YAML, capsys)) == PLAIN
 
 
+def test_csv_has_a_line_of_names_and_no_stream(capsys: Out) -> None:
+    head, first, second = csv.reader(io.StringIO(rows(Output.CSV, capsys), newline=""))
+    assert head == ["name", "state", "figures", "tags", "none"]
+    assert first == ["a", "ACTIVE", json.dumps(ROWS[0]["figures"], separators=(",", ":")), '["t"]', ""]
+    assert second == ["ü\x1b", "ACTIVE", '{"slots":null}', "", ""]
+    with pytest.raises(InputError, match="csv is a format of lists"):
+        emit_item(ROWS[0], Output.CSV)
+
+
 def test_an_empty_list_is_empty_data_and_a_sentence_for_people(capsys: Out) -> None:
-    assert [rows(output, capsys, []) for output in Output] == ["", "", "[]\n", "", "[]\n", ""]
+    assert [rows(output, capsys, []) for output in Output] == ["", "", "[]\n", "", "[]\n", "", ""]
     for output in Output:
         emit_rows([], COLUMNS, output, empty="nothing")
         assert capsys.readouterr().err == ("nothing\n" if output.for_people else "")

@@ -11,8 +11,9 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import emit_record, iso
+from jobmaster.cli.tables import emit_record
 from jobmaster.model.cluster import ClusterMode
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings

@@ -14,10 +14,11 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, clean, emit_item, emit_record, emit_rows, iso, thousands
+from jobmaster.cli.tables import Column, clean, emit_item, emit_record, emit_rows, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model import ids
 from jobmaster.model.flow.batch import BatchState, BatchView
+from jobmaster.model.job_view import iso
 from jobmaster.units import format_duration
 
 if TYPE_CHECKING:

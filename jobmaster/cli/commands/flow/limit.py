@@ -10,8 +10,9 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_record, emit_rows
 from jobmaster.model.flow.limit import LimitView
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

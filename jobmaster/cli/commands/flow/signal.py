@@ -11,10 +11,11 @@ from jobmaster.cli.commands.job_inputs import DURATION, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, Output, emit_data, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, Output, emit_data, emit_record, emit_rows
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.signal import KeptSignal, Recipients, WaitingJobs
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

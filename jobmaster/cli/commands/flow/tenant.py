@@ -8,8 +8,9 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_rows, iso, thousands
+from jobmaster.cli.tables import Column, emit_rows, thousands
 from jobmaster.model.flow.tenant import TenantView
+from jobmaster.model.job_view import iso
 
 COLUMNS = (
     Column("TENANT", "name", whole=True),

@@ -10,8 +10,9 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, clean, emit_data, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, clean, emit_data, emit_record, emit_rows
 from jobmaster.model.flow.workflow import RunsOn, StepView, WorkflowState, WorkflowView
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.client.workflows.workflows import Workflows

@@ -17,10 +17,11 @@ from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows, iso, thousands
+from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.bulk_operation import SKIPPED, BulkKind, BulkPreview, BulkState, BulkView
+from jobmaster.model.job_view import iso
 from jobmaster.units import format_duration
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from jobmaster.cli.commands.job_rows import (
     LIST_COLUMNS,
     RETRY_COLUMNS,
     job_record,
-    listed,
     timeline_rows,
 )
 from jobmaster.cli.commands.jobs import job_changes, job_logs, job_reports
@@ -35,6 +34,7 @@ from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_data, emit_record, emit_rows
+from jobmaster.client.jobs.listed_job import listed_job
 from jobmaster.client.jobs.timeline import changes_of, timeline
 from jobmaster.client.signals.wait import signal
 from jobmaster.model.errors import Conflict, InputError, NotFound
@@ -265,7 +265,7 @@ def list_(invocation: Invocation, limit: int, after: str | None, **given: Any) -
             last = page[-1]
         return found
 
-    records = [listed(view) for view in run_async(with_cluster(invocation.settings, work))]
+    records = [listed_job(view)._asdict() for view in run_async(with_cluster(invocation.settings, work))]
     emit_rows(records, LIST_COLUMNS, invocation.output, empty="no jobs")
 
 

@@ -20,8 +20,9 @@ from jobmaster.cli.commands.job_inputs import (
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, iso
+from jobmaster.cli.tables import Column
 from jobmaster.model.errors import Conflict
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

@@ -10,8 +10,9 @@ import click
 from jobmaster.cli.commands.job_inputs import job_id_of, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Output, clean, emit_item, iso
+from jobmaster.cli.tables import Output, clean, emit_item
 from jobmaster.model.job_log import LogLine, dropped_before
+from jobmaster.model.job_view import iso
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
