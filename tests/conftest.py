@@ -22,6 +22,7 @@ import asyncpg
 import pytest
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
+from tests.support.driver_types import remember_builtin_types
 from tests.support.server_directory import make_server_directory
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ os.environ.setdefault("SPARK_CONF_DIR", str(SPARK))
 os.environ.setdefault("PYSPARK_PYTHON", str(SPARK / "worker_python"))
 os.environ.setdefault("TEST_PYTHON", sys.executable)
 
+
+remember_builtin_types()
 
 # What is imported and collected lives as long as the process: the collector starts when all of it is there.
 gc.disable()

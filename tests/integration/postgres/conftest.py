@@ -11,10 +11,12 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer
+from jobmaster.master.driver.connection import Connection, ConnectionFactory, ConnectionPool, StatementRunner
 from jobmaster.master.master import Master
 from jobmaster.master.schema.migrate import migrate
+from jobmaster.model.cluster import ClusterRow
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.fixture import SCHEMA, MasterFixture
+from tests.integration.postgres.fixture import SCHEMA, MasterFixture, connect
 
 SETTINGS = MasterSettings()
 
@@ -38,9 +40,63 @@ _FILLED = (
 """Tables and partitions with rows: a DELETE from a partitioned table looks at each of its partitions."""
 
 
+_BUSY = (
+    "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+)
+"""Sessions that a failed test has left in a transaction or in a statement."""
+
+
+class _Cluster:
+    """A migrated database whose connections serve one test after another, each with a ``Master`` of its own.
+
+    A new session reads the catalogs and plans its statements anew, which takes longer than most tests. A database a test
+    would cost more still: its partitions are 200 files.
+    """
+
+    def __init__(self, dsn: str, cluster: ClusterRow, cleaner: Connection) -> None:
+        self._dsn = dsn
+        self._cluster = cluster
+        self._cleaner = cleaner
+        self._sql: Connection | None = None
+        self._pools = self._new_pools()
+
+    async def take(self) -> MasterFixture:
+        """Connections as if they were new, to empty tables."""
+        if await self._cleaner.fetchval(_BUSY):
+            await self._close_lent()
+        filled = await self._cleaner.fetch(_FILLED, SCHEMA, list(_TABLES))
+        await self._cleaner.execute(";".join(["SELECT 1", *(f"DELETE FROM {row['name']}" for row in filled)]))
+        await self._cleaner.execute("UPDATE pause_version SET version = 0")
+        if self._sql is None or self._sql.is_closed():
+            self._sql = await connect(self._dsn)
+        await self._sql.reset()
+        *runners, scans = self._pools
+        return MasterFixture(self._dsn, Master(self._cluster, SCHEMA, *map(StatementRunner, runners), scans), self._sql)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._close_lent()
+        await self._cleaner.close()
+
+    async def _close_lent(self) -> None:
+        pools, self._pools = self._pools, self._new_pools()
+        for pool in pools:
+            await pool.close()
+        if self._sql is not None:
+            self._sql.terminate()
+            self._sql = None
+
+    def _new_pools(self) -> list[ConnectionPool]:
+        """Data, control, heartbeat and scans, as ``Master.connect`` makes them."""
+        factory = ConnectionFactory(self._dsn, SCHEMA, SETTINGS, "tests")
+        once = [ConnectionPool(factory, 1, plan_once=True) for _ in range(2)]
+        return [ConnectionPool(factory, SETTINGS.pool_size), *once, ConnectionPool(factory, 1)]
+
+
 @pytest.fixture(scope="session")
 async def migrated(postgres_server: PostgresServer) -> str:
-    """DSN of a migrated database. A database a test would cost more than the tests: its partitions are 200 files."""
+    """DSN of a migrated database."""
     name = f"statements_{secrets.token_hex(6)}"
     admin = await asyncpg.connect(postgres_server.dsn)
     await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
@@ -50,20 +106,24 @@ async def migrated(postgres_server: PostgresServer) -> str:
     return dsn
 
 
+@pytest.fixture(scope="session")
+async def shared(migrated: str) -> AsyncIterator[_Cluster]:
+    """The cluster of all tests that want no other one."""
+    cleaner = await connect(migrated)
+    row = await cleaner.fetchrow("SELECT name, uid FROM cluster")
+    assert row is not None
+    cluster = _Cluster(migrated, ClusterRow(row["name"], row["uid"].bytes), cleaner)
+    yield cluster
+    await cluster.close()
+
+
 @pytest.fixture
-async def db(migrated: str) -> AsyncIterator[MasterFixture]:
+async def db(shared: _Cluster) -> MasterFixture:
     """A cluster with one living agent and one ACTIVE bucket, and nothing else in its tables."""
-    sql = await asyncpg.connect(migrated, server_settings={"search_path": SCHEMA})
-    filled = await sql.fetch(_FILLED, SCHEMA, list(_TABLES))
-    await sql.execute(";".join(["SELECT 1", *(f"DELETE FROM {row['name']}" for row in filled)]))
-    await sql.execute("UPDATE pause_version SET version = 0")
-    master = await Master.connect(dsn=migrated, schema=SCHEMA, settings=SETTINGS, application_name="tests")
-    db = MasterFixture(migrated, master, sql)
+    db = await shared.take()
     await db.agent(db.owner)
     db.fence = await db.bucket()
-    yield db
-    await master.close()
-    await sql.close()
+    return db
 
 
 @pytest.fixture

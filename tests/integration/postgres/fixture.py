@@ -58,6 +58,11 @@ def entry(job_id: bytes, token: int = 1, *, rescues: int = 0) -> Entry:
     return Entry(job_id, token, "handler", b"{}", rescues=rescues)
 
 
+async def connect(dsn: str, **settings: str) -> asyncpg.Connection[asyncpg.Record]:
+    """A plain connection with the schema in its search path."""
+    return await asyncpg.connect(dsn, server_settings={"search_path": SCHEMA, **settings})
+
+
 @dataclass
 class MasterFixture:
     """One cluster: ``fence`` is the ACTIVE bucket of the living agent ``owner``."""
@@ -130,7 +135,7 @@ class MasterFixture:
         return [tuple(row) for row in rows]
 
     async def connect(self, **settings: str) -> asyncpg.Connection[asyncpg.Record]:
-        return await asyncpg.connect(self.dsn, server_settings={"search_path": SCHEMA, **settings})
+        return await connect(self.dsn, **settings)
 
     async def lost(self, fence: Fence | None = None) -> None:
         """The bucket's owner is declared dead on proof."""
