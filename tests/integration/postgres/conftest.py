@@ -71,8 +71,9 @@ class _Cluster:
         if self._sql is None or self._sql.is_closed():
             self._sql = await connect(self._dsn)
         await self._sql.reset()
-        *runners, scans = self._pools
-        return MasterFixture(self._dsn, Master(self._cluster, SCHEMA, *map(StatementRunner, runners), scans), self._sql)
+        data, control, heartbeat = map(StatementRunner, self._pools[:3])
+        master = Master(self._cluster, SCHEMA, data, control, heartbeat, self._pools[3])
+        return MasterFixture(self._dsn, master, self._sql)
 
     async def close(self) -> None:
         """Close every connection."""
