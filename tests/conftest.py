@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import hypothesis
 import pytest
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
@@ -41,6 +42,11 @@ os.environ.setdefault("TEST_PYTHON", sys.executable)
 
 
 remember_builtin_types()
+
+# How long an example takes depends on what else the machine does. Loaded here, because a test takes its settings from the
+# profile when its module is imported.
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tests")
 
 # What is imported and collected lives as long as the process: the collector starts when all of it is there.
 gc.disable()

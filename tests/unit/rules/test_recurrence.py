@@ -86,7 +86,7 @@ MOMENTS = st.integers(1_100_000_000, 2_050_000_000).map(lambda seconds: datetime
 
 
 @given(FIVE, MOMENTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_five_fields_fire_as_in_another_implementation(expression: str, start: datetime) -> None:
     recurrence, at = Recurrence(expression), us(start)
     other = croniter(expression, datetime.fromtimestamp(at // 1_000_000, UTC))
@@ -97,7 +97,7 @@ def test_five_fields_fire_as_in_another_implementation(expression: str, start: d
 
 
 @given(stepped(0, 59), FIVE, MOMENTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_six_fields_begin_with_the_second(second: str, rest: str, start: datetime) -> None:
     recurrence, at = Recurrence(f"{second} {rest}"), us(start)
     other = croniter(f"{second} {rest}", datetime.fromtimestamp(at // 1_000_000, UTC), second_at_beginning=True)
@@ -180,7 +180,7 @@ def test_zones_fire_as_a_search_minute_by_minute(zone: str) -> None:
     expressions = st.tuples(stepped(0, 59), hours, days, st.just("*"), st.one_of(st.just("*"), numbers(0, 6)))
 
     @given(expressions.map(" ".join), near_transitions(zone))
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     def check(expression: str, start: datetime) -> None:
         # Apia skipped a whole day; a fixed time of that day fires once at its end, as the first moment after the gap.
         found = Recurrence(expression, zone).between_us(us(start), us(start) + 4 * DAY_US, 10_000)

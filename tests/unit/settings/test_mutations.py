@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobmaster.settings.loader import load_settings
@@ -66,7 +66,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutations") / "scratch.yaml"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @example(content=b"")
 @example(content=b"? ")
 @example(content=b"{")
@@ -84,7 +84,7 @@ def test_a_mutated_file_loads_or_is_refused_with_places(scratch: Path, content: 
         json.dumps(detail.as_dict()).encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.dictionaries(st.text(max_size=12), st.text(max_size=30), max_size=4), st.lists(st.text(max_size=30), max_size=4)
 )
