@@ -216,13 +216,19 @@ class WorkerProcess(asyncio.Protocol):
 
     def kill(self) -> None:
         """SIGKILL the process and all processes that it has started."""
-        if self.pid:
-            try:
-                os.killpg(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # ended, or (macOS) a zombie
-                pass
+        if not self.pid:
+            return
+        self._signal(os.killpg)
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()  # in case the handler has moved it into another group
+            # In case the handler has moved it into another group. The method of the process would first ask whether it has
+            # ended, and so take its exit code away from the event loop, which would then report 255.
+            self._signal(os.kill)
+
+    def _signal(self, send: Callable[[int, int], None]) -> None:
+        try:
+            send(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # ended, or (macOS) a zombie
+            pass
 
     def finish(self, reason: str) -> None:
         """Stop the running job, if any, then end the process."""

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,34 @@ async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
     assert await value(pool, "double", value=2) == 4
     go_on.touch()
     assert (await neighbour).kind is ResultKind.OK
+
+
+async def test_the_exit_code_of_a_killed_worker_is_left_to_the_event_loop(
+    make_pool: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some event loops wait for it in a thread, which may come late."""
+    killed, wait_for, kill_group = threading.Event(), os.waitpid, os.killpg
+
+    def wait_late(pid: int, options: int) -> tuple[int, int]:
+        if not options:
+            killed.wait(PATIENCE_SECONDS)
+        return wait_for(pid, options)
+
+    def kill_and_see(group: int, number: int) -> None:
+        kill_group(group, number)
+        while alive(group):
+            pass
+
+    monkeypatch.setattr(os, "waitpid", wait_late)
+    monkeypatch.setattr(os, "killpg", kill_and_see)
+    pool, started = make_pool(fresh=True), tmp_path / "started"
+    run = asyncio.ensure_future(pool.run(make_job("waits", started=str(started), go_on=str(tmp_path / "go"))))
+    await content_of(started)
+    pool.kill_all()
+    killed.set()
+    error = (await run).error
+    assert error is not None
+    assert "was killed by SIGKILL" in error.message
 
 
 async def test_the_last_output_is_kept_with_a_crash(make_pool: Make, monkeypatch: pytest.MonkeyPatch) -> None:
