@@ -83,9 +83,22 @@ class ClientBreakers(Protocol):
         ...
 
     async def set_state(
-        self, name: str, state: BreakerState, open_seconds: float | None, actor: str, reason: str
+        self,
+        name: str,
+        state: BreakerState,
+        open_seconds: float | None,
+        actor: str,
+        reason: str,
+        epoch: int | None = None,
     ) -> int | None:
-        """Open or close a breaker; the version of the pauses with the change, ``None``: there is no such breaker."""
+        """Open or close a breaker; the version of the pauses with the change.
+
+        Args:
+            epoch: the change is made only if the breaker has this epoch; ``None``: whatever it has.
+
+        Returns:
+            ``None``: there is no such breaker, or its epoch is another one.
+        """
         ...
 
 

@@ -3,8 +3,8 @@
 The names are those of the steps of the protocol: S submit, F flush, H hold, O onboard, M bucket to memory, B start, L lease,
 R finish, T retry, C cancel, G graceful exit, K certificate, D taking a lost bucket, V moving its pages, X closing and
 deleting it. A is the start of an agent, Y a change of a job that waits, P a pause, J a producer that fills a batch, N the end
-of a batch, I a signal, Z a fire of a schedule, and U a named lock and an action that runs once: the list of steps passes over
-them.
+of a batch, I a signal, E a circuit breaker, Z a fire of a schedule, and U a named lock and an action that runs once: the list
+of steps passes over them.
 """
 
 from __future__ import annotations
@@ -198,6 +198,17 @@ POINTS: dict[str, CrashPoint] = {
     # A signal whose sender has died between two portions, and a wait that is over; both are the leader's.
     "I0": CrashPoint("rest of a signal delivered, reply lost", Situation.APART, "master.finish_sent", AFTER, "True"),
     "I1": CrashPoint("waits ended, reply lost", Situation.APART, "master.expire_waits", AFTER, "expired=1"),
+    # A circuit breaker: opened by an agent that has reported runs, half-opened by the leader, which chooses trials.
+    "E0": CrashPoint("failures reported, not evaluated", Situation.APART, "master.evaluate", BEFORE, "'resource'"),
+    "E1": CrashPoint("breaker half-open, reply lost", Situation.APART, "master.half_open", AFTER, "HALF_OPEN"),
+    "E2": CrashPoint("trials chosen, reply lost", Situation.APART, "master.choose_trials", AFTER, "chosen=1"),
+    "E3": CrashPoint(
+        "success of a trial reported, reply lost and not evaluated",
+        Situation.APART,
+        "master.report",
+        AFTER,
+        "failed=False",
+    ),
     # A pause: stored by a command, read and obeyed by the agents.
     "P0": CrashPoint("pause stored, not read by the agent", Situation.APART, "master.in_force", BEFORE),
     "P1": CrashPoint("pause applied, the agent's version not stored", Situation.APART, "master.obey", BEFORE),

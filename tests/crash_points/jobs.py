@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from jobmaster.handlers import Fail, Handlers, JobContext, Limit, Retry, Snooze
+from jobmaster.handlers.flow.breaker import Breaker
 from tests.system.jobs import witness
 
 handlers = Handlers()
@@ -43,6 +44,17 @@ async def fenced(ctx: JobContext, path: str) -> None:
 @handlers.job(name="limited", lane=VICTIM, limit=Limit("crash-points", 1))
 async def limited(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
+
+
+@handlers.job(
+    name="guarded", lane=VICTIM, max_attempts=50, backoff=0.1, backoff_max=0.1,
+    breaker=Breaker("resource", min_calls=2, open_for=0.5, half_open=1),
+)  # fmt: skip
+async def guarded(ctx: JobContext, path: str, gate: str) -> None:
+    """Its resource is down until the file is there."""
+    witness(ctx, path, "ran")
+    if not Path(gate).exists():
+        raise ConnectionError("the resource is down")
 
 
 @handlers.job(name="pays", lane=VICTIM, transactional=True)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from jobmaster.handlers import check_name
 from jobmaster.handlers.flow.breaker import OPEN_SECONDS_MAX
-from jobmaster.model.errors import InputError, NotFound
+from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.flow.breaker import BreakerState, BreakerView
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import ClientBreakers
@@ -45,7 +45,13 @@ class Breakers:
         )
 
     async def open(
-        self, resource: str, *, open_for: float | timedelta | None = None, reason: str = "", actor: str = ACTOR
+        self,
+        resource: str,
+        *,
+        open_for: float | timedelta | None = None,
+        reason: str = "",
+        actor: str = ACTOR,
+        epoch: int | None = None,
     ) -> BreakerView:
         """Open a breaker: the jobs of its handlers wait in the master, and use up no attempt. Agents obey with their next
         renewal (3 s).
@@ -54,24 +60,39 @@ class Breakers:
             open_for: seconds until it becomes half-open; ``None``: it stays open until it is closed.
             reason: for lists and the operator's log.
             actor: name of the operator.
+            epoch: that of the view by which this is decided: the breaker is opened only if it has not changed since.
+                ``None``: whatever it has become.
 
         Raises:
             NotFound: there is no such breaker.
-            InputError: ``open_for``, ``reason`` or ``actor`` cannot be meant.
+            Conflict: its state has changed since ``epoch``; nothing was done.
+            InputError: ``open_for``, ``reason``, ``actor`` or ``epoch`` cannot be meant.
         """
-        return await self._set(resource, BreakerState.OPEN, _seconds(open_for), reason, actor)
+        return await self._set(resource, BreakerState.OPEN, _seconds(open_for), reason, actor, epoch)
 
-    async def close(self, resource: str, *, reason: str = "", actor: str = ACTOR) -> BreakerView:
+    async def close(
+        self, resource: str, *, reason: str = "", actor: str = ACTOR, epoch: int | None = None
+    ) -> BreakerView:
         """Close a breaker: its jobs start again, and what has failed before does not count any more.
 
+        Args:
+            epoch: as of ``open``.
+
         Raises:
             NotFound: there is no such breaker.
-            InputError: ``reason`` or ``actor`` cannot be meant.
+            Conflict: its state has changed since ``epoch``; nothing was done.
+            InputError: ``reason``, ``actor`` or ``epoch`` cannot be meant.
         """
-        return await self._set(resource, BreakerState.CLOSED, None, reason, actor)
+        return await self._set(resource, BreakerState.CLOSED, None, reason, actor, epoch)
 
     async def _set(
-        self, resource: str, state: BreakerState, open_seconds: float | None, reason: str, actor: str
+        self,
+        resource: str,
+        state: BreakerState,
+        open_seconds: float | None,
+        reason: str,
+        actor: str,
+        epoch: int | None,
     ) -> BreakerView:
         self._refuse_closed()
         name = check_name(resource, "the name of a breaker")
@@ -79,8 +100,24 @@ class Breakers:
         text: object = reason
         if not isinstance(text, str) or len(text) > REASON_CHARS_MAX or "\0" in text:
             raise InputError(f"'reason' must be text of at most {REASON_CHARS_MAX} characters without U+0000")
-        await self._master.set_state(name, state, open_seconds, actor, reason or "no reason given")
-        return await self.get(name)
+        seen = _epoch(epoch)
+        done = await self._master.set_state(name, state, open_seconds, actor, reason or "no reason given", seen)
+        view = await self.get(name)
+        if done is None:
+            since = "" if view.changed_at is None else f" since {view.changed_at:%Y-%m-%d %H:%M:%S} UTC"
+            raise Conflict(
+                f"breaker {name!r} has changed and is {view.state.value}{since}, by {view.actor or 'nothing'}: {view.reason}",
+                hint=f"look at it again, then name its epoch {view.epoch}, or none",
+            )
+        return view
+
+
+def _epoch(epoch: object) -> int | None:
+    if epoch is None:
+        return None
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < 1 << 63:
+        raise InputError(f"'epoch' must be the epoch of a breaker that was read, not {epoch!r:.100}")
+    return epoch
 
 
 def _seconds(open_for: object) -> float | None:

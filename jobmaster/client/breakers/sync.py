@@ -27,13 +27,21 @@ class SyncBreakers:
         return self._cluster._call(lambda cluster: cluster.breakers.get(resource))
 
     def open(
-        self, resource: str, *, open_for: float | timedelta | None = None, reason: str = "", actor: str = ACTOR
+        self,
+        resource: str,
+        *,
+        open_for: float | timedelta | None = None,
+        reason: str = "",
+        actor: str = ACTOR,
+        epoch: int | None = None,
     ) -> BreakerView:
         """See ``Breakers.open``."""
         return self._cluster._call(
-            lambda cluster: cluster.breakers.open(resource, open_for=open_for, reason=reason, actor=actor)
+            lambda cluster: cluster.breakers.open(resource, open_for=open_for, reason=reason, actor=actor, epoch=epoch)
         )
 
-    def close(self, resource: str, *, reason: str = "", actor: str = ACTOR) -> BreakerView:
+    def close(self, resource: str, *, reason: str = "", actor: str = ACTOR, epoch: int | None = None) -> BreakerView:
         """See ``Breakers.close``."""
-        return self._cluster._call(lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
+        return self._cluster._call(
+            lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor, epoch=epoch)
+        )

@@ -73,10 +73,16 @@ class Breakers:
         ]
 
     async def set_state(
-        self, name: str, state: BreakerState, open_seconds: float | None, actor: str, reason: str
+        self,
+        name: str,
+        state: BreakerState,
+        open_seconds: float | None,
+        actor: str,
+        reason: str,
+        epoch: int | None = None,
     ) -> int | None:
         """Open or close a breaker; the version of the pauses with the change."""
-        rows = await self._control.write("breakers/set_state", name, state.value, open_seconds, actor, reason)
+        rows = await self._control.write("breakers/set_state", name, state.value, open_seconds, actor, reason, epoch)
         return int(rows[0]["version"]) if rows else None
 
 

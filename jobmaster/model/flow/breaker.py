@@ -87,6 +87,8 @@ class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
     """When an open breaker becomes half-open; ``None``: when it is closed by an operator, or it is not open."""
     actor: str = ""
     reason: str = ""
+    epoch: int = 0
+    """Grows with every change of the state."""
 
     @property
     def changed_at(self) -> datetime | None:

@@ -241,6 +241,8 @@ class MemoryAgent:
         """The job has ended."""
         assert isinstance(job.row, FinalRow)
         self.recorded(job.row)
+        if job.row.state in (JobState.SUCCEEDED, JobState.FAILED):
+            self._counted(job, job.row.error)
         self._settle(job.row.id)
 
     def hold(self, job: ClaimedJob, *, here: bool) -> None:
@@ -248,7 +250,14 @@ class MemoryAgent:
         assert isinstance(job.row, HoldRow)
         with self._rows.lock:
             self._running[job.row.id].held(job.row, here=here)
+        if job.row.error is not None:
+            self._counted(job, job.row.error)
         self._settle(job.row.id)
+
+    def _counted(self, job: ClaimedJob, error: bytes | None) -> None:
+        """A run counts for the circuit breaker of its handler."""
+        if job.handler is not None and (breaker := job.handler.options.breaker) is not None:
+            self._rows.breakers.ended(breaker, error)
 
     def raised(self, job_id: bytes, error: BaseException) -> None:
         """Keep what the handler raised."""
@@ -264,6 +273,7 @@ class MemoryAgent:
     def settle_accepted(self, jobs: list[ClaimedJob]) -> None:
         """Their rows have what was sent."""
         for job in jobs:
+            self._counted(job, None)
             self._settle(job.entry.id)
 
     def settle_refused(self, job: ClaimedJob) -> None:

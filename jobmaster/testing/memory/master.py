@@ -12,7 +12,6 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.batch import range_of
-from jobmaster.model.flow.breaker import BreakerState, BreakerView
 from jobmaster.model.flow.tenant import TenantView, tenant_of
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState, NewJob
@@ -34,6 +33,7 @@ from jobmaster.rules.capabilities import CAPABILITIES
 from jobmaster.rules.failure_group import error_fingerprint
 from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.breakers import MemoryBreakers
 from jobmaster.testing.memory.bulk_operations import MemoryBulkOperations
 from jobmaster.testing.memory.events import MemoryEvents
 from jobmaster.testing.memory.inspection import MemoryInspection
@@ -60,7 +60,6 @@ class MemoryMaster:
         self._handlers = rows.handlers = handlers
         self.schedules = MemorySchedules(rows, handlers)
         self.signals = MemorySignals(rows)
-        self.breakers = MemoryBreakers(rows, handlers)
         self.workflows = MemoryWorkflows()
         self.bulk = MemoryBulkOperations()
         self.events = MemoryEvents()
@@ -90,6 +89,10 @@ class MemoryMaster:
     @property
     def pauses(self) -> MemoryPauses:
         return MemoryPauses(self._rows)
+
+    @property
+    def breakers(self) -> MemoryBreakers:
+        return self._rows.breakers
 
     @property
     def locks(self) -> MemoryLocks:
@@ -396,7 +399,9 @@ class MemoryPauses:
 
     async def in_force(self) -> PausesInForce:
         """The pauses that are not over."""
-        return PausesInForce(self._rows.pause_version, tuple(self._rows.paused()))
+        rows = self._rows
+        with rows.lock:
+            return PausesInForce(rows.pause_version, (*rows.paused(), *rows.breakers.pauses()))
 
     async def obey(self, agent_id: bytes, version: int) -> bool:
         """No agent runs."""
@@ -405,45 +410,3 @@ class MemoryPauses:
     async def followers(self, version: int) -> list[PauseFollower]:
         """No agent runs."""
         return []
-
-
-class MemoryBreakers:
-    """``jobmaster.ports.ClientBreakers`` over handlers in memory. Jobs run whatever the state is."""
-
-    def __init__(self, rows: MemoryRows, handlers: Handlers) -> None:
-        self._rows = rows
-        self._handlers = handlers
-        self._set: dict[str, BreakerView] = {}
-
-    async def list(self, name: str | None = None) -> Sequence[BreakerView]:
-        """The breakers that handlers declare, by name."""
-        found: dict[str, BreakerView] = {}
-        for handler in self._handlers:
-            if (breaker := handler.options.breaker) is None or name not in (None, breaker.rule.name):
-                continue
-            before = found.get(breaker.rule.name)
-            handlers = (handler.name,) if before is None else (*before.handlers, handler.name)
-            view = BreakerView(
-                **breaker.rule._asdict(),
-                state=BreakerState.CLOSED,
-                handlers=handlers,
-                calls=0,
-                failed=0,
-                changed_us=0,
-            )
-            own = self._set.get(view.name, view)
-            found[view.name] = msgspec.structs.replace(own, handlers=tuple(sorted(handlers)))
-        return [found[each] for each in sorted(found)]
-
-    async def set_state(
-        self, name: str, state: BreakerState, open_seconds: float | None, actor: str, reason: str
-    ) -> int | None:
-        """Open or close a breaker."""
-        for view in await self.list(name):
-            now_us = self._rows.clock.wall_us()
-            until_us = None if open_seconds is None else now_us + int(open_seconds * 1e6)
-            self._set[name] = msgspec.structs.replace(
-                view, state=state, changed_us=now_us, until_us=until_us, actor=actor, reason=reason
-            )
-            return now_us
-        return None

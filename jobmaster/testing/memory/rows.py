@@ -24,6 +24,7 @@ from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.batches import MemoryBatches
+from jobmaster.testing.memory.breakers import MemoryBreakers
 from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.locks import MemoryLocks
 
@@ -300,6 +301,7 @@ class MemoryRows:
         self.kept_signals: dict[bytes, KeptSignal] = {}
         """By id, the oldest first."""
         self.batches = MemoryBatches(self)
+        self.breakers = MemoryBreakers(self)
         self.schedules: dict[str, ScheduleRow] = {}
         """By name: those of the API, and those of the code that were changed."""
         self.fires: dict[str, list[Fire]] = {}
@@ -392,10 +394,15 @@ class MemoryRows:
             for job in self.jobs.values():
                 job.lapse(until_us)
             paused = self.paused(until_us) if self.pauses else []
+            broken = self.breakers.waiting(until_us)
             waiting = [
                 job
                 for job in self.jobs.values()
-                if job.waits and job.due_us <= until_us and runnable(job) and not any(map(job.is_covered, paused))
+                if job.waits
+                and job.due_us <= until_us
+                and runnable(job)
+                and not any(map(job.is_covered, paused))
+                and (job.entry.handler not in broken or job.cancel_requested)
             ]
             if not waiting:
                 return None

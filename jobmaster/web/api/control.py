@@ -126,6 +126,15 @@ class OpenBody(Body, frozen=True, kw_only=True):
     open_for: float | None = None
     """Seconds until it is half-open; without: until it is closed."""
     reason: Reason = ""
+    epoch: int | None = None
+    """Only if the breaker still has the epoch that the caller has read; else the answer is a conflict."""
+
+
+class CloseBody(ReasonBody, frozen=True, kw_only=True):
+    """How a breaker is closed."""
+
+    epoch: int | None = None
+    """As of ``open``."""
 
 
 class TenantsQuery(Query, frozen=True, kw_only=True):
@@ -296,14 +305,17 @@ async def list_breakers(call: Call) -> list[BreakerRecord]:
 @OPERATIONS.post("/breakers/{name:path}/open", scope=Scope.CONTROL)
 async def open_breaker(call: Call, name: Name, body: OpenBody) -> BreakerRecord:
     """Open a breaker: the jobs of its handlers wait."""
-    view = await call.cluster.breakers.open(name, open_for=body.open_for, reason=body.reason, actor=call.actor)
+    view = await call.cluster.breakers.open(
+        name, open_for=body.open_for, reason=body.reason, actor=call.actor, epoch=body.epoch
+    )
     return record_of(BreakerRecord, view)
 
 
 @OPERATIONS.post("/breakers/{name:path}/close", scope=Scope.CONTROL)
-async def close_breaker(call: Call, name: Name, body: ReasonBody) -> BreakerRecord:
+async def close_breaker(call: Call, name: Name, body: CloseBody) -> BreakerRecord:
     """Close a breaker: its jobs start again."""
-    return record_of(BreakerRecord, await call.cluster.breakers.close(name, reason=body.reason, actor=call.actor))
+    view = await call.cluster.breakers.close(name, reason=body.reason, actor=call.actor, epoch=body.epoch)
+    return record_of(BreakerRecord, view)
 
 
 @OPERATIONS.get("/breakers/{name:path}", scope=Scope.VIEW)

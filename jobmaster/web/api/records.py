@@ -394,6 +394,8 @@ class BreakerRecord(Record, frozen=True, kw_only=True):
     until_at: datetime | None
     actor: str
     reason: str
+    epoch: int
+    """Grows with every change of the state."""
 
 
 class TenantRecord(Record, frozen=True, kw_only=True):

@@ -184,11 +184,12 @@ async def change_pause(view: View) -> Response:
 async def change_breaker(view: View) -> Response:
     """``POST /breakers/{action}``: ``open`` or ``close``."""
     fields, action = await form_of(view), view.request.path_params["action"]
-    name, actor = fields.get("name", ""), view.principal.actor
+    name, actor, seen = fields.get("name", ""), view.principal.actor, fields.get("epoch", "")
+    epoch = int(seen) if seen.isdecimal() else None
     if action == "open":
-        await view.cluster.breakers.open(name, reason=fields.get("reason", ""), actor=actor)
+        await view.cluster.breakers.open(name, reason=fields.get("reason", ""), actor=actor, epoch=epoch)
     elif action == "close":
-        await view.cluster.breakers.close(name, reason=fields.get("reason", ""), actor=actor)
+        await view.cluster.breakers.close(name, reason=fields.get("reason", ""), actor=actor, epoch=epoch)
     else:
         raise InputError(f"a breaker has no action {action!r:.60}", hint="there are open and close")
     return view.moved("limits", f"The breaker {name} is {'open' if action == 'open' else 'closed'}.")

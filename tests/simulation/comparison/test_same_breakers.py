@@ -92,11 +92,15 @@ class Breakers(TwoMasters):
 
         self.both(looks)
 
-    @rule(opens=st.booleans(), seconds=st.sampled_from((None, 0.0)))
-    def set_state(self, opens: bool, seconds: float | None) -> None:
+    @rule(opens=st.booleans(), seconds=st.sampled_from((None, 0.0)), seen=st.sampled_from((None, 0, 1)))
+    def set_state(self, opens: bool, seconds: float | None, seen: int | None) -> None:
+        """``seen``: the epoch of the present minus so much; ``None``: none is named."""
+
         async def known(master: Master) -> bool:
             state = BreakerState.OPEN if opens else BreakerState.CLOSED
-            return await master.breakers.set_state("stripe", state, seconds, "test", "why") is not None
+            (view,) = await master.breakers.list("stripe")
+            epoch = None if seen is None else view.epoch - seen
+            return await master.breakers.set_state("stripe", state, seconds, "test", "why", epoch) is not None
 
         self.both(known)
 

@@ -145,12 +145,14 @@ class BreakerStatements(PauseStatements):
         return changed
 
     def breakers_set_state(
-        self, old: Snapshot, name: str, state: str, seconds: float | None, actor: str, reason: str
+        self, old: Snapshot, name: str, state: str, seconds: float | None, actor: str, reason: str, epoch: int | None
     ) -> list[Record]:
-        row = self.tables.breakers.get(name)
-        if row is None:
+        before, row = old.breakers.get(name), self.tables.breakers.get(name)
+        if before is None or epoch not in (None, before.epoch):
             return []
         version = self._next_version()
+        if row is None or epoch not in (None, row.epoch):
+            return []
         until = self.now_us() + _us(seconds) if state == "OPEN" and seconds is not None else None
         self._change(row, state, actor, reason, until, version)
         return [Record(version=version)]
@@ -293,7 +295,7 @@ class BreakerStatements(PauseStatements):
             calls=sum(each.calls for each in lines), failed=sum(each.failures for each in lines),
             trial_jobs=sorted(id_ for id_, each in trials.items() if each.failed is None and each.passed_us is None),
             succeeded=sum(each.failed is False for each in trials.values()), changed_us=row.changed_us,
-            until_us=row.until_us, actor=row.actor, reason=row.reason,
+            until_us=row.until_us, actor=row.actor, reason=row.reason, epoch=row.epoch,
         )  # fmt: skip
 
     # ------------------------------------------------------------ what agents obey

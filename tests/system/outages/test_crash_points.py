@@ -25,6 +25,7 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.flow import signals as signals_module
 from jobmaster.master.master import Master
 from jobmaster.model.flow.batch import BatchState, BatchView, range_end
+from jobmaster.model.flow.breaker import BreakerState
 from jobmaster.model.flow.signal import OnTimeout, OutgoingSignal
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import FireOutcome, Overlap, Schedule
@@ -517,6 +518,59 @@ async def test_i1_the_leader_dies_after_it_has_ended_waits(
     deployment: FaultyDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await signal_under_fault(deployment, "I1", monkeypatch)
+
+
+async def breaker_under_fault(deployment: FaultyDeployment, name: str, gate: Path) -> None:
+    """The agent under fault, which leads, dies in a decision about a breaker: others decide it, and its jobs end."""
+    client = deployment.client
+    before = (await client.breakers.get("resource")).epoch
+    deployment.give(name, POINTS[name].fault(later=False))
+    args = {"path": str(deployment.path("witness")), "gate": str(gate)}
+    receipts = [await client.submit(jobs.guarded, args) for _ in range(6)]
+    work = Work()
+    work.add("guarded", receipts, JobState.SUCCEEDED, -1)
+    deployment.acknowledged += work.ids
+
+    async def has_opened() -> bool:
+        return (await client.breakers.get("resource")).epoch > before
+
+    if name != "E3":  # that one strikes when the resource is back
+        await deployment.struck(name)
+    await eventually(has_opened, HEAL_SECONDS, "the breaker to open")
+    gate.touch()
+    await deployment.struck(name)
+
+    async def is_closed() -> bool:
+        return (await client.breakers.get("resource")).state is BreakerState.CLOSED
+
+    await eventually(is_closed, HEAL_SECONDS, "the breaker to close")
+    await deployment.healed(work, rescues_max=1)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+async def test_e0_the_agent_dies_before_it_evaluates_what_it_has_reported(
+    deployment: FaultyDeployment, tmp_path: Path
+) -> None:
+    await breaker_under_fault(deployment, "E0", tmp_path / "gate")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+async def test_e1_the_leader_dies_after_it_has_half_opened_a_breaker(
+    deployment: FaultyDeployment, tmp_path: Path
+) -> None:
+    await breaker_under_fault(deployment, "E1", tmp_path / "gate")
+
+
+@pytest.mark.slow
+async def test_e2_the_leader_dies_after_it_has_chosen_trials(deployment: FaultyDeployment, tmp_path: Path) -> None:
+    await breaker_under_fault(deployment, "E2", tmp_path / "gate")
+
+
+@pytest.mark.slow
+async def test_e3_the_agent_dies_after_it_has_reported_a_trial(deployment: FaultyDeployment, tmp_path: Path) -> None:
+    await breaker_under_fault(deployment, "E3", tmp_path / "gate")
 
 
 @pytest.mark.slow

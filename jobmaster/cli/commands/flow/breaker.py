@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from jobmaster.cli.tables import Column, emit_record, emit_rows
 from jobmaster.model.flow.breaker import BreakerView
 from jobmaster.model.job_view import iso
 
-if TYPE_CHECKING:
-    pass
-
 COLUMNS = (
     Column("NAME", "name"),
     Column("STATE", "state"),
@@ -26,6 +23,10 @@ COLUMNS = (
     Column("FAILED", "failed", right=True),
     Column("TRIALS", "trials", right=True),
     Column("REASON", "reason", whole=True),
+)
+
+_EPOCH = click.option(
+    "--epoch", type=int, help="Only if the breaker has not changed since `breaker show` has printed this epoch."
 )
 
 
@@ -67,9 +68,10 @@ def show(invocation: Invocation, resource: str) -> None:
 @click.argument("resource")
 @click.option("--for", "seconds", type=DURATION, help="Become half-open after 90s, 10m, 2h ... (default: stay open).")
 @click.option("--reason", default="", help="For lists and the operator's log.")
+@_EPOCH
 @pass_invocation
-def open_(invocation: Invocation, resource: str, seconds: float | None, reason: str) -> None:
-    """Open a circuit breaker: the jobs of its handlers wait in the master.
+def open_(invocation: Invocation, resource: str, seconds: float | None, reason: str, epoch: int | None) -> None:
+    """Open a circuit breaker: the jobs of its handlers wait in the master. Exit code 4 when it has changed since --epoch.
 
     \b
     Example:
@@ -79,7 +81,7 @@ def open_(invocation: Invocation, resource: str, seconds: float | None, reason: 
     view = run_async(
         with_cluster(
             invocation.settings,
-            lambda cluster: cluster.breakers.open(resource, open_for=seconds, reason=reason, actor=actor),
+            lambda cluster: cluster.breakers.open(resource, open_for=seconds, reason=reason, actor=actor, epoch=epoch),
         )
     )
     emit_record(_record(view), invocation.output)
@@ -88,9 +90,10 @@ def open_(invocation: Invocation, resource: str, seconds: float | None, reason: 
 @breaker_group.command("close")
 @click.argument("resource")
 @click.option("--reason", default="", help="For lists and the operator's log.")
+@_EPOCH
 @pass_invocation
-def close(invocation: Invocation, resource: str, reason: str) -> None:
-    """Close a circuit breaker: the jobs of its handlers start again.
+def close(invocation: Invocation, resource: str, reason: str, epoch: int | None) -> None:
+    """Close a circuit breaker: the jobs of its handlers start again. Exit code 4 when it has changed since --epoch.
 
     \b
     Example:
@@ -98,7 +101,10 @@ def close(invocation: Invocation, resource: str, reason: str) -> None:
     """
     actor = operator_name()
     view = run_async(
-        with_cluster(invocation.settings, lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor))
+        with_cluster(
+            invocation.settings,
+            lambda cluster: cluster.breakers.close(resource, reason=reason, actor=actor, epoch=epoch),
+        )
     )
     emit_record(_record(view), invocation.output)
 
@@ -122,4 +128,5 @@ def _record(view: BreakerView) -> dict[str, Any]:
         "min_calls": view.min_calls,
         "open_for": view.open_seconds,
         "half_open": view.half_open,
+        "epoch": view.epoch,
     }

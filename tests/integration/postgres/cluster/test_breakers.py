@@ -436,3 +436,37 @@ async def test_an_operator_opens_and_closes_and_the_log_has_it(declared: MasterF
     assert await breakers.set_state("stripe", BreakerState.CLOSED, None, "bob", "") is not None
     rows = await declared.sql.fetch("SELECT actor, action, subject FROM operator_log ORDER BY at")
     assert [tuple(row) for row in rows] == [("ann", "breaker_open", "stripe"), ("bob", "breaker_close", "stripe")]
+
+
+async def test_an_operator_who_has_seen_another_state_changes_nothing(declared: MasterFixture, second: Master) -> None:
+    """The leader's decision is committed while the operator's change waits behind it."""
+    (seen,) = await declared.master.breakers.list("stripe")
+    await Reporter(declared).report(10, 10)
+    async with declared.open_transaction("breakers/evaluate", NAMES, False) as commit:
+        change = second.breakers.set_state("stripe", BreakerState.CLOSED, None, "ann", "is well", seen.epoch)
+        assert await declared.after_lock("breakers/set_state", change, commit) is None
+    (view,) = await declared.master.breakers.list("stripe")
+    assert (view.state, view.actor, view.epoch > seen.epoch) == (BreakerState.OPEN, "breaker", True)
+    assert await declared.sql.fetchval("SELECT count(*) FROM operator_log") == 0
+    change = second.breakers.set_state("stripe", BreakerState.CLOSED, None, "ann", "is well", view.epoch)
+    assert await change is not None
+    assert await state(declared) is BreakerState.CLOSED
+
+
+async def test_what_was_counted_before_an_operator_s_change_opens_nothing(
+    declared: MasterFixture, second: Master
+) -> None:
+    """The operator's change is committed while the decision by the older counts waits behind it."""
+    await Reporter(declared).report(10, 10)
+    async with declared.open_transaction(
+        "breakers/set_state", "stripe", "CLOSED", None, "ann", "mended", None
+    ) as commit:
+        assert await declared.after_lock("breakers/evaluate", second.breakers.evaluate(NAMES), commit) == []
+    (view,) = await declared.master.breakers.list("stripe")
+    assert (view.state, view.actor) == (BreakerState.CLOSED, "ann")
+    await half_opened(declared)
+    await declared.sql.execute("UPDATE breaker SET state = 'OPEN', until = clock_timestamp()")
+    async with declared.open_transaction("breakers/set_state", "stripe", "OPEN", None, "bob", "keep", None) as commit:
+        assert await declared.after_lock("breakers/half_open", second.breakers.half_open(), commit) == []
+    (view,) = await declared.master.breakers.list("stripe")
+    assert (view.state, view.actor, view.until_us) == (BreakerState.OPEN, "bob", None)
