@@ -523,7 +523,6 @@ async def test_i1_the_leader_dies_after_it_has_ended_waits(
 async def breaker_under_fault(deployment: FaultyDeployment, name: str, gate: Path) -> None:
     """The agent under fault, which leads, dies in a decision about a breaker: others decide it, and its jobs end."""
     client = deployment.client
-    before = (await client.breakers.get("resource")).epoch
     deployment.give(name, POINTS[name].fault(later=False))
     args = {"path": str(deployment.path("witness")), "gate": str(gate)}
     receipts = [await client.submit(jobs.guarded, args) for _ in range(6)]
@@ -531,12 +530,14 @@ async def breaker_under_fault(deployment: FaultyDeployment, name: str, gate: Pat
     work.add("guarded", receipts, JobState.SUCCEEDED, -1)
     deployment.acknowledged += work.ids
 
-    async def has_opened() -> bool:
-        return (await client.breakers.get("resource")).epoch > before
+    async def has_opened_again() -> bool:
+        """Every job waits then: the agents obey it."""
+        view = await client.breakers.get("resource")
+        return view.state is BreakerState.OPEN and "trials have failed" in view.reason
 
     if name != "E3":  # that one strikes when the resource is back
         await deployment.struck(name)
-    await eventually(has_opened, HEAL_SECONDS, "the breaker to open")
+    await eventually(has_opened_again, HEAL_SECONDS, "a trial to fail")
     gate.touch()
     await deployment.struck(name)
 
