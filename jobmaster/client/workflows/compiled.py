@@ -151,7 +151,9 @@ class Compiler:
                     f"{step.label!r} is undone",
                     hint="a compensation may need the results of its step and of those before it",
                 )
-        return await self._made(number, name, RunsOn.UNDO, step.undo, step.options, (step,), 0.0, None)
+        options = step.options.copy()
+        options.pop("wait_for", None)
+        return await self._made(number, name, RunsOn.UNDO, step.undo, options, (step,), 0.0, None)
 
     async def _made(
         self, number: int, name: str, runs_on: RunsOn, call: Call[Any], options: StepOptions, before: Sequence[Step[Any]],

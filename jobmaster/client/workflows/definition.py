@@ -18,6 +18,7 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 
+from jobmaster.client.signals.wait import WaitFor
 from jobmaster.handlers import Call
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.workflow import RunsOn
@@ -42,6 +43,9 @@ class StepOptions(TypedDict, total=False):
     delivery: Delivery | Literal["at_most_once"]
     tenant: str
     """For whom the step runs."""
+    wait_for: WaitFor | None
+    """``signal("order:17", timeout=3600)``: when the steps before it have ended, the step waits for this signal. The time-out
+    begins then. Not for its compensation."""
     allow_unregistered: bool
 
 

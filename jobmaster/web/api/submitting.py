@@ -105,7 +105,7 @@ class SubmitOptionsBody(Body, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value = getattr(self, name)
             if value is not None and name not in _NO_OPTIONS:
-                given[name] = _as_option(value)
+                given[name] = as_option(value)
         return given
 
 
@@ -131,7 +131,8 @@ class SubmitManyBody(SubmitOptionsBody, frozen=True, kw_only=True):
 _NO_OPTIONS = ("handler", "args", "jobs", "name")
 
 
-def _as_option(value: object) -> Any:
+def as_option(value: object) -> Any:
+    """An option of a body, as the client takes it."""
     match value:
         case UniqueBody():
             return Unique(**msgspec.structs.asdict(value))

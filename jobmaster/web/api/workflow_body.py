@@ -21,7 +21,7 @@ from jobmaster.model.flow.workflow import RunsOn
 from jobmaster.model.job import PriorityLabel
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.web.api.operation import Body
-from jobmaster.web.api.submitting import CallBody
+from jobmaster.web.api.submitting import CallBody, WaitForBody, as_option
 
 
 class ResultBody(Body, frozen=True, kw_only=True):
@@ -75,6 +75,8 @@ class StepBody(StepCallBody, frozen=True, kw_only=True):
     max_attempts: int | None = None
     delivery: Literal["at_most_once"] | None = None
     tenant: str | None = None
+    wait_for: WaitForBody | None = None
+    """The signal that the step waits for when the steps before it have ended."""
     allow_unregistered: bool | None = None
 
 
@@ -123,7 +125,9 @@ def flow_of(bodies: Sequence[StepBody]) -> Flow:
 def _step(body: StepBody) -> Step[Any]:
     """The step without the results of others."""
     options: Any = {
-        name: value for name in StepOptions.__annotations__ if (value := getattr(body, name, None)) is not None
+        name: as_option(value)
+        for name in StepOptions.__annotations__
+        if (value := getattr(body, name, None)) is not None
     }
     undo: HandlerCall[Any] | None = None
     if body.undo is not None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from jobmaster.clock import new_id
-from jobmaster.codec import encode_headers
+from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.flow.signal import OutgoingSignal
 from jobmaster.model.flow.workflow import NewStep, NewWorkflow
 from jobmaster.model.ids import AgentId, BucketId, Fence, text
-from jobmaster.model.job import FinalRow, Headers
+from jobmaster.model.job import FinalRow, Headers, SignalWait
 from jobmaster.ports import StepScope
 from tests.integration.postgres.fixture import ERROR
 from tests.simulation.comparison.two_masters import TwoMasters, run_on_both
@@ -30,14 +32,17 @@ GRAPHS: list[list[tuple[Any, ...]]] = [
      (8, (1,), "undo"), (9, (2,), "undo"), (10, (3,), "undo")],
     [(1, ()), (2, (1,), "success", "[]", '{"step":1,"path":[],"in":["1"],"else":false}'),
      (3, (1,), "success", "[]", '{"step":1,"path":[],"in":["1"],"else":true}'), (4, (2, 3)), (5, (4,), "undo")],
+    [(1, ()), (2, (1,), "success", _WHOLE, None, SignalWait(key="paid")), (3, (2,)),
+     (4, (1,), "success", "[]", None, SignalWait(key="late", seconds=1e-6)),
+     (5, (1,), "success", "[]", None, SignalWait(key="late", seconds=1e-6, run=True)), (6, (3, 4, 5), "failure")],
 ]  # fmt: skip
 
 
 def _workflow(of: bytes, graph: int) -> NewWorkflow:
     steps = []
     for number, parents, *others in GRAPHS[graph]:
-        runs_on, refs, choice = others + ["success", "[]", None][len(others) :]
-        headers = encode_headers(Headers(workflow=(text(of), number)))
+        runs_on, refs, choice, wait = others + ["success", "[]", None, None][len(others) :]
+        headers = encode_headers(Headers(workflow=(text(of), number), signal=wait))
         args = b'{"a":}' if refs != "[]" else b"{}"
         steps.append(
             NewStep(
@@ -48,11 +53,12 @@ def _workflow(of: bytes, graph: int) -> NewWorkflow:
 
 
 class Orders(TwoMasters):
-    """Three workflows whose jobs end, fail and are cancelled."""
+    """Workflows whose jobs wait for signals, end, fail and are cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wait(self.sql.execute("DELETE FROM workflow"))
+        self.wait(self.sql.execute("DELETE FROM signal"))
         self.made = [new_id()[:12] + bytes(4) for _ in GRAPHS]
 
     @initialize()
@@ -65,7 +71,7 @@ class Orders(TwoMasters):
         for graph in range(len(GRAPHS)):
             self.start(graph, graph)
 
-    @rule(which=st.integers(0, 2), graph=st.integers(0, 2))
+    @rule(which=st.integers(0, 3), graph=st.integers(0, 3))
     def start(self, which: int, graph: int) -> None:
         self.both(lambda master: master.workflows.start(_workflow(self.made[which], graph)))
 
@@ -119,16 +125,29 @@ class Orders(TwoMasters):
 
             self.both(finished)
 
+    @rule(keep=st.sampled_from((0.0, 600.0)), to=st.sampled_from(("all", "one")))
+    def send(self, keep: float, to: str) -> None:
+        signal = OutgoingSignal(new_id(), "paid", b"1", to, keep)
+
+        async def sent(master: Master) -> Any:
+            return (await master.signals.send(signal, "test"))._replace(kept_until_us=None)
+
+        self.both(sent)
+
+    @rule()
+    def end_waits(self) -> None:
+        self.both(lambda master: master.signals.expire_waits(10))
+
     @rule(at=st.integers(0, 9))
     def cancel_job(self, at: int) -> None:
-        if at < len(held := self._jobs("HELD")):
+        if at < len(held := self._jobs("HELD") + self._jobs("WAITING")):
             self.both(lambda master: master.requests.cancel(held[at].id, tombstone=None, actor="test"))
 
-    @rule(which=st.integers(0, 2))
+    @rule(which=st.integers(0, 3))
     def cancel(self, which: int) -> None:
         self.both(lambda master: master.workflows.cancel(self.made[which], "test"))
 
-    @rule(which=st.integers(0, 2))
+    @rule(which=st.integers(0, 3))
     def retry(self, which: int) -> None:
         self.both(lambda master: master.workflows.retry(self.made[which], "test"))
 
@@ -143,7 +162,10 @@ class Orders(TwoMasters):
                 "SELECT workflow, step, state, result, job_id, tries, ended, error FROM workflow_step"
             )
             return (
-                {row["id"].bytes: tuple(row.values())[1:] for row in jobs},
+                {
+                    row["id"].bytes: (*tuple(row.values())[1:5], *_received(row["headers"]), row["result"])
+                    for row in jobs
+                },
                 {row["id"].bytes: tuple(row.values())[1:] for row in workflows},
                 {
                     (row["workflow"].bytes, row["step"]): (
@@ -162,9 +184,17 @@ class Orders(TwoMasters):
             for step in its.values()
         }
         assert jobs == {
-            row.id: (row.state, row.token, row.cancel_requested, row.args, row.headers, row.result)
+            row.id: (row.state, row.token, row.cancel_requested, row.args, *_received(row.headers), row.result)
             for row in tables.jobs.values()
         }
+
+
+def _received(headers: bytes) -> tuple[Any, ...]:
+    """Headers, and what was received, without the time."""
+    decoded = decode_headers(headers)
+    received = decoded.received
+    own = msgspec.structs.replace(decoded, received=None)
+    return own, None if received is None else (received.id, received.payload)
 
 
 def test_the_simulated_workflows_are_the_real_ones(migrated: str) -> None:

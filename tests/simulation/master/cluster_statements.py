@@ -12,7 +12,6 @@ from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.limit_statements import LimitStatements
 from tests.simulation.master.lock_statements import LockStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
-from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 from tests.simulation.master.uniqueness_statements import UniquenessStatements
 from tests.simulation.master.workflow_statements import WorkflowStatements
@@ -30,7 +29,6 @@ class ClusterStatements(
     LimitStatements,
     LockStatements,
     ScheduleStatements,
-    SignalStatements,
     UniquenessStatements,
     BatchStatements,
     BulkStatements,

@@ -7,7 +7,7 @@ they were when it began.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -36,26 +36,32 @@ class SignalStatements(JobStatements):
         for job_id, priority, lane, handler, args, headers, due_us in sorted(zip(*columns, strict=True)):
             if job_id in self.tables.jobs or self._vanishes(job_id):
                 continue
-            wait, now = wait_of(headers), self.now_us()
-            ends = [expires_of(headers), None if wait.seconds is None else now + int(wait.seconds * 1e6)]
-            late_us = min((end for end in ends if end is not None), default=None)
-            self._insert(job_id, "WAITING", priority, lane, handler, 1, None, None, due_us or now, args, headers,
-                         late_us=late_us)  # fmt: skip
+            rows = old.signals if "signal lock" in self.without else self.tables.signals
+            self._await_signal(rows, job_id, priority, lane, handler, due_us or self.now_us(), args, headers)
             accepted.append(job_id)
-            if (kept := self._kept(old, wait.key)) is not None:
-                if kept.recipients == "one":
-                    self.tables.signals[kept.id] = kept._replace(kept_until_us=None, delivered=1)
-                row = self.tables.jobs[job_id]
-                self._put(
-                    row._replace(state="HELD", expires_us=expires_of(headers), headers=with_signal(headers, kept))
-                )
-                self.hits["signal: kept"] += 1
-            else:
-                self.tables.waiting[job_id] = wait.key
         return [Record(accepted=accepted)]
 
-    def _kept(self, old: Snapshot, key: str) -> SignalRow | None:
-        rows = old.signals if "signal lock" in self.without else self.tables.signals
+    def _await_signal(self, rows: Mapping[bytes, SignalRow], job_id: bytes, *columns: Any) -> None:
+        """A job begins to wait, or receives what is kept.
+
+        Args:
+            rows: the signals as the statement sees them.
+        """
+        priority, lane, handler, due_us, args, headers = columns
+        wait, now = wait_of(headers), self.now_us()
+        ends = [expires_of(headers), None if wait.seconds is None else now + int(wait.seconds * 1e6)]
+        late_us = min((end for end in ends if end is not None), default=None)
+        self._insert(job_id, "WAITING", priority, lane, handler, 1, None, None, due_us, args, headers, late_us=late_us)
+        if (kept := self._kept(rows, wait.key)) is not None:
+            if kept.recipients == "one":
+                self.tables.signals[kept.id] = kept._replace(kept_until_us=None, delivered=1)
+            row = self.tables.jobs[job_id]
+            self._put(row._replace(state="HELD", expires_us=expires_of(headers), headers=with_signal(headers, kept)))
+            self.hits["signal: kept"] += 1
+        else:
+            self.tables.waiting[job_id] = wait.key
+
+    def _kept(self, rows: Mapping[bytes, SignalRow], key: str) -> SignalRow | None:
         kept = [row for row in rows.values() if row.key == key and (row.kept_until_us or 0) > self.now_us()]
         # One for one job is taken by a compare-and-set.
         present = self.tables.signals

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from jobmaster.codec import decode_headers
 from jobmaster.rules.capabilities import lacking
-from tests.simulation.master.job_statements import JobStatements, has_tag
+from tests.simulation.master.job_statements import has_tag
+from tests.simulation.master.signal_statements import SignalStatements
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
 _STEP = b'"workflow":['
@@ -63,7 +64,7 @@ class StepRow(NamedTuple):
 Steps = dict[int, StepRow]
 
 
-class WorkflowStatements(JobStatements):
+class WorkflowStatements(SignalStatements):
     """Twins of ``workflows``."""
 
     _ended: tuple[JobRow, ...] = ()
@@ -95,6 +96,7 @@ class WorkflowStatements(JobStatements):
         fit = sorted(
             (row for job_id, row in self.tables.jobs.items()
              if job_id not in known and row.state == "HELD" and row.lane == lane and row.priority == priority
+             and decode_headers(row.headers).signal is None  # one that has received a kept signal sends a notice
              and row.due_us is not None and row.due_us <= now and (handlers is None or row.handler in handlers)
              and (tags is None or not has_tag(row.headers, tags))
              and (words is None or not lacking(row.headers, words))),
@@ -310,8 +312,14 @@ class WorkflowStatements(JobStatements):
         if known is None:
             before = [steps[parent].job_id for parent in step.parents if step.runs_on != "undo"]
             self.audit.began_step(self.tables, made, step.name, [job_id for job_id in before if job_id is not None])
-            self._insert(made, "HELD", step.priority, step.lane, step.handler, 1, None, None,
-                         self.now_us() + step.delay_us, data, step.headers)  # fmt: skip
+            due_us = self.now_us() + step.delay_us
+            if decode_headers(step.headers).signal is not None:
+                self._await_signal(
+                    self.tables.signals, made, step.priority, step.lane, step.handler, due_us, data, step.headers
+                )
+            else:
+                self._insert(made, "HELD", step.priority, step.lane, step.handler, 1, None, None, due_us, data,
+                             step.headers)  # fmt: skip
         started = step._replace(state="STARTED", job_id=made, tries=step.tries + 1)
         self._set(of, started)
         if known is not None and known.state in FINAL:

@@ -8,7 +8,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.model.flow.workflow import NewStep, NewWorkflow, StepState, WorkflowView
 from jobmaster.model.ids import Fence, text
-from jobmaster.model.job import FinalRow, Headers
+from jobmaster.model.job import FinalRow, Headers, SignalWait
 from tests.integration.postgres.fixture import ERROR, LANE, PRIORITY, MasterFixture
 
 
@@ -18,9 +18,9 @@ def workflow_id() -> bytes:
 
 def step(
     of: bytes, number: int, *parents: int, on: str = "success", args: bytes = b"{}", refs: str = "[]",
-    choice: str | None = None, delay_us: int = 0, kept: bool = True,
+    choice: str | None = None, delay_us: int = 0, kept: bool = True, waits: SignalWait | None = None,
 ) -> NewStep:  # fmt: skip
-    headers = encode_headers(Headers(workflow=(text(of), number)))
+    headers = encode_headers(Headers(workflow=(text(of), number), signal=waits))
     return NewStep(
         number, f"s{number}", on, parents, choice, "handler", PRIORITY, LANE, args, refs, headers, delay_us, kept
     )
