@@ -9,10 +9,15 @@ import pytest
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.workflows.definition import chain
+from jobmaster.handlers import call
+from jobmaster.model.flow.workflow import WorkflowState
 from jobmaster.model.job import JobState
+from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
+from tests.system import rolling_jobs
 from tests.system.jobs import note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -20,8 +25,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 JOBS = 10
 
 
-async def older_agent(deployment: Deployment) -> AgentProcess:
-    deployment.document["handlers"] = ["tests.system.older_jobs"]
+async def older_agent(deployment: Deployment, handlers: str = "handlers") -> AgentProcess:
+    deployment.document["handlers"] = [f"tests.system.older_jobs:{handlers}"]
     agent = await deployment.start_agent()
     deployment.document["handlers"] = ["tests.system.jobs"]
     return agent
@@ -69,3 +74,34 @@ async def test_an_older_agent_gives_back_what_a_producer_has_put_into_its_bucket
     assert {line[2:4] for line in map(tuple, deployment.witnessed("n"))} <= {
         ("1", str(pid)) for pid in newer.children()
     }
+
+
+async def test_in_a_rolling_update_an_older_agent_runs_plain_jobs_and_none_of_the_others(
+    deployment: Deployment,
+) -> None:
+    """The deploy gives a handler a limit: jobs of it, steps of workflows and late work are left to agents that know these."""
+    older = await older_agent(deployment, "rolling")
+    newer_handlers = rolling_jobs.handlers
+    plain_path, path = str(deployment.path("plain")), str(deployment.path("n"))
+    async with await open_cluster(deployment.settings, newer_handlers) as cluster:
+        limited = [await cluster.submit("rolling.charge", {"path": path}) for _ in range(JOBS)]
+        timed = [await cluster.submit("rolling.note", {"path": path}, complete_time=30.0) for _ in range(JOBS)]
+        links = chain(
+            call("rolling.note", path=path), call("rolling.charge", path=path), call("rolling.note", path=path)
+        )
+        workflows = [await cluster.workflows.start("links", links) for _ in range(3)]
+        await ended([await cluster.submit("rolling.note", {"path": plain_path}) for _ in range(JOBS)])
+        assert {line[3] for line in deployment.witnessed("plain")} <= {str(pid) for pid in older.children()}
+        rows = await deployment.fetch(
+            "SELECT state::text, attempt, count(*) FROM job WHERE NOT state = 'SUCCEEDED' GROUP BY 1, 2"
+        )
+        assert [tuple(row) for row in rows] == [("HELD", 0, 2 * JOBS + 3)]
+        deployment.document["handlers"] = ["tests.system.rolling_jobs"]
+        newer = await deployment.start_agent()
+        await ended([*limited, *timed])
+        for workflow in workflows:
+            assert (await cluster.workflows.wait(workflow, timeout=PATIENCE_SECONDS)).state is WorkflowState.SUCCEEDED
+    ran_by = [line[3] for line in deployment.witnessed("n")]
+    assert len(ran_by) == 2 * JOBS + 9
+    assert set(ran_by) <= {str(pid) for pid in newer.children()}
+    assert older.process.poll() is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.signals.wait import signal
 from jobmaster.client.workflows.definition import branch, chain, group, previous, result_of, step
 from jobmaster.handlers import call
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
@@ -158,6 +159,21 @@ async def test_a_submit_has_callbacks(deployment: Deployment, cluster: Cluster, 
         await cluster.submit(call(pass_on, path, 1), on_success=call(pack, path, "a"), idempotency_key="x")
     with pytest.raises(InputError, match="belong to a plain submit"):
         cluster.statement(call(pass_on, path, 1), on_success=call(pack, path, "a"))
+
+
+async def test_a_step_waits_for_a_signal(deployment: Deployment, cluster: Cluster, path: str) -> None:
+    await deployment.start_agent(*HANDLERS)
+    waits = step(call(pass_on, path, previous), wait_for=signal("paid:17"))
+    of = await cluster.workflows.start("order", chain(call(pass_on, path, 1), waits, call(pass_on, path, previous)))
+
+    async def is_waiting() -> bool:
+        return bool(await cluster.signals.waiting(key="paid:17"))
+
+    await eventually(is_waiting, PATIENCE_SECONDS, "the second step")
+    assert words(path) == ["value-1"]
+    assert (await cluster.signals.send("paid:17")).delivered == 1
+    view = await cluster.workflows.wait(of, timeout=PATIENCE_SECONDS)
+    assert (view.state, words(path)) == (WorkflowState.SUCCEEDED, ["value-1", "value-2", "value-3"])
 
 
 async def test_a_start_that_is_sent_again_starts_nothing(deployment: Deployment, cluster: Cluster, path: str) -> None:

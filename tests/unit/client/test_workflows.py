@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.signals.wait import signal
 from jobmaster.client.submitter import SubmitChecks
 from jobmaster.client.workflows.compiled import DEPTH_MAX, STEPS_MAX, WAITS_MAX, Compiler
 from jobmaster.client.workflows.definition import Flow, branch, chain, group, previous, result_of, step
@@ -21,6 +22,7 @@ from jobmaster.handlers import Handlers, call
 from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unavailable, UnknownHandler, WaitTimeout
 from jobmaster.model.flow.workflow import NewStep, NewWorkflow, StepView, WorkflowState, WorkflowView
 from jobmaster.model.ids import text
+from jobmaster.model.job import SignalWait
 from jobmaster.settings.model import ClusterSettings
 
 handlers = Handlers()
@@ -322,3 +324,14 @@ async def test_the_same_part_in_two_flows_is_not_changed() -> None:
     first = chain(call(charge, 1), call(ship, "a"))
     first.then(call(refund, 1)).on_failure(call(refund, 2))
     assert edges(await compiled(first)) == {"charge": [], "ship": ["charge"]}
+
+
+async def test_a_step_waits_for_a_signal_and_its_compensation_does_not() -> None:
+    wait = signal("paid:17", timeout=60)
+    made = rows(await compiled(step(call(charge, 1), name="paid", undo=call(refund, 1), wait_for=wait)))
+    headers = {name: decode_headers(row.headers) for name, row in made.items()}
+    assert headers["paid"].signal == SignalWait(key="paid:17", seconds=60.0)
+    assert headers["paid"].requires == ("signals", "workflows"), "an older agent leaves it to others"
+    assert headers["undo paid"].signal is None
+    with pytest.raises(InputError, match="step 'charge': 'wait_for' must be a signal, not 'paid:17'"):
+        await compiled(step(call(charge, 1), wait_for=cast(Any, "paid:17")))

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobmaster.client.signals.wait import signal
 from jobmaster.client.workflows.definition import branch, chain, previous, result_of, step
 from jobmaster.codec import decode_headers
 from jobmaster.handlers import call
@@ -45,7 +46,12 @@ async def test_json_and_python_make_the_same_rows() -> None:
             {1: step(call(ship, "a"), name="paid", tags=["eu"])},
             otherwise=step(call(ship, "b"), name="wide", delay=5, timeout=2.5),
         ),
-        step(call(ship, count=2, label=result_of(small).lines[0]), name="again"),
+        step(
+            call(ship, count=2, label=result_of(small).lines[0]),
+            name="again",
+            wait_for=signal("paid", timeout=60, on_timeout="run"),
+            tenant="acme",
+        ),  # fmt: skip
     ).on_failure(step(call(refund, 2), name="alert"))
     number = {"step": "small", "path": ["number"]}
     choice = {"result": number, "values": [1]}
@@ -56,6 +62,7 @@ async def test_json_and_python_make_the_same_rows() -> None:
         {"name": "wide", "handler": name_of(ship), "args": {"label": "b"}, "choice": {**choice, "otherwise": True},
          "delay": 5, "timeout": 2.5},
         {"name": "again", "handler": name_of(ship), "args": {"count": 2}, "after": ["paid", "wide"],
+         "wait_for": {"key": "paid", "timeout": 60, "on_timeout": "run"}, "tenant": "acme",
          "results": {"label": {"step": "small", "path": ["lines", 0]}}},
         {"name": "alert", "handler": name_of(refund), "args": {"number": 2}, "runs_on": "failure"},
     )  # fmt: skip
