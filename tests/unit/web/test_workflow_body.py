@@ -51,7 +51,7 @@ async def test_json_and_python_make_the_same_rows() -> None:
             name="again",
             wait_for=signal("paid", timeout=60, on_timeout="run"),
             tenant="acme",
-        ),  # fmt: skip
+        ),
     ).on_failure(step(call(refund, 2), name="alert"))
     number = {"step": "small", "path": ["number"]}
     choice = {"result": number, "values": [1]}
