@@ -6,19 +6,26 @@ compares the cursor.
 
 A page is as large as the time that it takes allows. The pause after it is a tenth of that time, and nine times as long while
 the leader itself ends jobs: building the new jobs of a retry takes time of its event loop, 10 us for each.
+
+While the master writes a page of a retry, the leader reads and builds the next one, unless it ends jobs itself: otherwise one
+of the two waits for the other. Jobs that have ended stay as they are, so little is out of date by then, and the page is
+compared with the rows when it is written, as every other. Pages of other kinds are of jobs that change: they are read when
+they are due.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 from jobmaster.client.bulk_operations.retried_jobs import RetriedJobs
 from jobmaster.clock import Clock
 from jobmaster.model import ids
-from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
-from jobmaster.model.flow.bulk_operation import BulkKind, BulkPage, BulkState, BulkStep, BulkWork, SkipCause
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.flow.bulk_operation import BulkKind, BulkPage, BulkRetry, BulkState, BulkWork, SkipCause
 from jobmaster.ports import LeaderBulk
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -34,6 +41,19 @@ REST, REST_BUSY = 0.1, 9.0
 """Times the duration of a page until the next one; the second while this agent ends jobs."""
 BUSY_PER_SECOND = 500.0
 """Jobs that this agent ends a second, from which on it is busy."""
+
+
+class _ReadPage(NamedTuple):
+    """A page before it is written."""
+
+    page: BulkPage
+    looked_at: int
+    """Jobs of the page, with those that are left alone."""
+    full: bool
+    """It has as many jobs as it may have."""
+    job_ids: list[bytes]
+    """Jobs to be changed, of other kinds than a retry."""
+    retries: list[BulkRetry]
 
 
 class BulkWorker:
@@ -64,6 +84,8 @@ class BulkWorker:
         self._jobs = PAGE_JOBS
         self._reads = PAGE_JOBS
         self._ended, self._ended_at = 0, clock.boottime()
+        self._busy = False
+        self._next: _ReadPage | None = None
         self._unreadable: bytes | None = None
         self.kicked = asyncio.Event()
 
@@ -76,17 +98,19 @@ class BulkWorker:
     async def tick(self) -> float:
         """Write one page; seconds until the next one."""
         if not self._look or not self._leads():
-            self._look = False
+            self._look, self._next = False, None
             return IDLE_SECONDS
         began = self._now()
         work = await self._bulk.next()
         if work is None or work.unreadable:
-            self._look = False
+            self._look, self._next = False, None
             if work is not None:
                 self._note_unreadable(work)
             return IDLE_SECONDS
         try:
             written = await self._work_on(work)
+            if written is None:
+                return 0.0
         except Refused as error:
             await self._finish(work, BulkPage(work.id, work.cursor, work.highest, {}), error.message)
             return 0.0
@@ -96,40 +120,63 @@ class BulkWorker:
             raise
         took = self._now() - began
         self._resize(took, written)
-        return took * (REST_BUSY if self._is_busy() else REST)
+        self._busy = self._is_busy()
+        return took * (REST_BUSY if self._busy else REST)
 
-    async def _work_on(self, work: BulkWork) -> int:
-        """Write the next page, or the end of the operation; the number of the jobs that were looked at."""
-        lowest = work.lowest if work.cursor is None else ids.following(work.cursor)
-        limit, payload = self._jobs, work.kind is BulkKind.RETRY
-        step = BulkStep(None, [])
-        if lowest <= work.highest:
-            bounds = (work.kind, work.chosen, work.change, lowest, work.highest)
-            step = await self._bulk.find(*bounds, reads=max(self._reads, limit), limit=limit, payload=payload)
-        if step.read_to is None:
+    async def _work_on(self, work: BulkWork) -> _ReadPage | None:
+        """Write the next page; ``None``: the operation has ended."""
+        ready, self._next = self._next, None
+        if ready is None or (ready.page.operation, ready.page.cursor) != (work.id, work.cursor):
+            ready = await self._read(work, work.cursor)
+        if ready is None:
             await self._finish(work, BulkPage(work.id, work.cursor, work.highest, {}))
-            return 0
-        full = len(step.jobs) == limit
-        page = BulkPage(work.id, work.cursor, step.jobs[-1].id if full else step.read_to, {})
-        written = await self._write(work, page, step)
+            return None
+        following = None
+        if work.kind is BulkKind.RETRY and ready.full and not self._busy:
+            following = asyncio.create_task(self._read(work, ready.page.read_to))
+        try:
+            written = await self._write(work, ready)
+            if following is not None:
+                with contextlib.suppress(JobMasterError):  # its turn comes, and it is read again then
+                    self._next = await following
+        finally:
+            if following is not None:
+                following.cancel()
         if written is not None:
             self._telemetry.bulk_jobs[work.kind.value] += written
-        return len(step.jobs)
+        return ready
 
-    async def _write(self, work: BulkWork, page: BulkPage, step: BulkStep) -> int | None:
+    async def _read(self, work: BulkWork, cursor: bytes | None) -> _ReadPage | None:
+        """The page after the cursor; ``None``: there is no job any more."""
+        lowest = work.lowest if cursor is None else ids.following(cursor)
+        limit, payload = self._jobs, work.kind is BulkKind.RETRY
+        if lowest > work.highest:
+            return None
+        bounds = (work.kind, work.chosen, work.change, lowest, work.highest)
+        step = await self._bulk.find(*bounds, reads=max(self._reads, limit), limit=limit, payload=payload)
+        if step.read_to is None:
+            return None
+        full = len(step.jobs) == limit
         skipped: Counter[SkipCause] = Counter(job.skip for job in step.jobs if job.skip is not None)
         eligible = [job for job in step.jobs if job.skip is None]
-        job_ids, states = [job.id for job in eligible], work.chosen.states
+        retries: list[BulkRetry] = []
+        if payload:
+            retries, refused = await self._retried.make(eligible, work.highest)
+            skipped += refused
+        page = BulkPage(work.id, cursor, step.jobs[-1].id if full else step.read_to, skipped)
+        return _ReadPage(page, len(step.jobs), full, [job.id for job in eligible], retries)
+
+    async def _write(self, work: BulkWork, ready: _ReadPage) -> int | None:
+        states = work.chosen.states
         match work.kind:
             case BulkKind.RETRY:
-                retried, refused = await self._retried.make(eligible, work.highest)
-                return await self._bulk.retry_page(page._replace(skipped=skipped + refused), retried, states)
+                return await self._bulk.retry_page(ready.page, ready.retries, states)
             case BulkKind.CANCEL:
-                return await self._bulk.cancel_page(page._replace(skipped=skipped), job_ids, states)
+                return await self._bulk.cancel_page(ready.page, ready.job_ids, states)
             case BulkKind.RESCHEDULE:
-                return await self._bulk.reschedule_page(page._replace(skipped=skipped), job_ids, work.change)
+                return await self._bulk.reschedule_page(ready.page, ready.job_ids, work.change)
             case BulkKind.DELETE:
-                return await self._bulk.delete_page(page._replace(skipped=skipped), job_ids, states)
+                return await self._bulk.delete_page(ready.page, ready.job_ids, states)
 
     async def _finish(self, work: BulkWork, page: BulkPage, error: str = "") -> None:
         ended = await self._bulk.finish(page, error)
@@ -148,16 +195,15 @@ class BulkWorker:
         self._ended, self._ended_at = sum(self._telemetry.jobs_ended.values()), self._now()
         return self._ended - before > BUSY_PER_SECOND * (self._ended_at - since)
 
-    def _resize(self, took: float, jobs: int) -> None:
+    def _resize(self, took: float, written: _ReadPage) -> None:
         """The size of the next page."""
-        full = jobs >= self._jobs
         if took > PAGE_SECONDS:
             self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
             self._reads = max(self._reads // 2, PAGE_JOBS_MIN)
             return
-        if full:
+        if written.full:
             self._reads = self._jobs
-            if took < PAGE_SECONDS / 2:
+            if took < PAGE_SECONDS / 2 and written.looked_at >= self._jobs:
                 self._jobs = min(self._jobs * 2, PAGE_JOBS_MAX)
         elif took < PAGE_SECONDS / 2:
             self._reads = min(self._reads * READS_GROWTH, READS_MAX)

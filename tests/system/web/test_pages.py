@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
+REPOSITORY = Path(__file__).parents[3]
 CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 ADDRESSES = (
     "/", "/map", "/agents/{agent}", "/buckets/{bucket}", "/jobs", "/jobs?q=state:failed", "/jobs/{failed}", "/jobs/{running}",
@@ -31,21 +32,7 @@ WIDE, NARROW = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 SLOWER = 4
 """A machine that runs other tests is so much slower than one that draws a map alone (4 to 6 ms there)."""
-DRAW_MANY = """async (buckets) => {
-  const states = ["ACTIVE", "COMPLETING", "LOST", "DRAINING", "READY_TO_DELETE", "FROZEN"];
-  const many = (length, made) => Array.from({ length }, (_, n) => made(n));
-  const agents = many(200, (n) => [n, `id-${n}`, `agent ${n}`, "h", "s", "full", "ACTIVE", "1", 1e13, 10]);
-  const cells = many(buckets, (n) => [n, `b-${n}`, "default", 1 + (n % 5), "s", n % 200, 1, 0, n % 90, n % 3]);
-  const took = [];
-  for (let seq = 1; seq <= 15; seq += 1) {
-    const set = cells.filter((each) => each[0] % 20 === seq).map((each) => [each[0], 0, seq * 10, 1]);
-    const change = seq === 1 ? { seq, at: seq, whole: true, states, agents, new: cells } : { seq, at: seq, set };
-    document.dispatchEvent(new CustomEvent("map", { detail: change }));
-    await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-    took.push(Number(document.getElementById("map-canvas").dataset.drawMs));
-  }
-  return took;
-}"""
+DRAW_MANY = (REPOSITORY / "benchmarks" / "support" / "draw_map.js").read_text(encoding="utf-8")
 
 
 NOTE_WRITES = """async () => {
