@@ -2,8 +2,8 @@
 
 The page server is a process of its own, over a master with millions of jobs and a store with a hundred thousand. Every page
 is asked for once a round, and rounds are longer than the time for which an answer is given to further viewers, so each figure
-is that of a read. Searches for rare values fit the oldest job alone. The map is measured last, with rows of 10,000 buckets that
-no agent has.
+is that of a read. Searches for rare values fit the oldest job alone. The map is measured last, with rows of 10,000 buckets
+that no agent has.
 
 What viewers cost is measured while the agents are stopped, so that all statements are those of the page server.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jobmaster.client.jobs.changes import ChangeOptions
     from jobmaster.client.jobs.job_filters import JobFilters
     from jobmaster.client.jobs.job_logs import JobLogReader
-    from jobmaster.client.jobs.listing import JobCount
+    from jobmaster.client.jobs.listing import JobCount, JobList
     from jobmaster.client.limits.limits import Limits
     from jobmaster.client.limits.sync import SyncLimits
     from jobmaster.client.locks.lock import Lock
@@ -190,6 +190,7 @@ __all__ = [
     "JobEvent",
     "JobFailed",
     "JobFilters",
+    "JobList",
     "JobLogReader",
     "JobMasterError",
     "JobOptions",
@@ -336,6 +337,7 @@ _MODULE_OF = {
     "JobChange": "jobmaster.model.job_change",
     "JobContext": "jobmaster.handlers",
     "JobCount": "jobmaster.client.jobs.listing",
+    "JobList": "jobmaster.client.jobs.listing",
     "JobFailed": "jobmaster.model.errors",
     "JobFilters": "jobmaster.client.jobs.job_filters",
     "JobMasterError": "jobmaster.model.errors",

@@ -52,7 +52,8 @@ FROM (
 """
 _HELD = """
 INSERT INTO job (id, state, priority, lane, handler, token, due_at, args, headers)
-SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' || substr(md5('h' || n), 1, 3)
+SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp() - n * interval '{days} days' / $1) * 1000)::bigint), 12, '0')
+        || '7' || substr(md5('h' || n), 1, 3)
         || '9' || substr(md5('h' || n), 4, 15))::uuid,
        'HELD', (1 + n % 5)::smallint, (ARRAY['default', 'mail', 'payroll'])[1 + n % 3], 'mail.send', 1,
        clock_timestamp() + interval '2 hours' + n * interval '30 days' / $1, convert_to('{"to":"' || n || '"}', 'UTF8'),
@@ -82,7 +83,7 @@ async def fill_jobs(connection: asyncpg.Connection[asyncpg.Record], jobs: int) -
     held = int(jobs * HELD_SHARE)
     for day in range(DAYS, 0, -1):
         await connection.execute(_FINAL.replace("{days}", str(DAYS)), day, (jobs - held) // DAYS, timeout=3600)
-    await connection.execute(_HELD, held, timeout=3600)
+    await connection.execute(_HELD.replace("{days}", str(DAYS)), held, timeout=3600)
     await connection.execute("VACUUM (ANALYZE) job", timeout=3600)
     await connection.execute("CHECKPOINT", timeout=3600)
 

@@ -42,7 +42,7 @@ from jobmaster.client.jobs.changes import ChangeOptions
 from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.jobs.job_logs import LIMIT as LOG_LIMIT
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of
-from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount
+from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount, JobList
 from jobmaster.client.limits.sync import SyncLimits
 from jobmaster.client.locks.options import TTL_SECONDS, Seconds, lock_options
 from jobmaster.client.locks.sync_lock import SyncLock
@@ -380,12 +380,17 @@ class SyncCluster:
         limit: int = LIMIT,
         after: SyncJobRef | None = None,
         payload: bool = True,
+        at_most_seconds: float | None = None,
         **filters: Unpack[JobFilters],
-    ) -> list[JobView]:
+    ) -> JobList:
         """See ``Cluster.jobs``."""
         return self._call(
             lambda cluster: cluster.jobs(
-                limit=limit, after=None if after is None else _plain(after), payload=payload, **filters
+                limit=limit,
+                after=None if after is None else _plain(after),
+                payload=payload,
+                at_most_seconds=at_most_seconds,
+                **filters,
             )
         )
 

@@ -15,7 +15,7 @@ from jobmaster.client.calls.parts import ClusterParts
 from jobmaster.client.jobs.changes import ChangeOptions, check_change_options, due_options
 from jobmaster.client.jobs.job_filters import JobFilters, checked_filter
 from jobmaster.client.jobs.job_refs import JobRef, job_id_of, ref_of, watched
-from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount, count_jobs, list_jobs
+from jobmaster.client.jobs.listing import COUNTED, LIMIT, JobCount, JobList, count_jobs, list_jobs
 from jobmaster.client.jobs.results import is_final
 from jobmaster.client.lookup import confirm_run
 from jobmaster.client.receipts import JobReceipt
@@ -171,8 +171,9 @@ class JobCalls(ClusterParts):
         limit: int = LIMIT,
         after: JobRef | None = None,
         payload: bool = True,
+        at_most_seconds: float | None = None,
         **filters: Unpack[JobFilters],
-    ) -> list[JobView]:
+    ) -> JobList:
         """Jobs that have a row in the master, the newest first: one page of at most ``limit``.
 
         The next page is that with ``after=page[-1]``; a page with fewer than ``limit`` jobs is the last one. A job of
@@ -182,6 +183,9 @@ class JobCalls(ClusterParts):
             limit: 1 to 1000.
             after: the last job of the previous page.
             payload: with arguments and results (at most ``limits.args`` and ``limits.result`` for each job).
+            at_most_seconds: end after about so long, with what was found so far; ``searched_to`` of the list says how far
+                back it has looked, and is the ``after`` of the next page. Without it a list that is shorter than ``limit``
+                is complete.
             filters: see ``JobFilters``: ``state``, ``handler``, ``lane``, ``priority``, ``tag``, ``metadata``, ``batch``,
                 ``workflow``, ``schedule``, ``tenant``, ``error``, ``due_after``, ``due_before``, ``since``, ``until``. The
                 states HELD, ASSIGNED and PROCESSING and the due times have indexes; ``batch``, ``workflow``, ``since`` and
@@ -195,7 +199,11 @@ class JobCalls(ClusterParts):
         queries = self.master.queries
         chosen = await checked_filter(queries, self.handlers, filters, "jobs()")
         last = None if after is None else job_id_of(after)
-        return [*map(self._opened, await list_jobs(queries, chosen, limit=limit, after=last, payload=payload))]
+        found = await list_jobs(
+            queries, chosen, self._clock, limit=limit, after=last, payload=payload, seconds=at_most_seconds
+        )
+        found[:] = map(self._opened, found)
+        return found
 
     async def count(self, *, at_most: int = COUNTED, **filters: Unpack[JobFilters]) -> JobCount:
         """How many jobs that have a row in the master fit; ``exact`` of the answer is False when there are more.

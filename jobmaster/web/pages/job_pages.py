@@ -25,6 +25,8 @@ from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View
 
 PAGE_JOBS = 50
+SEARCH_SECONDS, DEEP_SECONDS = 0.2, 5.0
+"""How long a search looks back; the second for a viewer who has asked for more."""
 _STATE = re.compile(r"(?:^|\s)state:\S+")
 STATES = ("", "held", "waiting", "assigned", "processing", "succeeded", "failed", "cancelled", "expired")
 TEXT_CHARS = 4096
@@ -61,9 +63,12 @@ async def jobs_page(view: View) -> Response:
     chosen = [name for name in view.request.query_params.getlist("c") if name in COLUMNS]
     kept = urlencode([("c", name) for name in chosen])
     after = view.query.get("after")
+    seconds = DEEP_SECONDS if view.query.get("deep") == "1" else SEARCH_SECONDS
     jobs = await view.site.shared(
-        ("jobs", text, after),
-        lambda: view.cluster.jobs(limit=PAGE_JOBS, after=after, payload=False, **search.filters),
+        ("jobs", text, after, seconds),
+        lambda: view.cluster.jobs(
+            limit=PAGE_JOBS, after=after, payload=False, at_most_seconds=seconds, **search.filters
+        ),
     )
     rest = _STATE.sub("", text).strip()
     states = search.filters.get("state", [""])
@@ -86,6 +91,7 @@ async def jobs_page(view: View) -> Response:
         views=VIEWS,
         csv_jobs=CSV_JOBS_MAX,
         created=_created_us,
+        searched_us=None if jobs.searched_to is None else created_ms(jobs.searched_to.bytes) * 1000,
     )
 
 

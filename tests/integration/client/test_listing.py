@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from jobmaster.client.jobs import listing
+from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.workflows.definition import chain
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_error
@@ -210,7 +211,29 @@ async def test_a_rare_job_is_found_in_bounded_steps(
     assert len(await client.cluster.jobs(limit=40)) == 40
 
 
+async def test_a_list_with_a_time_ends_early_and_is_continued_where_it_has_ended(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "READS", 2)
+    monkeypatch.setattr(listing, "_BY_ID", 2)
+    rare = await held(client, 1, pay)
+    made = await held(client, 4)
+    by_index: JobFilters = {"handler": pay, "state": "HELD"}
+    by_id: JobFilters = {"handler": pay}
+    for filters in (by_id, by_index):
+        pages = [await client.cluster.jobs(at_most_seconds=1e-9, **filters)]
+        while (searched_to := pages[-1].searched_to) is not None:
+            pages.append(await client.cluster.jobs(at_most_seconds=1e-9, after=searched_to, **filters))
+        assert [of(page) for page in pages] == [[], [], rare]
+    whole = await client.cluster.jobs(at_most_seconds=600, handler=pay)
+    assert (of(whole), whole.searched_to) == (rare, None)
+    full = await client.cluster.jobs(at_most_seconds=1e-9, limit=1)
+    assert (of(full), full.searched_to) == (made[-1:], None)
+
+
 WRONG: list[tuple[Any, ...]] = [
+    ({"at_most_seconds": 0}, "above 0"),
+    ({"at_most_seconds": "1s"}, "above 0"),
     ({"state": "fail"}, "did you mean 'FAILED'"),
     ({"state": ["HELD", 7]}, "7 is not a state"),
     ({"state": "SAVE_PENDING"}, "have no row in the master"),

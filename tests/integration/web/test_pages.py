@@ -18,6 +18,7 @@ import pytest
 from starlette.applications import Starlette
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.jobs import listing
 from jobmaster.client.jobs.listed_job import ListedJob, listed_job
 from jobmaster.csv_text import csv_line
 from jobmaster.doctor.examination import examine, why
@@ -210,6 +211,22 @@ async def test_a_change_whose_answer_was_lost_is_shown_as_one_that_may_have_been
     assert "Whether the change was made" not in await page_of(operator, f"/jobs/{job.id}", 503), (
         "a read changes nothing"
     )
+
+
+async def test_a_search_that_has_looked_back_for_long_says_how_far_and_leads_on(
+    client: ClientFixture, viewer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "READS", 1)
+    monkeypatch.setattr(job_pages, "SEARCH_SECONDS", 1e-9)
+    old = await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0, tags=["eu"])
+    await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0)
+    first = await page_of(viewer, "/jobs?q=tag:eu")
+    assert "No job fits so far" in first
+    assert str(old.id) not in first
+    (link,) = re.findall(r'href="(\?[^"]+deep=1)"', first)
+    found = await page_of(viewer, f"/jobs{unescape(link)}")
+    assert str(old.id) in found
+    assert "so far" not in found
 
 
 async def test_a_bucket_is_frozen_and_unfrozen_by_forms_of_their_scope(
