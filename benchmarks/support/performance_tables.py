@@ -316,6 +316,28 @@ def of_fleet_costs(report: Report) -> list[str]:
     ]
 
 
+def of_web(report: Report) -> list[str]:
+    """Pages, then viewers."""
+    stored = f"{report['jobs']:,} jobs in the master, {report['in_stores']:,} in a store"
+    rows = [(name, one["p50_ms"], one["p95_ms"]) for name, one in report["pages"].items()]
+    lines = table((f"milliseconds; {stored}", "p50", "p95"), rows)
+    names = ("viewers", "statements_per_second", "page_server_cpu", "master_cpu")
+    heads = ("viewers of the stream", "statements a second", "cores of the page server", "cores of the master")
+    return [*lines, "", *table(heads, ([one[name] for name in names] for one in report["viewers"]))]
+
+
+def of_bulk(report: Report) -> list[str]:
+    """The operation alone, and a drain beside one."""
+    cpu = ", ".join(f"{name} {seconds:g}" for name, seconds in report["cpu_seconds"].items())
+    rows: list[Sequence[object]] = [
+        ("jobs retried", report["jobs"]), ("seconds", report["seconds"]), ("jobs a second", report["jobs_per_second"]),
+        ("CPU seconds", cpu),
+    ]  # fmt: skip
+    if "drain_ratio" in report:
+        rows.append(("rate of a drain beside an operation, as a share of one alone", f"{report['drain_ratio']:.0%}"))
+    return table(("", ""), rows)
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
@@ -326,6 +348,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "lateness": ("Fires of schedules at one moment", of_small),
     "lateness_spread": ("Start of jobs spread over a span", of_small),
     "onboard": ("From the master into a bucket", of_onboard),
+    "web": ("Pages of a large cluster", of_web),
+    "bulk": ("A bulk retry", of_bulk),
     "growth": ("Cost as it grows", of_growth),
     "fallback": ("When rows exist already", of_small),
     "safety_cost": ("What the safety costs", of_small),

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "bulk", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness",
-    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing",
+    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing", "web",
 )  # fmt: skip
 
 
@@ -189,6 +189,21 @@ def test_lateness() -> None:
     found = measured("benchmarks.lateness", "--jobs", "50", "--over", "2")
     assert (found["over_seconds"], found["jobs"]) == (2, 50)
     assert found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_web() -> None:
+    found = measured("benchmarks.web", "--jobs", "3000", "--rounds", "1", "--watch-seconds", "2")
+    assert (found["jobs"], found["in_stores"]) == (3000, 60)
+    assert all(0 < each["p50_ms"] <= each["p95_ms"] for each in found["pages"].values())
+    assert {"overview", "job page", "metrics", "map", "search: rare tag", "search: second page"} <= found[
+        "pages"
+    ].keys()
+    none, one, many, after = (each["statements_per_second"] for each in found["viewers"])
+    assert none == after == 0 < one
+    assert many < 5 * one + 10
 
 
 def test_the_most_runs_at_one_moment_are_counted() -> None:

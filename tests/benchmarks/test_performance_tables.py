@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.plots import PAGE, PLOTS
-from benchmarks.support.performance_tables import of_calls, of_first_steps, of_peers, of_submit, rewritten, text
+from benchmarks.support.performance_tables import (
+    of_bulk,
+    of_calls,
+    of_first_steps,
+    of_peers,
+    of_submit,
+    of_web,
+    rewritten,
+    text,
+)
 from benchmarks.support.report import RESULTS
 
 OLD: dict[str, Any] = {
@@ -42,6 +51,20 @@ def test_cpu_of_ours_and_theirs_stands_beside_each_other() -> None:
     report = {"rates": rates, "ratio": {"saq": 50.0}, "peers": {"saq": about}, "processes": [1], "cpu_us_per_job": used}
     lines = of_peers(report)
     assert lines[-2:] == ["| jobmaster | 5 |  | 3 | 1 |", "| saq |  | 400 |  | 90 |"]
+
+
+def test_pages_viewers_and_a_bulk_retry_are_shown() -> None:
+    viewers = [{"viewers": 50, "statements_per_second": 6.0, "page_server_cpu": 0.08, "master_cpu": 0.01}]
+    pages = {"overview": {"p50_ms": 20.0, "p95_ms": 35.5}}
+    lines = of_web({"jobs": 5_000_000, "in_stores": 100_000, "pages": pages, "viewers": viewers})
+    assert lines[0] == "| milliseconds; 5,000,000 jobs in the master, 100,000 in a store | p50 | p95 |"
+    assert lines[2] == "| overview | 20 | 35.5 |"
+    assert lines[-1] == "| 50 | 6 | 0.08 | 0.01 |"
+    bulk = {"jobs": 1_000_000, "seconds": 40.5, "jobs_per_second": 24_691, "cpu_seconds": {"agents": 18.0}}
+    assert of_bulk({**bulk, "drain_ratio": 0.93})[-2:] == [
+        "| CPU seconds | agents 18 |",
+        "| rate of a drain beside an operation, as a share of one alone | 93% |",
+    ]
 
 
 def test_first_steps_and_calls_are_shown_as_ratios() -> None:

@@ -31,6 +31,7 @@ from jobmaster_agents.leader import bulk_worker
 from jobmaster_agents.leader.bulk_worker import IDLE_SECONDS, BulkWorker
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.patience import PATIENCE_SECONDS
 
 KEY = base64.b64encode(b"k" * 32).decode()
 
@@ -119,6 +120,45 @@ async def test_a_retry_makes_one_new_job_of_each_failed_one_however_often_it_is_
     assert {row["subject"] for row in log} == {str(view.id), str(again.id)}
     assert json.loads(log[0]["detail"])["reason"] == "bad disk"
     assert json.loads(log[1]["detail"])["changed"] == 8
+
+
+async def test_the_next_page_of_a_retry_is_read_while_one_is_written_and_compared_with_the_rows_then(
+    client: ClientFixture, small_pages: None
+) -> None:
+    jobs = await failed(client, 10)
+    view = await client.cluster.bulk.start("retry", state="FAILED")
+
+    class Master:
+        """Writes a page when the next one has been read."""
+
+        def __init__(self) -> None:
+            self.read = [asyncio.Event() for _ in range(4)]
+            self.reads = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client.master.bulk, name)
+
+        async def find(self, *args: Any, **options: Any) -> Any:
+            found = await client.master.bulk.find(*args, **options)
+            self.read[self.reads].set()
+            self.reads += 1
+            return found
+
+        async def retry_page(self, *args: Any) -> Any:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await self.read[min(self.reads, 2)].wait()
+            return await client.master.bulk.retry_page(*args)
+
+    master = Master()
+    leader = Leader(client, master)
+    assert await leader.page()
+    assert master.reads == 2
+    alone = await client.cluster.retry(jobs[5])  # of the page that was read
+    await leader.work()
+    assert master.reads == 4, "three pages and the end, each read once"
+    after = await client.cluster.bulk.get(view)
+    assert (after.state, after.changed, after.skipped) == (BulkState.DONE, 9, {"CHANGED": 1})
+    assert (await client.cluster.retry(jobs[5])).id == alone.id
 
 
 def comparable(view: JobView, old: UUID) -> Any:
