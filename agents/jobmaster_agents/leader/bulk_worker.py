@@ -4,8 +4,9 @@ A page is one transaction that changes its jobs, moves the cursor of the operati
 dies leaves whole pages, and its successor begins after the last one. Two leaders cannot both write a page: its statement
 compares the cursor.
 
-A page is as large as the time that it takes allows. The pause after it is a tenth of that time, and nine times as long while
-the leader itself ends jobs: building the new jobs of a retry takes time of its event loop, 10 us for each.
+A page is as large as the time that it takes allows. The pause after it is a tenth of that time. While the leader itself ends
+jobs, pages are a fifth as long, and the pause is nine times the time of the page: building the new jobs of a retry takes time
+of its event loop, 10 us for each.
 
 While the master writes a page of a retry, the leader reads and builds the next one, unless it ends jobs itself: otherwise one
 of the two waits for the other. Jobs that have ended stay as they are, so little is out of date by then, and the page is
@@ -31,8 +32,9 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 
 IDLE_SECONDS = 3600.0
-PAGE_SECONDS = 0.25
-"""A page that takes longer is followed by a smaller one."""
+PAGE_SECONDS, PAGE_SECONDS_BUSY = 0.25, 0.05
+"""A page that takes longer is followed by a smaller one; the second while this agent ends jobs, whose outcomes wait for the
+page."""
 PAGE_JOBS, PAGE_JOBS_MIN, PAGE_JOBS_MAX = 500, 50, 5000
 """Jobs of the first page, and the least and the most."""
 READS_MAX, READS_GROWTH = 64_000, 4
@@ -119,8 +121,8 @@ class BulkWorker:
                 self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
             raise
         took = self._now() - began
-        self._resize(took, written)
         self._busy = self._is_busy()
+        self._resize(took, written)
         return took * (REST_BUSY if self._busy else REST)
 
     async def _work_on(self, work: BulkWork) -> _ReadPage | None:
@@ -197,15 +199,16 @@ class BulkWorker:
 
     def _resize(self, took: float, written: _ReadPage) -> None:
         """The size of the next page."""
-        if took > PAGE_SECONDS:
+        most = PAGE_SECONDS_BUSY if self._busy else PAGE_SECONDS
+        if took > most:
             self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
             self._reads = max(self._reads // 2, PAGE_JOBS_MIN)
             return
         if written.full:
             self._reads = self._jobs
-            if took < PAGE_SECONDS / 2 and written.looked_at >= self._jobs:
+            if took < most / 2 and written.looked_at >= self._jobs:
                 self._jobs = min(self._jobs * 2, PAGE_JOBS_MAX)
-        elif took < PAGE_SECONDS / 2:
+        elif took < most / 2:
             self._reads = min(self._reads * READS_GROWTH, READS_MAX)
 
     def _note_unreadable(self, work: BulkWork) -> None:

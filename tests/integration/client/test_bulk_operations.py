@@ -17,7 +17,7 @@ from jobmaster.client.idempotency_keys import digest
 from jobmaster.client.jobs.job_filters import JobFilters
 from jobmaster.client.signals.wait import signal
 from jobmaster.client.sync import SyncCluster
-from jobmaster.clock import SystemClock, new_id
+from jobmaster.clock import Clock, SystemClock, new_id
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Conflict, InputError, NotFound, WaitTimeout
 from jobmaster.model.flow.bulk_operation import BulkKind, BulkPage, BulkState, BulkView, SkipCause
@@ -31,6 +31,7 @@ from jobmaster_agents.leader import bulk_worker
 from jobmaster_agents.leader.bulk_worker import IDLE_SECONDS, BulkWorker
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.hand_clock import HandClock
 from tests.support.patience import PATIENCE_SECONDS
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -39,11 +40,13 @@ KEY = base64.b64encode(b"k" * 32).decode()
 class Leader:
     """An agent that leads, as far as bulk operations go."""
 
-    def __init__(self, client: ClientFixture, bulk: Any = None) -> None:
+    def __init__(self, client: ClientFixture, bulk: Any = None, clock: Clock | None = None) -> None:
         settings, master = client.cluster.settings, client.master
         self.telemetry = Telemetry()
         retried = RetriedJobs(settings, master.queries, SystemClock())
-        self.worker = BulkWorker(bulk or master.bulk, retried, lambda: True, SystemClock(), self.telemetry, EventLog())
+        self.worker = BulkWorker(
+            bulk or master.bulk, retried, lambda: True, clock or SystemClock(), self.telemetry, EventLog()
+        )
 
     async def page(self) -> bool:
         """One tick; False when there was nothing to do."""
@@ -159,6 +162,36 @@ async def test_the_next_page_of_a_retry_is_read_while_one_is_written_and_compare
     after = await client.cluster.bulk.get(view)
     assert (after.state, after.changed, after.skipped) == (BulkState.DONE, 9, {"CHANGED": 1})
     assert (await client.cluster.retry(jobs[5])).id == alone.id
+
+
+@pytest.mark.parametrize(("ended_per_page", "sizes", "rest"), [(0, [4, 8, 8], 0.1), (1000, [4, 2, 2], 9.0)])
+async def test_pages_of_a_tenth_of_a_second_grow_and_shrink_while_the_leader_ends_jobs(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch, ended_per_page: int, sizes: list[int], rest: float
+) -> None:
+    for name, size in (("PAGE_JOBS", 4), ("PAGE_JOBS_MIN", 2), ("PAGE_JOBS_MAX", 8)):
+        monkeypatch.setattr(bulk_worker, name, size)
+    await held(client, 24, tags=["a"])
+    await client.cluster.bulk.start("cancel", tag="a")
+    clock = HandClock()
+    limits: list[int] = []
+
+    class Master:
+        """Takes a tenth of a second for each page."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client.master.bulk, name)
+
+        async def find(self, *args: Any, **options: Any) -> Any:
+            limits.append(options["limit"])
+            clock.now += 0.1
+            return await client.master.bulk.find(*args, **options)
+
+    leader = Leader(client, Master(), clock)
+    for _ in sizes:
+        leader.telemetry.jobs_ended["succeeded"] += ended_per_page
+        leader.worker.on_bulk()
+        assert await leader.worker.tick() == pytest.approx(0.1 * rest)
+    assert limits == sizes
 
 
 def comparable(view: JobView, old: UUID) -> Any:
