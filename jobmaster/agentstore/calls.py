@@ -1,5 +1,8 @@
 """Function calls: packing, the status of an answer, errors at the border. One place for the hot path.
 
+Each call names the first of its keys. One server needs no such thing and does not look at it; of a server cluster the key
+chooses the node (``node_calls``).
+
 redis-py packs commands in Python (1 ms for 1,000 arguments here) and looks every reply up in a table of callbacks;
 hiredis packs in C, and our answers need no callbacks, so both are passed by.
 """
@@ -21,6 +24,9 @@ from jobmaster.ports import ReplyStatus
 Argument = bytes | int
 Answer = list[Any]
 """Reply of a function: its status, then the values that the function's header lists. Bytes and integers."""
+
+Keyed = tuple[bytes, bytes]
+"""One of the keys of a command, and the packed command."""
 
 STATUSES = {status.value.encode(): status for status in ReplyStatus}
 
@@ -59,7 +65,15 @@ class FunctionCaller:
         """Loads the functions where ours are not; set by agents. A store that was restarted without its log has forgotten
         them, and an agent of an earlier build may have been the first to load its own."""
 
-    async def call(self, command: bytes, *, mutating: bool) -> Any:
+    async def nodes(self) -> Sequence[FunctionCaller]:
+        """A caller for each server that has keys: of one server itself."""
+        return (self,)
+
+    async def layout(self) -> bytes:
+        """Which node has which keys; as long as it stays the same, each key has been on one node."""
+        return b""
+
+    async def call(self, command: bytes, key: bytes = b"", *, mutating: bool) -> Any:
         """Reply of one packed command.
 
         Raises:
@@ -72,14 +86,14 @@ class FunctionCaller:
         except (NotSent, NoReply, driver.RedisError) as error:
             raise translate(error, where=self.where, mutating=mutating) from None
 
-    async def call_all(self, commands: Sequence[bytes], *, mutating: bool) -> list[Any]:
-        """Replies of several packed commands sent in one write; errors as for ``call``."""
+    async def call_all(self, commands: Sequence[Keyed], *, mutating: bool) -> list[Any]:
+        """Replies of several packed commands sent in one write (to each node); errors as for ``call``."""
         try:
-            return await self._connection.call_all(commands)
+            return await self._connection.call_all([command for _, command in commands])
         except (NotSent, NoReply, driver.RedisError) as error:
             raise translate(error, where=self.where, mutating=mutating) from None
 
-    async def look(self, commands: Sequence[bytes]) -> list[Any]:
+    async def look(self, commands: Sequence[Keyed]) -> list[Any]:
         """Answers of several read-only functions; functions are loaded as by ``function``."""
         try:
             return await self.call_all(commands, mutating=False)
@@ -96,9 +110,9 @@ class FunctionCaller:
         where ``reload`` is set."""
         command = pack_function(name, keys, arguments)
         try:
-            return cast(Answer, await self.call(command, mutating=mutating))
+            return cast(Answer, await self.call(command, keys[0], mutating=mutating))
         except (FunctionsMissing, ArgumentsRefused):
             if self.reload is None:
                 raise
             await self.reload()
-        return cast(Answer, await self.call(command, mutating=mutating))
+        return cast(Answer, await self.call(command, keys[0], mutating=mutating))

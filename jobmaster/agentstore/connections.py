@@ -1,6 +1,7 @@
 """How one connection to a store is made: by redis-py (TLS, authentication, database number), bounded in time.
 
-Where Sentinels watch the store, each new connection goes to the server that they name at that moment (``sentinel``).
+Where Sentinels watch the store, each new connection goes to the server that they name at that moment (``sentinel``). Of a
+server cluster the caller names the node (``node_map``).
 
 No retries anywhere below the caller: the driver cannot know whether sending twice is safe, the protocol above does.
 ``socket_timeout`` stays unset: the driver would start a task or a timer for every write and read. The
@@ -18,11 +19,12 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from jobmaster.agentstore.errors import NotSent, PasswordRefused, is_reply, translate
+from jobmaster.agentstore.node_map import NodeMap
 from jobmaster.agentstore.sentinel import Address, Sentinels, is_primary
 from jobmaster.model.errors import JobMasterError, StoreRefused
 from jobmaster.passwords import RotatingPassword
 from jobmaster.settings.masking import mask_secrets
-from jobmaster.settings.urls import SentinelUrl, parse_sentinel_url
+from jobmaster.settings.urls import ClusterUrl, SentinelUrl, parse_cluster_url, parse_sentinel_url
 
 READ_BYTES = 256 * 1024
 """One read of the driver; a claim of 1,000 jobs is about this long."""
@@ -45,47 +47,58 @@ class Connector:
         self._password = password
         self._client_name = f"jobmaster:{cluster}"
         self._sentinels: Sentinels | None = None
+        self.nodes: NodeMap | None = None
+        """Of a server cluster."""
         try:
-            watched = parse_sentinel_url(url)
-            options: dict[str, Any] = dict(parse_url(url if watched is None else watched.server))
+            watched, clustered = parse_sentinel_url(url), parse_cluster_url(url)
+            several = watched or clustered
+            options: dict[str, Any] = dict(parse_url(url if several is None else several.server))
             self._make: type[AbstractConnection] = options.pop("connection_class", Connection)
             self._options = options
             self._new("check")
             if watched is not None:
                 self._sentinels = self._sentinels_of(watched)
+            if clustered is not None:
+                self.nodes = self._nodes_of(clustered)
         except (ValueError, TypeError, driver.RedisError) as error:
             raise StoreRefused(
                 f"{self.where}: the URL cannot be used: {mask_secrets(str(error))}",
-                hint="write redis://host:6379/0, rediss://host:6379/0, unix:///path/to.sock or "
-                "redis+sentinel://host1:26379,host2:26379/group/0",
+                hint="write redis://host:6379/0, rediss://host:6379/0, unix:///path/to.sock, "
+                "redis+sentinel://host1:26379,host2:26379/group/0 or redis+cluster://host1:6379,host2:6379",
             ) from None
 
     @property
     def fails_over(self) -> bool:
         """A replica takes the place of the server when it fails; what it had not received yet is lost then."""
-        return self._sentinels is not None
+        return self._sentinels is not None or self.nodes is not None
 
-    async def open(self, purpose: str) -> AbstractConnection:
+    async def open(self, purpose: str, at: Address | None = None) -> AbstractConnection:
         """A connection that has been authenticated and has answered.
+
+        Args:
+            purpose: a word for the name of the connection in the server.
+            at: the node of a server cluster; ``None``: one that has answered lately.
 
         Raises:
             NotSent: it cannot be reached, or did not answer in time.
             StoreRefused: it can, but refuses this user.
         """
+        if self.nodes is not None and at is None:
+            at = await self.nodes.some_node()
         if self._password is None:
-            return await self._opened(purpose)
-        return await self._password.use(lambda password: self._opened(purpose, password), PasswordRefused)
+            return await self._opened(purpose, None, at)
+        return await self._password.use(lambda password: self._opened(purpose, password, at), PasswordRefused)
 
-    async def _opened(self, purpose: str, password: str | None = None) -> AbstractConnection:
+    async def _opened(self, purpose: str, password: str | None, at: Address | None) -> AbstractConnection:
         if self._sentinels is None:
-            return await self._connected(self._new(purpose, password))
+            return await self._connected(self._new(purpose, password, at))
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 at = await self._sentinels.primary(self.where)
                 connection = await self._connected(self._new(purpose, password, at))
                 if await is_primary(connection):
                     return connection
-                raise NotSent(f"{at.host}:{at.port}, which the Sentinels name, is a replica: a failover is under way")
+                raise NotSent(f"{at}, which the Sentinels name, is a replica: a failover is under way")
         except TimeoutError:
             raise NotSent(f"no connection within {self._timeout_seconds:g} s") from None
 
@@ -114,6 +127,10 @@ class Connector:
         new(Address("check", 0))
         # One share for the server itself.
         return Sentinels(watched, new, self._timeout_seconds / (len(watched.sentinels) + 1))
+
+    def _nodes_of(self, clustered: ClusterUrl) -> NodeMap:
+        seeds = [Address(*node) for node in clustered.nodes]
+        return NodeMap(seeds, self.open, self._timeout_seconds / (len(seeds) + 1), self.where)
 
     def _refused(self, error: driver.RedisError) -> JobMasterError:
         return translate(error, where=self.where, mutating=False)

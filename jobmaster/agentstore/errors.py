@@ -95,7 +95,11 @@ def _translate_reply(error: Exception, where: str) -> JobMasterError:
         return StoreRefused(
             f"{where} forbids what is needed: {text}", hint="give the user the commands and keys named in its ACL rule"
         )
-    passing = (driver.BusyLoadingError, driver.ReadOnlyError, driver.ClusterDownError, driver.TryAgainError)
+    # AskError is also the class of MOVED: nodes of a server cluster that name one another for too long.
+    passing = (
+        *(driver.BusyLoadingError, driver.ReadOnlyError),
+        *(driver.ClusterDownError, driver.TryAgainError, driver.AskError),
+    )
     if isinstance(error, passing) or word in PASSING_WORDS:
         return Unavailable(f"{where} cannot serve at the moment: {text}")
     if "unction not found" in text:

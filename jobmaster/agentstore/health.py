@@ -6,6 +6,9 @@ services often forbid CONFIG: what then cannot be known is ``unknown``, and is n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from jobmaster.model.errors import StoreRefused
 from jobmaster.ports import StoreHealth
 
@@ -26,18 +29,71 @@ def parse_config(reply: list[bytes] | None) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def health_of(info: dict[str, str], config: dict[str, str], store: tuple[bytes | None, bytes | None]) -> StoreHealth:
-    """``store`` is (generation, cluster_uid) as they lie there."""
-    valkey = info.get("valkey_version")
+class Report(NamedTuple):
+    """What one server reports."""
+
+    where: str
+    """The server, for messages."""
+    info: dict[str, str]
+    config: dict[str, str]
+
+    @property
+    def version(self) -> str:
+        """Of Valkey, or of Redis."""
+        return self.info.get("valkey_version") or self.info.get("redis_version", UNKNOWN)
+
+    @property
+    def flavour(self) -> str:
+        """``redis`` or ``valkey``."""
+        return "valkey" if "valkey_version" in self.info else "redis"
+
+    @property
+    def eviction_policy(self) -> str:
+        """``unknown`` where it may not be read."""
+        return self.config.get("maxmemory-policy") or self.info.get("maxmemory_policy") or UNKNOWN
+
+    @property
+    def append_only(self) -> bool:
+        """It keeps an append-only file."""
+        return self.info.get("aof_enabled") == "1"
+
+    @property
+    def append_fsync(self) -> str:
+        """``unknown`` where it may not be read."""
+        return self.config.get("appendfsync", UNKNOWN)
+
+    @property
+    def awaits_replica(self) -> bool:
+        """It takes writes only while a replica is near."""
+        return "min_slaves_good_slaves" in self.info
+
+
+SYNC_ORDER = ("no", UNKNOWN, "everysec", "always")
+"""Values of ``appendfsync``, the weakest first."""
+
+
+def health_of(
+    reports: Sequence[Report], store: tuple[bytes | None, bytes | None], *, fails_over: bool = False
+) -> StoreHealth:
+    """The health of a store: of several servers, the weakest of each.
+
+    Args:
+        store: (generation, cluster_uid) as they lie there.
+    """
+    oldest = min(reports, key=lambda report: _number(report.version))
+    evicting = [report.eviction_policy for report in reports if report.eviction_policy not in {"noeviction", UNKNOWN}]
+    policies = {report.eviction_policy for report in reports}
+    syncs = {report.append_fsync for report in reports}
     return StoreHealth(
-        version=valkey or info.get("redis_version", UNKNOWN),
-        flavour="valkey" if valkey else "redis",
-        eviction_policy=config.get("maxmemory-policy") or info.get("maxmemory_policy") or UNKNOWN,
-        append_only=info.get("aof_enabled") == "1",
-        append_fsync=config.get("appendfsync", UNKNOWN),
+        version=oldest.version,
+        flavour=oldest.flavour,
+        eviction_policy=evicting[0] if evicting else UNKNOWN if UNKNOWN in policies else "noeviction",
+        append_only=all(report.append_only for report in reports),
+        append_fsync=next((value for value in SYNC_ORDER if value in syncs), UNKNOWN),
         generation=store[0],
         cluster_uid=store[1],
-        awaits_replica="min_slaves_good_slaves" in info,
+        fails_over=fails_over,
+        awaits_replica=all(report.awaits_replica for report in reports),
     )
 
 
@@ -45,25 +101,25 @@ def refuse_cluster(info: dict[str, str], where: str) -> None:
     """``StoreRefused`` for a node of a cluster of the servers, before a key is used: the reply would be about a slot."""
     if info.get("cluster_enabled") == "1":
         raise StoreRefused(
-            f"{where} is a node of a Redis or Valkey Cluster, which is not supported yet",
-            hint="use stand-alone servers, each an agent store of its own (one cluster of agents uses many), or servers that "
-            "Sentinels watch: redis+sentinel://host1:26379,host2:26379/group/0",
+            f"{where} is a node of a Redis or Valkey Cluster, and its URL is that of a server by itself",
+            hint="name some nodes of the cluster: redis+cluster://host1:6379,host2:6379",
         )
 
 
-def check_fit(health: StoreHealth, info: dict[str, str], where: str) -> None:
-    """``StoreRefused`` when jobs must not be kept in this store; the hint names the cure."""
-    least = VALKEY_MIN if health.flavour == "valkey" else REDIS_MIN
-    if _number(health.version) < least:
+def check_fit(report: Report) -> None:
+    """``StoreRefused`` when jobs must not be kept in this server; the hint names the cure."""
+    where = report.where
+    least = VALKEY_MIN if report.flavour == "valkey" else REDIS_MIN
+    if _number(report.version) < least:
         raise StoreRefused(
-            f"{where} is {health.flavour} {health.version}, which is too old: its server functions are missing or incomplete",
+            f"{where} is {report.flavour} {report.version}, which is too old: its server functions are missing or incomplete",
             hint=f"use Redis >= {REDIS_MIN[0]}.{REDIS_MIN[1]} or Valkey >= {VALKEY_MIN[0]}.{VALKEY_MIN[1]}",
         )
-    if info.get("role") in {"slave", "replica"}:
+    if report.info.get("role") in {"slave", "replica"}:
         raise StoreRefused(f"{where} is a replica and takes no writes", hint="give the address of its primary")
-    if health.eviction_policy not in {"noeviction", UNKNOWN}:
+    if report.eviction_policy not in {"noeviction", UNKNOWN}:
         raise StoreRefused(
-            f"{where} has maxmemory-policy {health.eviction_policy}: it would throw waiting jobs away when it is full",
+            f"{where} has maxmemory-policy {report.eviction_policy}: it would throw waiting jobs away when it is full",
             hint="run `CONFIG SET maxmemory-policy noeviction`, and write `maxmemory-policy noeviction` into its"
             " configuration file",
         )

@@ -14,7 +14,7 @@
 ``jm:{<cluster>:<hex>}:wake``       LIST     at most one token
 ==================================  =======  =======================================================================
 
-The braces are the hash tag of Redis Cluster: all keys of a bucket lie in one slot. Only heartbeats expire; an expiring
+The braces are the hash tag of Redis Cluster: all keys of a bucket lie in one hash slot. Only heartbeats expire; an expiring
 job would be a lost one. Names come from ids and from the cluster name, whose pattern allows neither braces nor blanks.
 """
 
@@ -41,6 +41,7 @@ class BucketKeys(NamedTuple):
     kept: bytes
     wake: bytes
     claimed_prefix: bytes
+    """What the keys of claimed lists begin with; no key by itself."""
 
     def claimed(self, list_name: str) -> bytes:
         """Key of one claimed list; ``CodeError`` for a name that the grammar does not allow."""

@@ -23,6 +23,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.errors import NoReply, NotSent, is_reply, shows_replica
+from jobmaster.agentstore.sentinel import Address
 
 STALL_SECONDS = 0.05
 """An alarm that rings later than this means that our own loop stood still; the answer may lie in the socket already."""
@@ -157,15 +158,27 @@ class _Link:
 
 
 class PipelinedConnection:
-    """Calls to one store, over one link at a time; reconnects when the next call is made."""
+    """Calls to one server, over one link at a time; reconnects when the next call is made.
 
-    def __init__(self, connector: Connector, *, purpose: str, timeout_seconds: float) -> None:
+    Args:
+        at: the node of a server cluster.
+    """
+
+    def __init__(
+        self, connector: Connector, *, purpose: str, timeout_seconds: float, at: Address | None = None
+    ) -> None:
         self._connector = connector
         self._purpose = purpose
         self._timeout_seconds = timeout_seconds
+        self._at = at
         self._link: _Link | None = None
         self._opening: asyncio.Task[_Link] | None = None
         self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """A call goes out at once."""
+        return self._link is not None and not self._link.dead
 
     async def open(self) -> None:
         """Connect now, so that a wrong URL or password is reported before it is needed."""
@@ -217,7 +230,7 @@ class PipelinedConnection:
         if self._link is not None:
             await self._link.close()
             self._link = None
-        connection = await self._connector.open(self._purpose)
+        connection = await self._connector.open(self._purpose, self._at)
         self._link = _Link(connection, self._timeout_seconds)
         return self._link
 

@@ -13,8 +13,10 @@ from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, functio
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
 from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
-from jobmaster.agentstore.health import health_of, parse_config, parse_info, refuse_cluster
-from jobmaster.agentstore.keys import Keys
+from jobmaster.agentstore.health import Report, health_of, parse_config, parse_info, refuse_cluster
+from jobmaster.agentstore.keys import BucketKeys, Keys
+from jobmaster.agentstore.node_calls import NodeCalls, NodeConnection
+from jobmaster.agentstore.node_wake import NodeWakeWaiter
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.agentstore.wake_wait import FinishedSubscriptions, WakeWaiter
 from jobmaster.codec import ID_AT, encode_identity
@@ -61,13 +63,25 @@ class ProducerStore:
             connect_timeout_seconds=settings.connect_timeout_seconds,
             password=rotating(password, settings.password_command, settings.password_lifetime_seconds),
         )
-        self._connection = PipelinedConnection(self._connector, purpose="calls", timeout_seconds=seconds)
-        self._calls = FunctionCaller(self._connection, self._connector.where)
+        self._connection, self._calls = self._caller("calls", seconds)
         # A heartbeat must not stand behind a page of megabytes: it has a connection of its own, opened at the first beat.
-        self._beat_connection = PipelinedConnection(self._connector, purpose="beats", timeout_seconds=seconds)
-        self._beats = FunctionCaller(self._beat_connection, self._connector.where)
-        self._wake_waiter = WakeWaiter(self._connector, self.keys, timeout_seconds=seconds)
+        self._beat_connection, self._beats = self._caller("beats", seconds)
+        nodes = self._connector.nodes
+        self._wake_waiter = (
+            WakeWaiter(self._connector, self.keys, timeout_seconds=seconds)
+            if nodes is None
+            else NodeWakeWaiter(self._connector, nodes, self.keys, timeout_seconds=seconds)
+        )
         self._finished_subscriptions = FinishedSubscriptions(self._connector, self.keys, timeout_seconds=seconds)
+
+    def _caller(self, purpose: str, seconds: float) -> tuple[PipelinedConnection | NodeConnection, FunctionCaller]:
+        """A connection and the caller that uses it."""
+        nodes = self._connector.nodes
+        if nodes is None:
+            one = PipelinedConnection(self._connector, purpose=purpose, timeout_seconds=seconds)
+            return one, FunctionCaller(one, self._connector.where)
+        each = NodeConnection(self._connector, nodes, purpose=purpose, timeout_seconds=seconds)
+        return each, NodeCalls(each, nodes, self._connector.where)
 
     @classmethod
     async def connect(cls, *, cluster: str, name: str, url: str, settings: StoreSettings) -> Self:
@@ -76,7 +90,7 @@ class ProducerStore:
         Args:
             cluster: id of the cluster, part of every key.
             name: the store's name in the configuration, for error texts.
-            url: ``redis://``, ``rediss://``, ``unix://`` or ``redis+sentinel://``.
+            url: ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://`` or ``redis+cluster://``.
             settings: time-outs.
 
         Raises:
@@ -100,6 +114,8 @@ class ProducerStore:
         await self._finished_subscriptions.close()
         await self._beat_connection.close()
         await self._connection.close()
+        if self._connector.nodes is not None:
+            await self._connector.nodes.close()
 
     async def submit(
         self,
@@ -171,7 +187,7 @@ class ProducerStore:
             OutcomeUnknown: it may be out; the same call again answers so.
         """
         keys = self.keys.bucket(identity.bucket_id)
-        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending)
+        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending, *self._unnamed(keys))
         which = encode_identity(job_id, identity.token)
         arguments = (identity.bucket_epoch, which, due_us, scan_max, keys.claimed_prefix)
         answer = await self._calls.function(RECALL, of_bucket, arguments)
@@ -186,8 +202,10 @@ class ProducerStore:
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
     ) -> list[dict[bytes, Entry]]:
         """Entries of these jobs (at most ``FIND_IDS_MAX``) among the first ``scan_max`` of each bucket (``assigned``,
-        claimed, ``pending``), by id. All buckets are read in one write, and the server runs no other command meanwhile."""
-        commands = [pack_function(FIND, *self._find_call(bucket_id, job_ids, scan_max)) for bucket_id in bucket_ids]
+        claimed, ``pending``), by id. All buckets are read in one write, and the server runs no other command meanwhile (of a
+        server cluster: on each node)."""
+        calls = [self._find_call(bucket_id, job_ids, scan_max) for bucket_id in bucket_ids]
+        commands = [(keys[0], pack_function(FIND, keys, arguments)) for keys, arguments in calls]
         return [found_in(answer) for answer in await self._calls.look(commands)]
 
     async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
@@ -201,8 +219,12 @@ class ProducerStore:
     ) -> tuple[Sequence[bytes], Sequence[Argument]]:
         """Keys and arguments."""
         keys = self.keys.bucket(bucket_id)
-        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending)
+        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending, *self._unnamed(keys))
         return of_bucket, (b"".join(job_ids), scan_max, keys.claimed_prefix)
+
+    def _unnamed(self, keys: BucketKeys) -> Sequence[bytes]:
+        """What a server cluster needs to refuse a function that uses lists that no key names (``node_calls``)."""
+        return () if self._connector.nodes is None else (keys.claimed_prefix,)
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         """What lies in each bucket, in one write; ``None`` where the store has no such bucket."""
@@ -210,7 +232,7 @@ class ProducerStore:
         for bucket_id in bucket_ids:
             keys = self.keys.bucket(bucket_id)
             of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.kept)
-            commands.append(pack_function(DEPTH, of_bucket, ()))
+            commands.append((keys.meta, pack_function(DEPTH, of_bucket, ())))
         answers: list[Answer] = await self._calls.look(commands)
         return [BucketDepth(*answer[1:]) if status_of(answer) is ReplyStatus.OK else None for answer in answers]
 
@@ -221,12 +243,12 @@ class ProducerStore:
             Unavailable: it does not answer.
             StoreRefused: it refuses this user.
         """
-        await self._calls.call(pack(b"PING"), mutating=False)
+        await self._calls.call(pack(b"PING"), self.keys.store, mutating=False)
 
     async def health(self) -> StoreHealth:
         """Version, eviction, log and generation, as the store reports them now."""
-        health, _ = await self._look()
-        return health
+        reports, store = await self._look()
+        return health_of(reports, store, fails_over=self._connector.fails_over)
 
     def finished(self) -> AsyncIterator[bytes]:
         """Ids that just got a row or an outcome in the master; the first item is empty and means that the subscription
@@ -234,18 +256,23 @@ class ProducerStore:
         ``aclose``."""
         return self._finished_subscriptions.listen()
 
-    async def _look(self) -> tuple[StoreHealth, dict[str, str]]:
-        """Health, and the whole of INFO."""
-        info = parse_info(cast(bytes, await self._calls.call(pack(b"INFO"), mutating=False)))
-        refuse_cluster(info, self._calls.where)
-        stored = await self._calls.call(pack(b"HMGET", self.keys.store, b"generation", b"cluster_uid"), mutating=False)
-        health = health_of(info, parse_config(await self._config()), (stored[0], stored[1]))
-        return health._replace(fails_over=self._connector.fails_over), info
+    async def _look(self) -> tuple[list[Report], tuple[bytes | None, bytes | None]]:
+        """What each server reports, and the generation and the uid of the cluster that lie there."""
+        reports = []
+        for node in await self._calls.nodes():
+            info = parse_info(cast(bytes, await node.call(pack(b"INFO"), mutating=False)))
+            if self._connector.nodes is None:
+                refuse_cluster(info, node.where)
+            reports.append(Report(node.where, info, parse_config(await _config(node))))
+        command = pack(b"HMGET", self.keys.store, b"generation", b"cluster_uid")
+        stored = await self._calls.call(command, self.keys.store, mutating=False)
+        return reports, (stored[0], stored[1])
 
-    async def _config(self) -> list[bytes] | None:
-        """Managed stores forbid CONFIG or rename it; that is no error, it is not known then."""
-        command = pack(b"CONFIG", b"GET", b"maxmemory-policy", b"appendfsync")
-        try:
-            return cast(list[bytes], await self._calls.call(command, mutating=False))
-        except StoreRefused:
-            return None
+
+async def _config(node: FunctionCaller) -> list[bytes] | None:
+    """Managed stores forbid CONFIG or rename it; that is no error, it is not known then."""
+    command = pack(b"CONFIG", b"GET", b"maxmemory-policy", b"appendfsync")
+    try:
+        return cast(list[bytes], await node.call(command, mutating=False))
+    except StoreRefused:
+        return None

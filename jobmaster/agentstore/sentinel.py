@@ -31,6 +31,10 @@ class Address(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """``host:port``."""
+        return f"{self.host}:{self.port}"
+
 
 class Sentinels:
     """The Sentinels of one store.
@@ -66,13 +70,13 @@ class Sentinels:
             try:
                 found = await self._ask(sentinel, where)
             except NotSent as error:
-                faults.append(f"{sentinel.host}:{sentinel.port}: {error}")
+                faults.append(f"{sentinel}: {error}")
                 continue
             if found is not None:
                 self._first = number
                 return found
             unknown += 1
-            faults.append(f"{sentinel.host}:{sentinel.port} does not know {self._group!r}")
+            faults.append(f"{sentinel} does not know {self._group!r}")
         if unknown == len(self._addresses):
             raise StoreRefused(
                 f"{where}: none of its Sentinels knows a group {self._group!r}",
@@ -86,12 +90,12 @@ class Sentinels:
         try:
             async with asyncio.timeout(self._seconds):
                 await connection.connect()  # type: ignore[no-untyped-call]  # the driver forgot its annotation
-                reply = await _reply(connection, b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._group.encode())
+                reply = await reply_of(connection, b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._group.encode())
         except (TimeoutError, driver.TimeoutError):
             raise NotSent(f"no answer within {self._seconds:g} s") from None
         except (driver.AuthenticationError, driver.NoPermissionError) as error:
             raise StoreRefused(
-                f"{where}: its Sentinel {sentinel.host}:{sentinel.port} refuses the login: {error}",
+                f"{where}: its Sentinel {sentinel} refuses the login: {error}",
                 hint="give it with the parameters sentinel_username and sentinel_password of the URL",
             ) from None
         except (driver.RedisError, OSError) as error:
@@ -111,7 +115,7 @@ async def is_primary(connection: AbstractConnection) -> bool:
     """
     primary = False
     try:
-        reply = cast(bytes, await _reply(connection, b"INFO", b"replication"))
+        reply = cast(bytes, await reply_of(connection, b"INFO", b"replication"))
         primary = b"role:master" in reply.split()
     except (driver.RedisError, OSError) as error:
         if isinstance(error, OSError) or not is_reply(error):
@@ -124,6 +128,7 @@ async def is_primary(connection: AbstractConnection) -> bool:
     return primary
 
 
-async def _reply(connection: AbstractConnection, *command: bytes) -> object:
+async def reply_of(connection: AbstractConnection, *command: bytes) -> object:
+    """The reply of one command on a connection that serves no other call; raises the driver's errors."""
     await connection.send_packed_command(pack_command(command), check_health=False)  # type: ignore[arg-type]
     return cast(object, await connection.read_response(disable_decoding=True, disconnect_on_error=False))

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from jobmaster.agentstore import library
-from jobmaster.agentstore.calls import Answer, Argument, function, pack, pack_function, status_of
+from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, function, pack, pack_function, status_of
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.model.bucket import BucketBacklog, StoreOnlyJobs
-from jobmaster.model.errors import CodeError, Refused, StoreRefused
+from jobmaster.model.errors import CodeError, Refused, StoreRefused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.passwords import PasswordFunction
 from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
@@ -78,8 +78,7 @@ class AgentStore(ProducerStore):
             StoreRefused: too old, evicts keys, is a replica or a cluster node, belongs to another cluster, was written by
                 a newer JobMaster, or holds buckets of an older protocol.
         """
-        health, info = await self._look()
-        check_fit(health, info, self._calls.where)
+        await self.verify()
         await self._refuse_older_buckets()
         await self.load_functions()
         self._calls.reload = self._beats.reload = self.load_functions
@@ -102,11 +101,13 @@ class AgentStore(ProducerStore):
 
     async def _refuse_older_buckets(self) -> None:
         """Keys of an older protocol have other names: what lies there would be taken for empty."""
-        written = await self._calls.call(pack(b"HGET", self.keys.store, b"protocol"), mutating=False)
+        command = pack(b"HGET", self.keys.store, b"protocol")
+        written = await self._calls.call(command, self.keys.store, mutating=False)
         if written is None or int(written) >= library.PROTOCOL:
             return
         metas = [self.keys.bucket(bucket_id).meta for bucket_id in await self.known_buckets()]
-        states = await self._calls.call_all([pack(b"HGET", meta, b"state") for meta in metas], mutating=False)
+        commands = [(meta, pack(b"HGET", meta, b"state")) for meta in metas]
+        states = await self._calls.call_all(commands, mutating=False)
         if count := len([state for state in states if state not in (None, b"READY_TO_DELETE")]):
             raise StoreRefused(
                 f"{self._calls.where} holds {count} open bucket(s) of protocol {int(written)}, ours is {library.PROTOCOL}",
@@ -120,25 +121,16 @@ class AgentStore(ProducerStore):
             StoreRefused: no longer; as ``initialise``.
             Unavailable: it does not answer.
         """
-        check_fit(*await self._look(), self._calls.where)
+        reports, _ = await self._look()
+        for report in reports:
+            check_fit(report)
 
     async def load_functions(self) -> None:
-        """Load the function library unless the server holds ours or a higher build, then check what it holds.
+        """Load the function library into each server unless it holds ours or a higher build, then check what it holds.
 
         ``initialise`` does this, too; alone it is what a deployment does whose agents may not load functions."""
-        if library.must_load(await self._installed()):
-            try:
-                await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
-            except OutOfMemory as error:
-                raise OutOfMemory(
-                    f"{self._calls.where} is out of memory, so the functions of this build cannot be loaded into it",
-                    hint="raise its maxmemory for the upgrade; or let agents of the build that it has empty it first",
-                ) from error
-            if library.must_load(await self._installed()):
-                raise StoreRefused(
-                    f"{self._calls.where} did not keep the function library {library.LIBRARY}",
-                    hint="does another program load a library of that name?",
-                )
+        for node in await self._calls.nodes():
+            await _load_functions(node)
 
     async def known_buckets(self) -> list[bytes]:
         """Every bucket that has keys here, found by a SCAN.
@@ -155,20 +147,17 @@ class AgentStore(ProducerStore):
         return sorted({name for key in keys if (name := self.keys.list_of(bucket_id, key)) is not None})
 
     async def _scan(self, pattern: bytes) -> list[bytes]:
-        """Keys that match; one may come twice."""
-        found: list[bytes] = []
-        cursor, looked = b"0", 0
-        while looked <= SCAN_KEYS_MAX:
-            command = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
-            cursor, page = await self._calls.call(command, mutating=False)
-            found += page
-            if cursor == b"0":
-                return found
-            looked += SCAN_PAGE
-        raise Refused(
-            f"{self._calls.where} holds more than {SCAN_KEYS_MAX} keys, so its buckets cannot be listed",
-            hint="give JobMaster a database number of its own: redis://host:6379/1",
-        )
+        """Keys that match, of all nodes; one may come twice.
+
+        ``Unavailable`` when a key has moved from one node to another meanwhile: it may have been seen on neither."""
+        before = await self._calls.layout()
+        found = [key for node in await self._calls.nodes() for key in await _scan_node(node, pattern)]
+        if await self._calls.layout() != before:
+            raise Unavailable(
+                f"{self._calls.where}: hash slots have moved between its nodes while their keys were listed",
+                hint="list them again",
+            )
+        return found
 
     async def store_only_jobs(self, bucket_id: bytes) -> StoreOnlyJobs:
         """Jobs of a bucket that may have no row in the master. Reads only, and needs no ownership.
@@ -180,14 +169,14 @@ class AgentStore(ProducerStore):
         keys = self.keys.bucket(bucket_id)
         head, names, kept = await self._calls.call_all(
             [
-                pack(b"LRANGE", keys.pending, 0, 0),
-                pack(b"SMEMBERS", keys.lists),
-                pack(b"LLEN", keys.kept),
+                (keys.pending, pack(b"LRANGE", keys.pending, 0, 0)),
+                (keys.lists, pack(b"SMEMBERS", keys.lists)),
+                (keys.kept, pack(b"LLEN", keys.kept)),
             ],
             mutating=False,
         )
         pages = await self._calls.call_all(
-            [pack(b"LRANGE", keys.claimed_prefix + name, 0, -1) for name in names], mutating=False
+            [(keys.meta, pack(b"LRANGE", keys.claimed_prefix + name, 0, -1)) for name in names], mutating=False
         )
         claimed = tuple(entry.id for page in pages for entry in read_entries(page))
         return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, kept)
@@ -197,7 +186,7 @@ class AgentStore(ProducerStore):
         commands = []
         for bucket_id in bucket_ids:
             keys = self.keys.bucket(bucket_id)
-            commands.append(pack_function(BACKLOG, (keys.meta, keys.pending, keys.assigned), ()))
+            commands.append((keys.meta, pack_function(BACKLOG, (keys.meta, keys.pending, keys.assigned), ())))
         answers: list[Answer] = await self._calls.look(commands)
         return [
             BucketBacklog(answer[1], answer[2], answer[3] / 1e6, answer[4])
@@ -210,7 +199,7 @@ class AgentStore(ProducerStore):
         """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""
         if await self.known_buckets():
             return False
-        await self._calls.call(pack(b"DEL", self.keys.store), mutating=False)
+        await self._calls.call(pack(b"DEL", self.keys.store), self.keys.store, mutating=False)
         return True
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
@@ -447,13 +436,47 @@ class AgentStore(ProducerStore):
             self._fences.forget(bucket_id)
         return status
 
-    async def _installed(self) -> bytes | None:
-        """Text of the library in the server, ``None`` when it has none."""
-        command = pack(b"FUNCTION", b"LIST", b"LIBRARYNAME", library.LIBRARY.encode(), b"WITHCODE")
-        for entry in await self._calls.call(command, mutating=False):
-            fields = dict(zip(entry[::2], entry[1::2], strict=True))
-            return cast(bytes, fields[b"library_code"])
-        return None
+
+async def _load_functions(node: FunctionCaller) -> None:
+    if not library.must_load(await _installed(node)):
+        return
+    try:
+        await node.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
+    except OutOfMemory as error:
+        raise OutOfMemory(
+            f"{node.where} is out of memory, so the functions of this build cannot be loaded into it",
+            hint="raise its maxmemory for the upgrade; or let agents of the build that it has empty it first",
+        ) from error
+    if library.must_load(await _installed(node)):
+        raise StoreRefused(
+            f"{node.where} did not keep the function library {library.LIBRARY}",
+            hint="does another program load a library of that name?",
+        )
+
+
+async def _installed(node: FunctionCaller) -> bytes | None:
+    """Text of the library in one server, ``None`` when it has none."""
+    command = pack(b"FUNCTION", b"LIST", b"LIBRARYNAME", library.LIBRARY.encode(), b"WITHCODE")
+    for entry in await node.call(command, mutating=False):
+        fields = dict(zip(entry[::2], entry[1::2], strict=True))
+        return cast(bytes, fields[b"library_code"])
+    return None
+
+
+async def _scan_node(node: FunctionCaller, pattern: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    cursor, looked = b"0", 0
+    while looked <= SCAN_KEYS_MAX:
+        command = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
+        cursor, page = await node.call(command, mutating=False)
+        found += page
+        if cursor == b"0":
+            return found
+        looked += SCAN_PAGE
+    raise Refused(
+        f"{node.where} holds more than {SCAN_KEYS_MAX} keys, so its buckets cannot be listed",
+        hint="give JobMaster a database number of its own: redis://host:6379/1",
+    )
 
 
 def _digest(page: Sequence[bytes]) -> bytes:

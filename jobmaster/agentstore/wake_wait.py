@@ -57,7 +57,7 @@ class WakeWaiter:
                 reply = await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except BaseException as error:
             await self.close()
-            raise _mapped(error, self._connector.where) from None
+            raise mapped(error, self._connector.where) from None
         finally:
             self._busy = False
         return by_key[reply[0]] if reply else None
@@ -103,7 +103,7 @@ class FinishedSubscriptions:
                     for start in range(0, len(reply[2]), 16):
                         yield reply[2][start : start + 16]
         except (NotSent, NoReply, driver.RedisError, OSError) as error:
-            raise _mapped(error, self._connector.where) from None
+            raise mapped(error, self._connector.where) from None
         finally:
             if connection is not None:
                 self._open.discard(connection)
@@ -121,7 +121,7 @@ class FinishedSubscriptions:
         await connection.send_packed_command(pack(b"PING"), check_health=False)
 
 
-def _mapped(error: BaseException, where: str) -> BaseException:
+def mapped(error: BaseException, where: str) -> BaseException:
     """Our error for the driver's; everything else (cancellation) as it is."""
     if isinstance(error, JobMasterError):
         return error

@@ -18,7 +18,17 @@ _SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}\Z")
 _KEYED = re.compile(
     r"(?i)((?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\]|\\.)+)"
 )
-_TOKEN_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "unix", "valkey", "valkeys")
+_TOKEN_SCHEMES = (
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "unix",
+    "valkey",
+    "valkeys",
+)
 
 
 def mask_secrets(text: str) -> str:

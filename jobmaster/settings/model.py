@@ -50,9 +50,9 @@ MasterDsn = Annotated[
 StoreUrl = Annotated[
     str,
     Meta(
-        pattern=r"^(rediss?(\+sentinel)?|unix)://",
+        pattern=r"^(rediss?(\+(sentinel|cluster))?|unix)://",
         description="a URL such as redis://host:6379/0, rediss://host:6379/0, unix:///path/to.sock or "
-        "redis+sentinel://host1:26379,host2:26379/group/0",
+        "redis+sentinel://host1:26379,host2:26379/group/0 or redis+cluster://host1:6379,host2:6379",
     ),
 ]
 HandlerPath = Annotated[
@@ -180,8 +180,8 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     """One agent store (Redis >= 7.0 or Valkey >= 7.2)."""
 
     url: StoreUrl | None = None
-    """``redis://``, ``rediss://`` (TLS), ``unix://`` or ``redis+sentinel://`` URL; null means the embedded server of
-    ``data_dir``."""
+    """``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+sentinel://`` or ``redis+cluster://`` URL; null means the
+    embedded server of ``data_dir``."""
     password_command: str | None = None
     """Command whose first line of output is the password, in place of one in ``url``; as ``master.password_command``."""
     password_lifetime_seconds: Seconds = 60.0

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 PORT_DEFAULT = 5432
 SENTINEL_PORT_DEFAULT = 26379
+STORE_PORT_DEFAULT = 6379
 PORT_MAX = 65535
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 SESSION_ATTRIBUTES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
@@ -27,6 +28,7 @@ _DSN = re.compile(r"postgres(ql)?://")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::(.*))?")
 _SENTINEL_URL = re.compile(r"(rediss?)\+sentinel://")
 _SENTINEL_PATH = re.compile(r"/([A-Za-z0-9._-]+)(/[0-9]*)?")
+_CLUSTER_URL = re.compile(r"(rediss?)\+cluster://")
 _SENTINEL_LOGIN = {"sentinel_username": "username", "sentinel_password": "password"}
 
 
@@ -118,13 +120,47 @@ def parse_sentinel_url(url: str) -> SentinelUrl | None:
     return SentinelUrl(sentinels, names[1], of_sentinels, server)
 
 
+class ClusterUrl(NamedTuple):
+    """The URL of a store that is a Redis or Valkey Cluster, taken apart."""
+
+    nodes: tuple[tuple[str, int], ...]
+    """Those that are asked first for the others, in the order of trying."""
+    server: str
+    """URL of each node, with a placeholder as its host."""
+
+
+def parse_cluster_url(url: str) -> ClusterUrl | None:
+    """A URL such as ``redis+cluster://user:password@h1:6379,h2:6379``; ``None`` when it is of another kind.
+
+    User, password and parameters are those of every node.
+
+    Raises:
+        UrlError: it cannot be used.
+    """
+    scheme = _CLUSTER_URL.match(url)
+    if scheme is None:
+        return None
+    netloc, path, query = _parts(url)
+    _parameters(query)
+    login, _, hosts = netloc.rpartition("@")
+    nodes = _hosts(hosts, [STORE_PORT_DEFAULT])
+    if not nodes or not all(host for host, _ in nodes):
+        raise UrlError("it names no node of a cluster", "such as redis+cluster://host1:6379,host2:6379")
+    if path not in {"", "/", "/0"}:
+        raise UrlError(
+            "its path is neither empty nor database 0: a Redis or Valkey Cluster is used in that one alone",
+            "such as redis+cluster://host1:6379,host2:6379",
+        )
+    return ClusterUrl(nodes, f"{scheme[1]}://{login}@placeholder{'?' if query else ''}{query}")
+
+
 def check_store_url(url: str) -> None:
     """Check the URL of a store.
 
     Raises:
         UrlError: it cannot be used.
     """
-    if parse_sentinel_url(url) is not None:
+    if parse_sentinel_url(url) is not None or parse_cluster_url(url) is not None:
         return
     netloc, path, query = _parts(url)
     _parameters(query)
@@ -135,7 +171,8 @@ def check_store_url(url: str) -> None:
         raise UrlError(
             "it names several hosts",
             "a store is one server: name one, or give each a store of its own; of servers that Sentinels watch, name the "
-            "Sentinels: redis+sentinel://host1:26379,host2:26379/group/0",
+            "Sentinels: redis+sentinel://host1:26379,host2:26379/group/0; of a Redis or Valkey Cluster, name some nodes: "
+            "redis+cluster://host1:6379,host2:6379",
         )
     if not re.fullmatch(r"(/[0-9]*)?", path):
         raise UrlError("its path is not the number of a database", "such as redis://host:6379/0")

@@ -1,5 +1,5 @@
 -- recall: take the copy of one waiting job out of a bucket, for a client that changes the job.
--- keys: meta assigned lists pending
+-- keys: meta assigned lists pending [claimed_prefix]
 -- args: epoch identity due_us scan_max claimed_prefix
 -- answers: OK recalled | OK claimed | OK absent | NOBUCKET | FENCED | CLOSED
 -- effects: recalled: the copy is out of assigned (at due_us), or of the first scan_max of pending (meta.bytes -size), and
@@ -11,6 +11,7 @@
 --      is not touched in a bucket that is being emptied, because its pages are read in place. meta.recalled has the last
 --      ones only: a client whose answer was lost gets it again, and a put that comes late (assign, put) leaves them out. A
 --      submit that was sent twice lies in pending twice, and both go. No fence, a client owns nothing; the change counter stays.
+--      The key of a prefix: as in find.
 
 -- Room for the last 64 or more.
 local KEPT_BYTES = 1500
@@ -21,7 +22,7 @@ redis.register_function{
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local identity, due, most = args[2], whole(args[3]), whole(args[4])
-    if #keys ~= 4 or #args ~= 5 or not whole(args[1]) or #identity < 19 or not due or not most then
+    if #keys < 4 or #keys > 5 or #args ~= 5 or not whole(args[1]) or #identity < 19 or not due or not most then
       return redis.error_reply('JMARGS recall takes 4 keys, an epoch, an identity, a due time, a bound and the prefix of claimed lists')
     end
     local found = redis.call('HMGET', keys[1], 'epoch', 'state', 'bytes', 'recalled')

@@ -9,7 +9,7 @@ import pytest
 import redis.asyncio
 
 from jobmaster.agentstore import library
-from jobmaster.agentstore.health import check_fit, health_of, parse_info
+from jobmaster.agentstore.health import Report, check_fit, health_of, parse_info
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
@@ -85,19 +85,19 @@ INFO = "# Server\r\n{}\r\nrole:master\r\n"
 )
 def test_versions(server: str, accepted: bool) -> None:
     info = parse_info(INFO.format(server).encode())
-    health = health_of(info, {}, (None, None))
-    assert health.eviction_policy == "unknown"
+    report = Report("agent store 'default'", info, {})
+    assert health_of([report], (None, None)).eviction_policy == "unknown"
     if accepted:
-        check_fit(health, info, "agent store 'default'")
+        check_fit(report)
     else:
         with pytest.raises(StoreRefused, match=r"Redis >= 7\.0 or Valkey >= 7\.2"):
-            check_fit(health, info, "agent store 'default'")
+            check_fit(report)
 
 
-async def test_a_cluster_node_is_refused_whatever_slots_it_has(connect: Connect, new_valkey: NewServer) -> None:
+async def test_a_cluster_node_by_itself_is_refused_whatever_slots_it_has(connect: Connect, new_valkey: NewServer) -> None:
     ports = {"port": str(free_port()), "cluster-port": str(free_port())}
     server = new_valkey(**{"cluster-enabled": "yes", **ports})
-    refused = pytest.raises(StoreRefused, match=r"a node of a Redis or Valkey Cluster, which is not supported yet")
+    refused = pytest.raises(StoreRefused, match=r"a node of a Redis or Valkey Cluster.*redis\+cluster://")
     with refused:
         await connect(url=server.url)
     async with redis.asyncio.Redis.from_url(server.url) as raw:

@@ -91,7 +91,7 @@ class SimStore(AgentStore):
         self._nemesis = nemesis
         self._calls = self._beats = SimStoreCalls(server, network)
         self._fences = Fences()
-        self._connector: Any = SimpleNamespace(fails_over=False)  # no replica takes its place
+        self._connector: Any = SimpleNamespace(fails_over=False, nodes=None)  # no replica takes its place
 
     async def close(self) -> None:
         return None
