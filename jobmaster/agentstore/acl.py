@@ -31,15 +31,17 @@ class StoreUser(StrEnum):
 
 
 _CONNECTION = ("auth", "hello", "select", "ping", "client|setname", "client|setinfo")
+_NODES = ("asking", "cluster|info", "cluster|slots", "cluster|nodes")
+"""Of each user: how the nodes of a server cluster are found and followed."""
 _READS = ("info", "hmget", "config|get")
 """Of each user: what ``StoreHealth`` is read from. Without ``config|get`` the eviction policy is unknown."""
 _SCANS = ("scan", "hget", "lrange", "smembers", "llen")
 """Every bucket in a store, and the jobs that are only there."""
 COMMANDS: dict[StoreUser, tuple[str, ...]] = {
-    StoreUser.LOADER: (*_READS, *_SCANS, "function|list", "function|load"),
-    StoreUser.AGENT: (*_READS, *_SCANS, "function|list", "blpop", "subscribe", "unsubscribe", "publish"),
-    StoreUser.PRODUCER: (*_READS, "subscribe", "unsubscribe"),
-    StoreUser.OPERATOR: (*_READS, *_SCANS, "function|list", "subscribe", "unsubscribe"),
+    StoreUser.LOADER: (*_NODES, *_READS, *_SCANS, "function|list", "function|load"),
+    StoreUser.AGENT: (*_NODES, *_READS, *_SCANS, "function|list", "blpop", "subscribe", "unsubscribe", "publish"),
+    StoreUser.PRODUCER: (*_NODES, *_READS, "subscribe", "unsubscribe"),
+    StoreUser.OPERATOR: (*_NODES, *_READS, *_SCANS, "function|list", "subscribe", "unsubscribe"),
 }
 """What the program sends by itself."""
 _SUBMITS = ("submit", "put", "hint", "request_cancel", "recall", "find", "depth")

@@ -95,6 +95,11 @@ def _translate_reply(error: Exception, where: str) -> JobMasterError:
         return StoreRefused(
             f"{where} forbids what is needed: {text}", hint="give the user the commands and keys named in its ACL rule"
         )
+    if isinstance(error, driver.TryAgainError):
+        return Unavailable(
+            f"{where} cannot serve at the moment: the hash slot of the key is being moved to another node",
+            hint="this ends with the move; where it does not, see CLUSTER NODES for [slot->-node]",
+        )
     # AskError is also the class of MOVED: nodes of a server cluster that name one another for too long.
     passing = (
         *(driver.BusyLoadingError, driver.ReadOnlyError),

@@ -172,7 +172,7 @@ class NodeCalls(FunctionCaller):
         """
         try:
             primaries = await self._map.primaries()
-            return [FunctionCaller(self._nodes.link(each.at), f"{self.where}, node {each.at}") for each in primaries]
+            return [FunctionCaller(self._nodes.link(at), f"{self.where}, node {at}") for at in primaries]
         except NotSent as error:
             raise translate(error, where=self.where, mutating=False) from None
 

@@ -35,21 +35,13 @@ slot_of = lru_cache(maxsize=65536)(key_slot)
 """The hash slot of a key."""
 
 
-class Primary(NamedTuple):
-    """A node that takes writes."""
-
-    at: Address
-    replicas: int
-    """Replicas that are not known to have failed."""
-
-
 class SlotMap(NamedTuple):
     """What one node has reported."""
 
     owners: list[Address | None]
     """By hash slot."""
-    primaries: tuple[Primary, ...]
-    """Also those without a slot, such as nodes that were added a moment ago."""
+    primaries: tuple[Address, ...]
+    """Nodes that take writes; also those without a slot, such as nodes that were added a moment ago."""
 
 
 class NodeMap:
@@ -82,7 +74,7 @@ class NodeMap:
             self._map.owners[slot] = to
         self.read_soon()
 
-    async def primaries(self) -> tuple[Primary, ...]:
+    async def primaries(self) -> tuple[Address, ...]:
         """All primaries at present.
 
         Raises:
@@ -139,7 +131,7 @@ class NodeMap:
 
     def _candidates(self) -> list[Address]:
         """The node that answered last, the other primaries, the nodes of the URL; each once."""
-        known = () if self._map is None else (primary.at for primary in self._map.primaries)
+        known = () if self._map is None else self._map.primaries
         return list(dict.fromkeys((self._first, *known, *self._seeds)))
 
     async def _ask(self, at: Address) -> SlotMap:
@@ -175,18 +167,13 @@ def _parsed(asked: Address, slots: list[list[Any]], nodes: str) -> SlotMap:
     for first, last, primary, *_ in slots:
         at = addresses[primary[2].decode()] = _address(primary[0], primary[1], asked)
         owners[first : last + 1] = [at] * (last + 1 - first)
-    replicas: dict[str, int] = {}
     for line in nodes.splitlines():
         node, where, flags, above, *_ = line.split(" ")
         known = set(flags.split(","))
-        if known & {"fail", "fail?", "handshake", "noaddr"}:
-            continue
-        if above != "-":
-            replicas[above] = replicas.get(above, 0) + 1
-        elif node not in addresses:
+        if above == "-" and node not in addresses and not known & {"fail", "fail?", "handshake", "noaddr"}:
             host, _, port = where.partition("@")[0].rpartition(":")
             addresses[node] = _address(host.encode(), int(port), asked)
-    return SlotMap(owners, tuple(Primary(at, replicas.get(node, 0)) for node, at in addresses.items()))
+    return SlotMap(owners, tuple(addresses.values()))
 
 
 def _address(host: bytes | None, port: int, asked: Address) -> Address:

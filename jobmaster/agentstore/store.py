@@ -115,7 +115,8 @@ class AgentStore(ProducerStore):
             )
 
     async def verify(self) -> None:
-        """Look again whether jobs may be kept here: settings of a server can be changed while it runs.
+        """Look again whether jobs may be kept here: settings of a server can be changed while it runs. Of a server cluster, a
+        node that was added gets the functions.
 
         Raises:
             StoreRefused: no longer; as ``initialise``.
@@ -124,6 +125,8 @@ class AgentStore(ProducerStore):
         reports, _ = await self._look()
         for report in reports:
             check_fit(report)
+        if self._connector.nodes is not None and self._calls.reload is not None:
+            await self.load_functions()
 
     async def load_functions(self) -> None:
         """Load the function library into each server unless it holds ours or a higher build, then check what it holds.

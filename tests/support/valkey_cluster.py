@@ -123,20 +123,27 @@ class ValkeyCluster:
         """Wait until every node says that the cluster is whole, and every replica has what its primary has."""
 
         def ready() -> bool:
-            running = [node for node in self.nodes if node.server.is_running()]
-            whole = all(b"cluster_state:ok" in node.ask("CLUSTER", "INFO") for node in running)
-            replications = [node.info("replication") for node in running]
-            return whole and all(
+            replications = [node.info("replication") for node in self._running]
+            return self.whole() and all(
                 found["role"] == "master" or found["master_link_status"] == "up" for found in replications
             )
 
         wait_until(ready, 30, "the nodes of the cluster to be in step")
 
+    @property
+    def _running(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.server.is_running()]
+
+    def whole(self) -> bool:
+        """True when every running node says that each slot is served, and none that a primary has failed."""
+        said = [node.ask("CLUSTER", "INFO") for node in self._running]
+        return all(b"cluster_state:ok" in one and b"cluster_slots_ok:16384" in one for one in said)
+
     def owner(self, key: bytes) -> ClusterNode:
         """The primary that serves a key at present."""
-        slot = int(self.nodes[-1].ask("CLUSTER", "KEYSLOT", key))
-        for node in self.nodes:
-            if node.server.is_running() and _serves(node, slot):
+        slot = int(self._running[0].ask("CLUSTER", "KEYSLOT", key))
+        for node in self._running:
+            if _serves(node, slot):
                 return node
         raise LookupError(f"no node serves slot {slot}")
 
@@ -154,11 +161,8 @@ class ValkeyCluster:
         node.ask("CLUSTER", "MEET", "127.0.0.1", self.primaries[0].port, self.primaries[0].bus_port)
 
         def known() -> bool:
-            return all(
-                b"cluster_known_nodes:%d" % len(self.nodes) in one.ask("CLUSTER", "INFO")
-                for one in self.nodes
-                if one.server.is_running()
-            )
+            said = [one.ask("CLUSTER", "INFO") for one in self._running]
+            return self.whole() and all(b"cluster_known_nodes:%d" % len(self.nodes) in one for one in said)
 
         wait_until(known, 30, "the nodes to know the new one")
         node.id = node.ask("CLUSTER", "MYID").decode()
@@ -178,7 +182,7 @@ class ValkeyCluster:
 
     def end_moving(self, slot: int, target: ClusterNode) -> None:
         """The slot belongs to the target."""
-        for node in [target, *(node for node in self.nodes if node is not target)]:
+        for node in [target, *(node for node in self._running if node is not target)]:
             if node.info("replication")["role"] == "master":
                 node.ask("CLUSTER", "SETSLOT", slot, "NODE", target.id)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from redis.crc import key_slot
 
 from jobmaster.agentstore import library
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.store_handle import reached
 from jobmaster.clock import new_id
+from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import StoreRefused, Unavailable
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Durability
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
@@ -23,6 +26,8 @@ from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
+
+NewServer = Callable[..., ValkeyServer]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,191 @@ async def test_buckets_of_all_nodes_are_served_as_on_one_server(connect: Connect
         assert claimed.raw == items[fence.bucket_id]
         await assert_ok(store.settle(fence, ["list-1"], []))
     assert set(await store.known_buckets()) == set(buckets)
-    assert all((await store.store_only_jobs(bucket_id)).claimed == () for bucket_id in buckets)
+    for bucket_id in buckets:
+        assert not (await store.store_only_jobs(bucket_id)).claimed
     await store.beat(new_id(), 5)
     await store.ping()
     await store.verify()
+
+
+async def test_what_a_failover_may_forget_is_not_promised(connect: Connect, nodes: ValkeyCluster) -> None:
+    store = await connect(url=nodes.url)
+    health = await store.health()
+    assert (health.append_fsync, reached(health)) == ("always", Durability.STORE)
+    fence = new_fence()
+    await assert_ok(store.open_bucket(fence))
+    with pytest.raises(StoreRefused, match="no terms: a failover could forget them"):
+        await store.grant_term(fence, 1.0)
+
+
+async def test_a_node_that_is_away_is_passed_over_and_each_one_is_named(connect: Connect, nodes: ValkeyCluster) -> None:
+    away = free_port()
+    store = await connect(url=nodes.url.replace("://", f"://127.0.0.1:{away},"))
+    await store.ping()
+    with pytest.raises(Unavailable, match=rf"no node reports the cluster as whole \(127.0.0.1:{away}: "):
+        await connect(url=f"redis+cluster://:s3cret@127.0.0.1:{away}")
+
+
+async def test_a_server_by_itself_is_refused_with_the_url_that_it_needs(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    port = free_port()
+    new_valkey(port=str(port))
+    with pytest.raises(StoreRefused, match=r"is no node of a Redis or Valkey Cluster.*redis://host:6379/0"):
+        await connect(url=f"redis+cluster://127.0.0.1:{port}")
+
+
+async def test_a_node_that_may_not_keep_jobs_is_named(connect: Connect, nodes: ValkeyCluster) -> None:
+    store = await connect(url=nodes.url)
+    second = nodes.primaries[1]
+    second.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        assert (await store.health()).eviction_policy == "allkeys-lru"
+        with pytest.raises(StoreRefused, match=rf"node 127.0.0.1:{second.port} has maxmemory-policy allkeys-lru"):
+            await store.verify()
+    finally:
+        second.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+class Moved(NamedTuple):
+    """A bucket with jobs in each of its lists, and the nodes that its slot goes between."""
+
+    store: AgentStore
+    fence: Fence
+    items: list[bytes]
+    """In ``pending``. One more has been claimed, and one in ``assigned`` is due in a hundred years."""
+    claimed: list[bytes]
+    slot: int
+    source: ClusterNode
+    target: ClusterNode
+
+
+@pytest.fixture
+async def bucket(connect: Connect, nodes: ValkeyCluster) -> AsyncIterator[Moved]:
+    store = await connect(url=nodes.url)
+    fence = (await fences_on_each(store, nodes))[nodes.primaries[0]]
+    items = make_items(4)
+    await submit(store, fence.bucket_id, items)
+    await assert_ok(store.assign(fence, [(2**52, item) for item in make_items(1)]))
+    assert await store.wait_wake([fence.bucket_id], 5) == fence.bucket_id
+    claimed = (await store.claim(fence, "first-1", 1)).raw
+    slot = key_slot(store.keys.bucket(fence.bucket_id).meta)
+    yield Moved(store, fence, items[1:], claimed, slot, nodes.primaries[0], nodes.primaries[1])
+    nodes.end_moving(slot, nodes.primaries[1])
+
+
+async def assert_whole(moved: Moved) -> None:
+    """Everything is there, once, and the bucket works."""
+    claimed = await moved.store.claim(moved.fence, "after-2", 10)
+    assert (claimed.status, claimed.raw) == (ReplyStatus.OK, moved.items)
+    assert (await moved.store.read_claimed(moved.fence, "first-1")).raw == moved.claimed
+
+
+async def test_a_slot_that_is_moved_key_by_key_gives_no_half_answers(
+    nodes: ValkeyCluster, bucket: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever keys have gone: a call that may need some of both sides is refused, and has no effect."""
+    monkeypatch.setattr("jobmaster.agentstore.node_calls.MOVING_SECONDS", 0)
+    store, fence = bucket.store, bucket.fence
+    identity, job_id = Identity(1, fence.bucket_id, fence.epoch), bucket.claimed[0][3:19]
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: submit(store, fence.bucket_id, make_items(1)),
+        lambda: store.claim(fence, "half-2", 10),
+        lambda: store.find([fence.bucket_id], [job_id], 100),
+        lambda: store.recall(job_id, identity, 0, 100),
+        store.known_buckets,
+    ]
+    nodes.begin_moving(bucket.slot, bucket.source, bucket.target)
+    moved = 1
+    while moved:
+        for call in calls:
+            with pytest.raises(Unavailable, match=r"hash slot of the key is being moved|is moving hash slots"):
+                await call()
+        moved = nodes.move_keys(bucket.slot, bucket.source, bucket.target, 1)
+    nodes.end_moving(bucket.slot, bucket.target)
+    await assert_whole(bucket)
+    assert fence.bucket_id in await store.known_buckets()
+
+
+async def test_calls_wait_for_the_end_of_a_move(nodes: ValkeyCluster, bucket: Moved) -> None:
+    store, fence = bucket.store, bucket.fence
+    nodes.begin_moving(bucket.slot, bucket.source, bucket.target)
+    nodes.move_keys(bucket.slot, bucket.source, bucket.target, 1)
+    more = make_items(1)
+    sent = asyncio.ensure_future(submit(store, fence.bucket_id, more))
+    woken = asyncio.ensure_future(store.wait_wake([fence.bucket_id], 20))
+    await asyncio.to_thread(nodes.move_keys, bucket.slot, bucket.source, bucket.target)
+    await asyncio.to_thread(nodes.end_moving, bucket.slot, bucket.target)
+    assert (await sent).status is ReplyStatus.OK
+    assert await woken == fence.bucket_id
+    await assert_whole(bucket._replace(items=[*bucket.items, *more]))
+
+
+async def test_a_slot_that_is_moved_at_once_is_followed_to_a_node_without_functions(
+    nodes: ValkeyCluster, bucket: Moved
+) -> None:
+    """The owner loads them there. A producer finds the node not ready before."""
+    nodes.move_slot_at_once(bucket.slot, bucket.source, bucket.target)
+    bucket.target.ask("FUNCTION", "DELETE", library.LIBRARY)
+    reload, bucket.store._calls.reload = bucket.store._calls.reload, None
+    with pytest.raises(Unavailable, match="functions are missing"):
+        await submit(bucket.store, bucket.fence.bucket_id, make_items(1))
+    bucket.store._calls.reload = reload
+    await assert_whole(bucket)
+
+
+async def test_a_node_without_slots_has_the_functions_before_it_gets_some(connect: Connect, server_root: Path) -> None:
+    with ValkeyCluster(server_root, primaries=1, replicas=0) as own:
+        store = await connect(url=own.url)
+        fence = new_fence()
+        await assert_ok(store.open_bucket(fence))
+        added = own.add()
+        await eventually(lambda: _known(store, added), 20, "the new node in the map")
+        await store.verify()
+        assert added.ask("FUNCTION", "LIST")
+
+
+async def _known(store: AgentStore, node: ClusterNode) -> bool:
+    return any(node.name in caller.where for caller in await store._calls.nodes())
+
+
+@pytest.mark.long
+async def test_after_a_failover_calls_go_to_the_new_primary(connect: Connect, server_root: Path) -> None:
+    with ValkeyCluster(server_root) as own:
+        store = await connect(url=own.url)
+        fence = new_fence()
+        await assert_ok(store.open_bucket(fence))
+        items = make_items(3)
+        await submit(store, fence.bucket_id, items)
+        primary = own.owner(store.keys.bucket(fence.bucket_id).meta)
+        primary.ask("WAIT", 1, 0)
+        waking = asyncio.ensure_future(store.wait_wake([fence.bucket_id], 30))
+        assert await waking == fence.bucket_id
+        primary.server.kill()
+
+        async def claimed() -> list[bytes] | None:
+            try:
+                answer = await store.claim(fence, "after-1", 10)
+            except Unavailable:
+                return None
+            assert answer.status is ReplyStatus.OK
+            return answer.raw
+
+        assert await eventually(claimed, 20, "the replica to serve") == items
+        more = make_items(1)
+        await submit(store, fence.bucket_id, more)
+
+        async def woken() -> bool:
+            try:
+                return await store.wait_wake([fence.bucket_id], 5) == fence.bucket_id
+            except Unavailable:
+                return False
+
+        await eventually(woken, 20, "the wake of the new primary")
+        primary.server.start()
+        await eventually(lambda: asyncio.to_thread(_is_replica, primary), 20, "the old primary as a replica")
+        assert (await store.claim(fence, "after-2", 10)).raw == more
+
+
+def _is_replica(node: ClusterNode) -> bool:
+    return bool(node.info("replication")["role"] == "slave")

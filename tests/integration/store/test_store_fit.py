@@ -94,7 +94,9 @@ def test_versions(server: str, accepted: bool) -> None:
             check_fit(report)
 
 
-async def test_a_cluster_node_by_itself_is_refused_whatever_slots_it_has(connect: Connect, new_valkey: NewServer) -> None:
+async def test_a_cluster_node_by_itself_is_refused_whatever_slots_it_has(
+    connect: Connect, new_valkey: NewServer
+) -> None:
     ports = {"port": str(free_port()), "cluster-port": str(free_port())}
     server = new_valkey(**{"cluster-enabled": "yes", **ports})
     refused = pytest.raises(StoreRefused, match=r"a node of a Redis or Valkey Cluster.*redis\+cluster://")
