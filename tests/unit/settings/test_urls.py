@@ -16,7 +16,7 @@ from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.masking import mask_secrets
 from jobmaster.settings.problems import InvalidSettings
-from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn, parse_sentinel_url
+from jobmaster.settings.urls import UrlError, check_store_url, parse_cluster_url, parse_dsn, parse_sentinel_url
 
 PASSWORD = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20)
 
@@ -219,6 +219,31 @@ def test_a_url_of_sentinels_is_taken_apart() -> None:
     ],
 )
 def test_a_url_of_sentinels_with_a_mistake_is_refused(url: str, mistake: str) -> None:
+    with pytest.raises(UrlError, match=mistake):
+        check_store_url(url)
+
+
+def test_a_url_of_a_server_cluster_is_taken_apart() -> None:
+    url = "rediss+cluster://app:p%40ss@h1,[::1]:7000/0?ssl_ca_certs=/ca.pem"
+    found = parse_cluster_url(url)
+    assert found is not None
+    assert found.nodes == (("h1", 6379), ("::1", 7000))
+    options = parse_url(found.server)
+    assert (options["username"], options["password"], options["ssl_ca_certs"]) == ("app", "p@ss", "/ca.pem")
+    assert mask_secrets(url) == "rediss+cluster://app:***@h1,[::1]:7000/0?ssl_ca_certs=/ca.pem"
+    assert parse_cluster_url("redis://h1/0") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "mistake"),
+    [
+        ("redis+cluster://", "names no node"),
+        ("redis+cluster://h1,,h2", "a host in it cannot be understood"),
+        ("redis+cluster://h1/1", "neither empty nor database 0"),
+        ("redis+cluster://h1:0", "its port"),
+    ],
+)
+def test_a_url_of_a_server_cluster_with_a_mistake_is_refused(url: str, mistake: str) -> None:
     with pytest.raises(UrlError, match=mistake):
         check_store_url(url)
 
