@@ -228,7 +228,7 @@ def test_a_url_of_a_server_cluster_is_taken_apart() -> None:
     found = parse_cluster_url(url)
     assert found is not None
     assert found.nodes == (("h1", 6379), ("::1", 7000))
-    options = parse_url(found.server)
+    options: dict[str, Any] = dict(parse_url(found.server))
     assert (options["username"], options["password"], options["ssl_ca_certs"]) == ("app", "p@ss", "/ca.pem")
     assert mask_secrets(url) == "rediss+cluster://app:***@h1,[::1]:7000/0?ssl_ca_certs=/ca.pem"
     assert parse_cluster_url("redis://h1/0") is None
