@@ -56,11 +56,17 @@ def status_of(answer: Answer) -> ReplyStatus:
 
 
 class FunctionCaller:
-    """Function calls over one connection, with the errors mapped."""
+    """Function calls over one connection, with the errors mapped.
 
-    def __init__(self, connection: PipelinedConnection, where: str) -> None:
+    Args:
+        where: the server, for messages.
+        node: ``host:port`` of a node of a server cluster; empty: the server is the store.
+    """
+
+    def __init__(self, connection: PipelinedConnection, where: str, node: str = "") -> None:
         self._connection = connection
         self.where = where
+        self.node = node
         self.reload: Callable[[], Awaitable[None]] | None = None
         """Loads the functions where ours are not; set by agents. A store that was restarted without its log has forgotten
         them, and an agent of an earlier build may have been the first to load its own."""

@@ -34,6 +34,8 @@ class Report(NamedTuple):
 
     where: str
     """The server, for messages."""
+    node: str
+    """``host:port`` of a node of a server cluster, or empty."""
     info: dict[str, str]
     config: dict[str, str]
 
@@ -61,6 +63,11 @@ class Report(NamedTuple):
     def append_fsync(self) -> str:
         """``unknown`` where it may not be read."""
         return self.config.get("appendfsync", UNKNOWN)
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that are connected to it."""
+        return int(self.info.get("connected_slaves", "0"))
 
     @property
     def awaits_replica(self) -> bool:

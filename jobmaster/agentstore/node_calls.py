@@ -162,6 +162,7 @@ class NodeCalls(FunctionCaller):
         self._nodes = connection
         self._map = nodes
         self.where = where
+        self.node = ""
         self.reload = None
 
     async def nodes(self) -> Sequence[FunctionCaller]:
@@ -172,7 +173,7 @@ class NodeCalls(FunctionCaller):
         """
         try:
             primaries = await self._map.primaries()
-            return [FunctionCaller(self._nodes.link(at), f"{self.where}, node {at}") for at in primaries]
+            return [FunctionCaller(self._nodes.link(at), f"{self.where}, node {at}", str(at)) for at in primaries]
         except NotSent as error:
             raise translate(error, where=self.where, mutating=False) from None
 

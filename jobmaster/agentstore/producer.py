@@ -263,7 +263,7 @@ class ProducerStore:
             info = parse_info(cast(bytes, await node.call(pack(b"INFO"), mutating=False)))
             if self._connector.nodes is None:
                 refuse_cluster(info, node.where)
-            reports.append(Report(node.where, info, parse_config(await _config(node))))
+            reports.append(Report(node.where, node.node, info, parse_config(await _config(node))))
         command = pack(b"HMGET", self.keys.store, b"generation", b"cluster_uid")
         stored = await self._calls.call(command, self.keys.store, mutating=False)
         return reports, (stored[0], stored[1])

@@ -22,7 +22,7 @@ from jobmaster.model.bucket import BucketBacklog, StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.passwords import PasswordFunction
-from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
+from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus, StoreNode
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import StoreSettings
 
@@ -127,6 +127,25 @@ class AgentStore(ProducerStore):
             check_fit(report)
         if self._connector.nodes is not None and self._calls.reload is not None:
             await self.load_functions()
+
+    async def nodes(self) -> list[StoreNode]:
+        """The primaries of a server cluster; none of any other store."""
+        if self._connector.nodes is None:
+            return []
+        reports, _ = await self._look()
+        codes = {node.where: await _installed(node) for node in await self._calls.nodes()}
+        return [
+            StoreNode(
+                name=report.node,
+                server=f"{report.flavour} {report.version}",
+                replicas=report.replicas,
+                append_only=report.append_only,
+                append_fsync=report.append_fsync,
+                eviction_policy=report.eviction_policy,
+                functions=None if (code := codes.get(report.where)) is None else library.build_of(code).number,
+            )
+            for report in reports
+        ]
 
     async def load_functions(self) -> None:
         """Load the function library into each server unless it holds ours or a higher build, then check what it holds.

@@ -466,7 +466,7 @@ async def store_findings(
             opened.push_async_callback(store.close)
             await store.open()
             stores[name] = store
-            record = store_record(name, await store.health(), uid, known.get(name))
+            record = store_record(name, await store.health(), uid, known.get(name), await store.nodes())
             if record["state"] == "ok":
                 await store.depths([uid])  # any id: it fails where the functions are not loaded
                 found += await _elsewhere(name, store, buckets)
@@ -510,10 +510,15 @@ def store_finding(name: str, record: Mapping[str, Any], durability: StoreDurabil
         detail += f" (fsync {record['append_fsync']})"
     if record["fails_over"]:
         detail += ", fails over to a replica"
+    if record["nodes"]:
+        detail += f"; nodes: {', '.join(node['name'] for node in record['nodes'])}"
     if record["state"] != "ok":
         fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
         status = WARN if record["state"] == "not initialised" else FAIL
         return Finding(f"store.{name}", status, f"{detail}: {record['state']}", fix)
+    if alone := [node["name"] for node in record["nodes"] if not node["replicas"]]:
+        fix = f"add a replica of {', '.join(alone)}: without one, a node that is lost takes its buckets along"
+        return Finding(f"store.{name}", WARN, detail, fix)
     if record["fails_over"] and not record["awaits_replica"]:
         fix = (
             "set min-replicas-to-write 1 and min-replicas-max-lag 2 on its servers: a primary that was cut off goes on "

@@ -190,6 +190,7 @@ from jobmaster.ports.store_answers import (
     Recall,
     ReplyStatus,
     StoreHealth,
+    StoreNode,
     Submitted,
 )
 from jobmaster.ports.uniqueness import Uniqueness
@@ -354,6 +355,7 @@ __all__ = [
     "StepScope",
     "StoreGeneration",
     "StoreHealth",
+    "StoreNode",
     "StoredLine",
     "Stores",
     "Submitted",

@@ -103,5 +103,21 @@ class StoreHealth(NamedTuple):
     """It takes writes only while a replica is near (``min-replicas-to-write``)."""
 
 
+class StoreNode(NamedTuple):
+    """One primary of a server cluster."""
+
+    name: str
+    """``host:port``."""
+    server: str
+    """Flavour and version."""
+    replicas: int
+    """Those that are connected to it."""
+    append_only: bool
+    append_fsync: str
+    eviction_policy: str
+    functions: int | None
+    """Build of the functions in it; ``None``: it has none."""
+
+
 FIND_IDS_MAX = 500
 """Jobs that one ``find`` looks for; more need further calls."""

@@ -26,6 +26,19 @@ COLUMNS = (
 )
 
 
+NODE_COLUMNS = (
+    Column("STORE", "store"),
+    Column("NODE", "name"),
+    Column("SERVER", "server"),
+    Column("REPLICAS", "replicas"),
+    Column("APPEND-ONLY", "append_only", lambda on: "yes" if on else "NO"),
+    Column("FSYNC", "append_fsync"),
+    Column("EVICTION", "eviction_policy"),
+    Column("FUNCTIONS", "functions", lambda build: "NONE" if build is None else f"build {build}"),
+)
+"""Of the primaries of server clusters, below the stores; for programs they are a part of the store."""
+
+
 @click.group("store")
 def store_group() -> None:
     """Prepare and check agent stores."""
@@ -45,8 +58,7 @@ def init(invocation: Invocation, name: str | None) -> None:
       jobmaster store init
       jobmaster store init redis-b
     """
-    rows = run_async(_each(invocation.settings, name, prepare=True))
-    emit_rows(rows, COLUMNS, invocation.output, empty="no stores are configured")
+    _emit(run_async(_each(invocation.settings, name, prepare=True)), invocation)
 
 
 @store_group.command("check")
@@ -56,12 +68,14 @@ def init(invocation: Invocation, name: str | None) -> None:
 def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
     """Check every store (or the one named) and change nothing. Exit code 5 when one does not fit.
 
+    Of a Valkey or Redis Cluster also each primary: its replicas, its log, its functions.
+
     \b
     Example:
       jobmaster store check -o json
     """
     rows = run_async(_each(invocation.settings, name, prepare=False))
-    emit_rows(rows, COLUMNS, invocation.output, empty="no stores are configured")
+    _emit(rows, invocation)
     if any(row["state"] != "ok" for row in rows):
         ctx.exit(5)
 
@@ -81,6 +95,14 @@ def acl(invocation: Invocation) -> None:
     from jobmaster.agentstore.acl import acl as lines
 
     click.echo(lines(invocation.settings.cluster), nl=False)
+
+
+def _emit(rows: list[dict[str, Any]], invocation: Invocation) -> None:
+    emit_rows(rows, COLUMNS, invocation.output, empty="no stores are configured")
+    nodes = [{"store": row["name"], **node} for row in rows for node in row["nodes"]]
+    if nodes and invocation.output.for_people:
+        click.echo()
+        emit_rows(nodes, NODE_COLUMNS, invocation.output, empty="")
 
 
 async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -> list[dict[str, Any]]:
@@ -104,7 +126,7 @@ async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -
             if master is not None:
                 known[store_name] = (await master.stores.store_generation(store_name, new_id())).generation
                 await store.initialise(uid, known[store_name])
-                rows.append(store_record(store_name, await store.health(), uid, known[store_name]))
+                rows.append(store_record(store_name, await store.health(), uid, known[store_name], await store.nodes()))
             else:
                 rows.append(await _look(store_name, store, uid, known.get(store_name)))
         return rows
@@ -120,9 +142,9 @@ async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | No
     from jobmaster.model.errors import JobMasterError
 
     try:
-        return store_record(name, await store.health(), uid, generation)
+        return store_record(name, await store.health(), uid, generation, await store.nodes())
     except JobMasterError as error:
         absent = dict.fromkeys(
             ("server", "eviction_policy", "append_only", "append_fsync", "fails_over", "awaits_replica", "generation")
         )
-        return {"name": name, **absent, "state": error.message}
+        return {"name": name, **absent, "nodes": [], "state": error.message}

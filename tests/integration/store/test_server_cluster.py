@@ -100,6 +100,21 @@ async def test_a_server_by_itself_is_refused_with_the_url_that_it_needs(
         await connect(url=f"redis+cluster://127.0.0.1:{port}")
 
 
+async def test_each_node_is_shown_with_its_log_its_replicas_and_its_functions(
+    connect: Connect, nodes: ValkeyCluster
+) -> None:
+    store = await connect(url=nodes.url)
+    found = {node.name: node for node in await store.nodes()}
+    assert found.keys() == {node.name for node in nodes.primaries}
+    build = library.recorded_build()[0]
+    for node in found.values():
+        assert node[2:] == (0, True, "always", "noeviction", build)
+    nodes.primaries[1].ask("FUNCTION", "FLUSH")
+    assert [node.functions for node in await store.nodes()].count(None) == 1
+    await store.load_functions()
+    assert [node.functions for node in await store.nodes()] == [build, build]
+
+
 async def test_a_node_that_may_not_keep_jobs_is_named(connect: Connect, nodes: ValkeyCluster) -> None:
     store = await connect(url=nodes.url)
     second = nodes.primaries[1]

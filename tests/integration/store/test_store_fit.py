@@ -85,7 +85,7 @@ INFO = "# Server\r\n{}\r\nrole:master\r\n"
 )
 def test_versions(server: str, accepted: bool) -> None:
     info = parse_info(INFO.format(server).encode())
-    report = Report("agent store 'default'", info, {})
+    report = Report("agent store 'default'", "", info, {})
     assert health_of([report], (None, None)).eviction_policy == "unknown"
     if accepted:
         check_fit(report)

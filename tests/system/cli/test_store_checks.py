@@ -12,7 +12,7 @@ from jobmaster.doctor.checks import _elsewhere, store_finding
 from jobmaster.doctor.findings import CheckStatus
 from jobmaster.doctor.store_check import store_record
 from jobmaster.model.bucket import BucketDepth
-from jobmaster.ports import StoreHealth
+from jobmaster.ports import StoreHealth, StoreNode
 from jobmaster.settings.model import StoreDurability
 
 UID, GENERATION = new_id(), new_id()
@@ -53,6 +53,22 @@ def test_a_primary_that_works_on_without_a_replica_is_a_warning_where_a_replica_
     assert "min-replicas-to-write 1" in str(found.fix)
     record["awaits_replica"] = True
     assert store_finding("default", record, StoreDurability.MEASURED).status is CheckStatus.OK
+
+
+NODES = [
+    StoreNode("h1:6379", "valkey 9.1.2", 1, True, "everysec", "noeviction", 21),
+    StoreNode("h2:6379", "valkey 9.1.2", 0, True, "everysec", "noeviction", None),
+]
+
+
+def test_nodes_of_a_server_cluster_without_functions_or_a_replica_are_named() -> None:
+    found = health(fails_over=True, awaits_replica=True)
+    assert "no functions on h2:6379" in store_record("default", found, UID, GENERATION, NODES)["state"]
+    ready = [node._replace(functions=21) for node in NODES]
+    finding = store_finding("default", store_record("default", found, UID, GENERATION, ready), StoreDurability.MEASURED)
+    assert finding.status is CheckStatus.WARN
+    assert "nodes: h1:6379, h2:6379" in finding.detail
+    assert "add a replica of h2:6379" in str(finding.fix)
 
 
 class Store:

@@ -54,6 +54,9 @@ async def test_jobs_flow_through_a_cluster_of_servers_that_loses_a_primary_and_a
     deployment: Deployment, nodes: ValkeyCluster, agents: list[AgentProcess]
 ) -> None:
     children = agents[0].children()
+    checked = await asyncio.to_thread(deployment.run, "store", "check")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert all(f"{node.name} " in checked.stdout for node in nodes.primaries)
     async with await open_cluster(deployment.settings, handlers) as cluster:
         # A submit on its way to a server that is killed has no answer.
         load = Load(cluster, deployment, refusals=(OutcomeUnknown, Unavailable))
