@@ -10,6 +10,7 @@ import click
 
 from tests.chaos.checks.collect import write
 from tests.chaos.cluster.chaos_cluster import RunForm, RunOptions
+from tests.chaos.cluster.replicated_store import StoreForm
 from tests.chaos.faults.catalogue import KINDS
 from tests.chaos.page import RESULTS
 from tests.chaos.processes.child import Mutant
@@ -30,6 +31,13 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
         click.echo(f"{key:24} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
+def _name(options: RunOptions) -> str:
+    """Of a report that is kept."""
+    if options.stores is not StoreForm.SINGLE:
+        return options.stores.value
+    return "long" if options.long_faults else options.form.value
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--minutes", type=click.FloatRange(0.1, 24 * 60), default=3.0, show_default=True, help="How long under load."
@@ -43,6 +51,13 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 @click.option("--rolling", default=0, help="Instead: so many rolling restarts under load.")
 @click.option(
     "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
+)
+@click.option(
+    "--stores",
+    type=click.Choice([form.value for form in StoreForm]),
+    default=StoreForm.SINGLE.value,
+    show_default=True,
+    help="One of the two stores: one server, a primary that Sentinels watch, or a Valkey Cluster; with faults of its own.",
 )
 @click.option("--long-faults", is_flag=True, help="Besides: faults that last several leases, one after the other.")
 @click.option(
@@ -67,6 +82,7 @@ def main(
     kills: int,
     rolling: int,
     kinds: tuple[str, ...],
+    stores: str,
     long_faults: bool,
     mutant: str,
     no_disks: bool,
@@ -88,12 +104,13 @@ def main(
         form=RunForm.KILLS if kills else RunForm.ROLLING if rolling else RunForm.MIXED,
         rounds=kills or rolling,
         long_faults=long_faults,
+        stores=StoreForm(stores),
     )
     report = run(options, log_line)
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(
-            RESULTS / f"{'long' if long_faults else options.form.value}.json",
+            RESULTS / f"{_name(options)}.json",
             {key: value for key, value in report.items() if key != "kept"},
         )
     show(report, as_json=as_json)

@@ -88,6 +88,7 @@ def play(options: RunOptions, cluster: ChaosCluster, log_line: Any) -> dict[str,
         report["violations"] |= {"unclean_exits": unclean} if unclean else {}
     report |= {
         "form": options.form.value,
+        "stores": options.stores.value,
         "drain_seconds": round(drain_seconds, 1),
         "left_after_drain": left,
         "agent_exit_codes": exits,
@@ -196,7 +197,7 @@ def versions(servers: Servers) -> dict[str, str]:
     """What was run."""
     found = {name: str(role.server.program) for name, role in servers.roles.items()}
     programs = {name: text.split(" (")[0] for name, text in found.items()}
-    return {"commit": commit(), "master": programs["master"], "store": programs["default"]}
+    return {"commit": commit(), "master": programs["master"], "store": programs["synced"]}
 
 
 def interruptible() -> None:

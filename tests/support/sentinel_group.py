@@ -100,12 +100,15 @@ class SentinelGroup:
         def ready() -> bool:
             with redis.Redis.from_url(self.replica.url) as link:
                 replication = cast("dict[str, str]", link.info("replication"))
-            with self._asked() as link:
-                known = cast("list[dict[bytes, bytes]]", link.execute_command("SENTINEL", "REPLICAS", GROUP))
-            linked = any(replica.get(b"master-link-status") == b"ok" for replica in known)
-            return linked and replication.get("master_link_status") == "up"
+            return self.replica_is_known() and replication.get("master_link_status") == "up"
 
         wait_until(ready, 20, "the replica to be in step")
+
+    def replica_is_known(self) -> bool:
+        """True once a Sentinel sees a replica in step, which it could promote."""
+        with self._asked() as link:
+            known = cast("list[dict[bytes, bytes]]", link.execute_command("SENTINEL", "REPLICAS", GROUP))
+        return any(replica.get(b"master-link-status") == b"ok" for replica in known)
 
     def named_port(self) -> int:
         """The port of the primary, as the first Sentinel names it."""

@@ -147,6 +147,10 @@ class ValkeyCluster:
                 return node
         raise LookupError(f"no node serves slot {slot}")
 
+    def present_primaries(self) -> list[ClusterNode]:
+        """The nodes that are primaries now, of those that run."""
+        return [node for node in self._running if node.info("replication")["role"] == "master"]
+
     def replica_of(self, node: ClusterNode) -> ClusterNode:
         """A replica of a primary."""
         return next(

@@ -69,15 +69,22 @@ def waiting(servers: Servers, schema: str) -> dict[str, int]:
     """Jobs that are not over: rows, and entries in the stores; batches and workflows that are not over."""
     found = {name: int(count) for name, count in servers.sql(_UNENDED, schema=schema)[0].items()}
     for name in STORES:
-        with servers.client(name) as client:
-            count = 0
-            for key in client.scan_iter(match="jm:*", count=1000):
-                if key.endswith((b":pending", b":kept")) or b":claimed:" in key:
-                    count += int(client.llen(key))
-                elif key.endswith(b":assigned"):
-                    count += int(client.zcard(key))
-            found[name] = count
+        found[name] = 0
+        for server in servers.clients(name):
+            with server as client:
+                found[name] += _entries(client)
     return found
+
+
+def _entries(client: redis.Redis) -> int:
+    """Entries and outcomes in one server."""
+    count = 0
+    for key in client.scan_iter(match="jm:*", count=1000):
+        if key.endswith((b":pending", b":kept")) or b":claimed:" in key:
+            count += int(client.llen(key))
+        elif key.endswith(b":assigned"):
+            count += int(client.zcard(key))
+    return count
 
 
 def read_master(servers: Servers, schema: str, history: History) -> None:

@@ -18,6 +18,7 @@ from jobmaster.wiring import migrate_master
 from tests.chaos.checks import collect
 from tests.chaos.cluster.fleet import Fleet
 from tests.chaos.cluster.machine import private_mounts, time_namespaces
+from tests.chaos.cluster.replicated_store import StoreForm
 from tests.chaos.cluster.servers import STORES, Servers
 from tests.chaos.faults.targets import LEASE_SECONDS, Targets
 from tests.chaos.processes.witness import VARIABLE
@@ -60,6 +61,8 @@ class RunOptions(NamedTuple):
     form: RunForm = RunForm.MIXED
     rounds: int = 0
     """Kills, or restarts."""
+    stores: StoreForm = StoreForm.SINGLE
+    """What the store ``default`` is."""
     long_faults: bool = False
     """Inject faults that last several leases beside the short ones."""
 
@@ -92,7 +95,7 @@ class ChaosCluster:
         """Keep the directory: after a violation, not after an interrupt."""
         stack.callback(self._clear)
         no_mounts = private_mounts() if options.disks else "not asked for"
-        self.servers = Servers(self.root, disks=no_mounts is None)
+        self.servers = Servers(self.root, no_mounts is None, options.stores)
         if no_mounts is not None:
             self.servers.no_disks = no_mounts
         stack.callback(self.servers.close)
@@ -105,7 +108,7 @@ class ChaosCluster:
         stack.callback(self.proxy.close)
         self.fleet = Fleet(self.logs, document(options.form), {VARIABLE: str(self.witness)}, options.mutant)
         stack.callback(self.fleet.close)
-        self.direct = self._settings("direct", lambda name: self.servers.roles[name].server.address)
+        self.direct = self.direct_settings()
         asyncio.run(migrate_master(self.direct))
         collect.set_trap(self.servers, self.schema)
         self.producers = [f"p{number}" for number in range(options.producers)]
@@ -134,10 +137,17 @@ class ChaosCluster:
 
     def direct_settings(self) -> ClusterSettings:
         """Addresses of the present servers, without the proxy."""
-        return self._settings("direct", lambda name: self.servers.roles[name].server.address)
+        roles, replicated = self.servers.roles, self.servers.replicated
+
+        def address(server: str) -> str:
+            return replicated.url if replicated is not None and server not in roles else roles[server].server.address
+
+        return self._settings("direct", address)
 
     def _route(self, member: str) -> None:
         def address(server: str) -> str:
+            if self.servers.replicated is not None and server not in self.servers.roles:
+                return self.servers.replicated.url
             role = self.servers.roles[server]
             protocol = WireProtocol.POSTGRES if server == "master" else WireProtocol.REDIS
             port = self.proxy.add(f"{member}.{server}", protocol, role.upstream)

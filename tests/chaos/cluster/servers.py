@@ -21,6 +21,7 @@ import redis
 
 from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
 from tests.chaos.cluster.machine import Disk
+from tests.chaos.cluster.replicated_store import StoreForm, replicated_store
 from tests.support.processes import free_port
 from tests.support.proxy.tcp_proxy import socket_of
 
@@ -99,20 +100,29 @@ class ServerRole:
 
 
 class Servers:
-    """All of them, below one short directory."""
+    """All of them, below one short directory.
 
-    def __init__(self, root: Path, disks: bool) -> None:
+    Args:
+        form: of the store ``default``; the other one is a single server always.
+    """
+
+    def __init__(self, root: Path, disks: bool, form: StoreForm = StoreForm.SINGLE) -> None:
         self._root = root
+        self.replicated = replicated_store(form, root)
+        self.single_stores = [name for name in STORES if self.replicated is None or name != "default"]
+        """Stores of one server, with a role."""
         self.no_disks: str | None = None if disks else "not asked for"
         self._generation = 0
         self.roles: dict[str, ServerRole] = {}
 
     def start(self) -> None:
         """File systems of their own where that is possible, then the servers."""
-        for name in ("master", *STORES):
+        for name in ("master", *self.single_stores):
             disk = self._disk(name) if self.no_disks is None else None
             self.roles[name] = ServerRole(name, self._server(name), disk)
             self.roles[name].server.start()
+        if self.replicated is not None:
+            self.replicated.start()
 
     def _disk(self, name: str) -> Disk | None:
         disk = Disk(self._root / f"{name}.img", self._root / name, _DISK_MEGABYTES[name])
@@ -136,8 +146,12 @@ class Servers:
 
     # ------------------------------------------------------------ stores
 
+    def clients(self, name: str) -> list[redis.Redis]:
+        """Straight to each server of a store that has keys."""
+        return [self.client(name)] if name in self.roles or self.replicated is None else self.replicated.clients()
+
     def client(self, name: str) -> redis.Redis:
-        """Straight to a store."""
+        """Straight to a store of one server."""
         return redis.Redis(unix_socket_path=self.roles[name].upstream, socket_timeout=10)
 
     def truncate_log(self, name: str, share: float) -> int:
@@ -247,6 +261,8 @@ class Servers:
 
     def close(self) -> None:
         """Everything ends, frozen or not."""
+        if self.replicated is not None:
+            self.replicated.close()
         for role in self.roles.values():
             if role.disk is not None:
                 role.disk.wait()

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tests.chaos.cluster.replicated_store import ClusterStore, WatchedStore
 from tests.chaos.faults import agent_faults, network_faults, server_faults
 from tests.chaos.faults.targets import InjectedFault, Targets
 
@@ -45,6 +46,18 @@ def _namespaces(targets: Targets) -> str | None:
 
 def _standby(targets: Targets) -> str | None:
     return targets.servers.no_standby()
+
+
+def _single(targets: Targets) -> str | None:
+    return None if targets.servers.replicated is None else "the store that syncs every second is not one server"
+
+
+def _watched(targets: Targets) -> str | None:
+    return None if isinstance(targets.servers.replicated, WatchedStore) else "no Sentinels (--stores sentinel)"
+
+
+def _clustered(targets: Targets) -> str | None:
+    return None if isinstance(targets.servers.replicated, ClusterStore) else "no Valkey Cluster (--stores cluster)"
 
 
 KINDS: dict[str, FaultKind] = {
@@ -111,7 +124,9 @@ KINDS: dict[str, FaultKind] = {
     "store_kill": FaultKind("SIGKILL to a store, and start", server_faults.kill_store, LOG_LOST),
     "store_freeze": FaultKind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6, lasting_seconds=60),
     "store_flushed": FaultKind("FLUSHALL", server_faults.flush_store, STORE_LOST),
-    "store_log_cut": FaultKind("killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST),
+    "store_log_cut": FaultKind(
+        "killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST, needs=_single
+    ),
     "store_failover": FaultKind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 1.5),
     "store_connections_used_up": FaultKind(
         "maxclients is reached, and the clients' are cut",
@@ -121,6 +136,35 @@ KINDS: dict[str, FaultKind] = {
     ),
     "store_memory_full": FaultKind(
         "maxmemory is reached", server_faults.fill_memory, longest_seconds=4, lasting_seconds=30
+    ),
+    # a store of several servers
+    "sentinel_primary_kill": FaultKind(
+        "SIGKILL to the primary; Sentinels promote its replica, and it comes back as one",
+        server_faults.kill_primary,
+        LOG_LOST,
+        longest_seconds=4,
+        needs=_watched,
+    ),
+    "sentinel_failover": FaultKind(
+        "a Sentinel is told to exchange primary and replica",
+        server_faults.command_failover,
+        LOG_LOST,
+        needs=_watched,
+    ),
+    "node_kill": FaultKind(
+        "SIGKILL to a primary of a Valkey Cluster; its replica takes over, and it comes back as one",
+        server_faults.kill_primary,
+        LOG_LOST,
+        longest_seconds=4,
+        needs=_clustered,
+    ),
+    "node_failover": FaultKind(
+        "a replica in a Valkey Cluster is told to take over", server_faults.command_failover, LOG_LOST, needs=_clustered
+    ),
+    "slots_moved": FaultKind(
+        "hash slots of all buckets of a node move to another one, key by key and at once",
+        server_faults.move_slots,
+        needs=_clustered,
     ),
     # disks
     "disk_stalled": FaultKind(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 
-from tests.chaos.cluster.servers import STORES
 from tests.chaos.faults.targets import InjectedFault, Targets
 from tests.support.proxy.tcp_proxy import Fault
 
 
 def _routes(targets: Targets, rng: random.Random) -> str:
     """One agent from one server, one agent from all, or all clients from one server."""
-    server = rng.choice(("master", *STORES))
+    server = rng.choice(("master", *targets.servers.single_stores))
     agent = rng.choice(targets.fleet.agents)
     return rng.choice(
         (f"{agent}.{server}", f"{agent}.{server}", f"{agent}.*", f"*.{server}", f"{targets.producers[0]}.*")
@@ -67,5 +66,5 @@ def refuse(targets: Targets, rng: random.Random, seconds: float) -> InjectedFaul
 
 def lose_replies(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
     count = rng.randint(1, 12)
-    routes = rng.choice(("*.master", *(f"*.{store}" for store in STORES), "*"))
+    routes = rng.choice(("*.master", *(f"*.{store}" for store in targets.servers.single_stores), "*"))
     return _on(targets, routes, Fault(drop_replies=count), f"{count} each")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import asyncpg
 
-from tests.chaos.cluster.servers import STORES
+from tests.chaos.cluster.replicated_store import ClusterStore, WatchedStore
 from tests.chaos.faults.targets import MISSED, InjectedFault, Targets
 
 _DOWN_SECONDS = (0.0, 1.5)
@@ -37,7 +37,7 @@ def _released(targets: Targets, name: str, heal: Callable[[], None]) -> Callable
 
 
 def _a_store(targets: Targets, rng: random.Random) -> str | None:
-    free = [name for name in STORES if name not in targets.busy]
+    free = [name for name in targets.servers.single_stores if name not in targets.busy]
     name = rng.choice(free) if free else None
     return name if name is not None and _claimed(targets, name) else None
 
@@ -230,11 +230,39 @@ def fill_memory(targets: Targets, rng: random.Random, seconds: float) -> Injecte
     return _configured(targets, rng, "maxmemory", "1mb", "0", cut=False)
 
 
+# ---------------------------------------------------------------- a store of several servers
+
+
+def kill_primary(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
+    """The killed server comes back as a replica: after so many seconds, when another one has taken its place."""
+    return _replicated(targets, lambda store: store.kill_primary(rng))
+
+
+def command_failover(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
+    return _replicated(targets, lambda store: store.command_failover(rng))
+
+
+def move_slots(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
+    return _replicated(targets, lambda store: store.move_slots(rng) if isinstance(store, ClusterStore) else "")
+
+
+def _replicated(targets: Targets, inject: Callable[[WatchedStore | ClusterStore], str]) -> InjectedFault:
+    """``inject`` returns what it did; empty: there was no target."""
+    store = targets.servers.replicated
+    if store is None or not _claimed(targets, "default"):
+        return MISSED
+    target = inject(store)
+    if not target:
+        targets.busy.discard("default")
+        return MISSED
+    return InjectedFault(target, _released(targets, "default", store.mend), store="default")
+
+
 # ---------------------------------------------------------------- disks
 
 
 def _a_disk(targets: Targets, rng: random.Random) -> str | None:
-    free = [name for name in ("master", *STORES) if name not in targets.busy]
+    free = [name for name in ("master", *targets.servers.single_stores) if name not in targets.busy]
     name = rng.choice(free) if free else None
     return name if name is not None and _claimed(targets, name) else None
 
