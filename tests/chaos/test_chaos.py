@@ -44,6 +44,25 @@ def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
     assert report["flow"]["limited_at_once"] > 1
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("stores", "kinds"),
+    [
+        ("sentinel", {"sentinel_primary_kill", "sentinel_failover"}),
+        ("cluster", {"node_kill", "node_failover", "slots_moved"}),
+    ],
+)
+def test_a_store_of_several_servers_loses_nothing_that_it_promised(stores: str, kinds: set[str]) -> None:
+    code, report, progress = chaos(
+        *("--minutes", "0.5", "--seed", "4", "--rate", "300", "--bound", "800", "--no-disks", "--stores", stores),
+        *(word for kind in sorted(kinds) for word in ("--fault", kind)),
+    )
+    assert code == 0, f"{report}\n{progress}"
+    assert (report["stores"], report["violations"]) == (stores, {})
+    assert report["faults"].keys() <= kinds
+    assert sum(report["faults"].values()) >= 2
+
+
 @pytest.mark.parametrize(
     ("mutant", "fault", "caught_as"),
     [
