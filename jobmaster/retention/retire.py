@@ -97,6 +97,13 @@ class Retiring:
         while (name := await self._next(progress)) is not None:
             yield name
 
+    async def forget_moved(self, progress: Callable[[str], None]) -> int:
+        """Delete the rows of jobs that moved to another cluster long ago, if this one is archived; how many."""
+        forgotten = await self._archive.forget_moved(self.before, progress)
+        if forgotten:
+            progress(f"{forgotten} rows of jobs that have moved to another cluster: deleted")
+        return forgotten
+
     async def discarded(self, progress: Callable[[str], None]) -> AsyncGenerator[str, None]:
         """Drop retired ranges that are old enough and were never exported, without a copy; the name of each."""
         for found in await self._archive.ranges():

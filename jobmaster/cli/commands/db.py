@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -124,7 +124,8 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
 
     A retired range costs the running cluster nothing, and its jobs stay in the views for people. Unfinished jobs stay in the
     master's tables. `jobmaster pipeline archive` copies such ranges to files, verifies the copy and then drops them;
-    --discard drops them without a copy, including ranges that were retired before and are not archived yet.
+    --discard drops them without a copy, including ranges that were retired before and are not archived yet. In an archived
+    cluster it also deletes the rows of jobs that moved to another cluster that long ago.
 
     \b
     Examples:
@@ -133,24 +134,29 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
     """
     done = run_async(_retire_and_note(invocation, older_than, discard, lost_stores))
     if not emit_data(done, invocation.output):
-        click.echo(f"{len(done['retired'])} ranges retired, {len(done['discarded'])} dropped")
+        moved = f", {done['moved']} rows of moved jobs deleted" if done["moved"] else ""
+        click.echo(f"{len(done['retired'])} ranges retired, {len(done['discarded'])} dropped{moved}")
 
 
 async def _retire_and_note(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
-) -> dict[str, list[str]]:
+) -> dict[str, Any]:
     from jobmaster.cli.operator_log import note_acts
 
     done = await _retire(invocation, older_than, discard, lost_stores)
     names = dict.fromkeys([*done["retired"], *done["discarded"]])
-    acts = {name: {"retired": name in done["retired"], "discarded": name in done["discarded"]} for name in names}
+    acts: dict[str, dict[str, object]] = {
+        name: {"retired": name in done["retired"], "discarded": name in done["discarded"]} for name in names
+    }
+    if done["moved"]:
+        acts["moved jobs"] = {"deleted": done["moved"]}
     await note_acts(invocation.settings, "db retire", acts)
     return done
 
 
 async def _retire(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
-) -> dict[str, list[str]]:
+) -> dict[str, Any]:
     from jobmaster.retention.retire import Retiring
     from jobmaster.wiring import open_archive
 
@@ -159,7 +165,8 @@ async def _retire(
         async with Retiring.opened(invocation.settings, archive, older_than, lost_stores) as retiring:
             retired = [name async for name in retiring.all(invocation.note)]
             dropped = [name async for name in retiring.discarded(invocation.note)] if discard else []
-            return {"retired": retired, "discarded": dropped}
+            moved = await retiring.forget_moved(invocation.note) if discard else 0
+            return {"retired": retired, "discarded": dropped, "moved": moved}
     finally:
         await archive.close()
 

@@ -44,6 +44,8 @@ _ATTICS = ("job_attic", "attempt_attic")
 _COPY_PAGES, _SWEEP_PAGES = 2000, 200
 _CATCH_UP_ROWS, _CLEAN_JOBS = 5000, 2000
 """What one transaction of the retirement does; some tens of milliseconds."""
+_MOVED_ROWS = 10_000
+"""Rows that one transaction looks at for jobs that have moved."""
 _SWITCH_ROWS = 500
 """How many rows may be copied under the lock on ``job``."""
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
@@ -192,6 +194,19 @@ class Archive:
                 await self._run("archive/sweep_pages", name, ended_before, page, page + _SWEEP_PAGES)
             swept = (await self._patiently("archive/sweep_end", progress, (name,), name))[0]["swept"]
             return name if swept else None
+
+    async def forget_moved(self, before: datetime, progress: Callable[[str], None] = lambda _: None) -> int:
+        """Rows of jobs that moved to another master before a moment leave an archived cluster; how many. None leave a cluster
+        in another mode, or one whose move was interrupted."""
+        forgotten: int = 0
+        last = UUID(int=0)
+        async with self._retiring(progress):
+            while True:
+                row = (await self._run("cluster/forget_moved", before, last, _MOVED_ROWS))[0]
+                forgotten += row["forgotten"]
+                if row["last"] is None:
+                    return forgotten
+                last = row["last"]
 
     async def _cleaned(self) -> tuple[str, int] | None:
         """What is left to do after a range has left ``job``; its name and how many jobs moved, if there is one."""

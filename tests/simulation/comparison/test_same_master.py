@@ -531,4 +531,35 @@ def test_the_simulated_master_is_the_real_one(migrated: str) -> None:
     run_on_both(Masters, migrated, examples=30, steps=40)
 
 
+class KeysOfMovedJobs(TwoMasters):
+    """One unique key, whose holder goes to the master of another cluster now and then."""
+
+    @rule(
+        term=st.sampled_from(UniqueTerm), on_conflict=st.sampled_from(OnConflict), due=st.sampled_from([0, FUTURE_US])
+    )
+    def submit(self, term: UniqueTerm, on_conflict: OnConflict, due: int) -> None:
+        new = NewJob(new_id(), 3, "default", "handler", b"{}", b'{"unique_key":"k"}', due)
+        unique = UniqueRule("k", term, SPAN_US if term is not UniqueTerm.LIVE else 0, False, on_conflict)
+        self.both(lambda master: master.uniqueness.submit([UniqueSubmit(new, unique, None)]))
+
+    @rule()
+    def move_away(self) -> None:
+        """As ``cluster/mark_moved`` does, in the tables themselves: the statement needs a move that has begun."""
+        tables = self.server.statements.tables
+        waiting = [row for row in tables.jobs.values() if row.state == "HELD"]
+        for row in waiting:
+            tables.jobs[row.id] = row._replace(state="MOVED")
+            self.wait(self.sql.execute("UPDATE job SET state = 'MOVED' WHERE id = $1", UUID(bytes=row.id)))
+
+    @rule()
+    def cancel(self) -> None:
+        """What has moved is not cancelled here."""
+        for job_id in [*self.server.statements.tables.jobs]:
+            self.both(lambda master, job_id=job_id: master.requests.cancel(job_id, tombstone=None, actor="test"))  # type: ignore[misc]
+
+
+def test_a_job_that_has_moved_holds_its_key_on_both(migrated: str) -> None:
+    run_on_both(KeysOfMovedJobs, migrated, examples=15, steps=8)
+
+
 pytestmark = pytest.mark.slow

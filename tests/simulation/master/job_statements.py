@@ -372,7 +372,7 @@ class JobStatements(StatementsBase):
 
     def requests_cancel(self, old: Snapshot, job_id: bytes, actor: str) -> list[Record]:
         row = self.tables.jobs.get(job_id)
-        if row is None or row.state in FINAL:
+        if row is None or row.state in FINAL or row.state == "MOVED":
             return []
         if row.state in ("HELD", "WAITING"):
             row = row._replace(state="CANCELLED", changed_us=self.now_us())

@@ -22,6 +22,7 @@ from jobmaster.doctor.life import mode_finding
 from jobmaster.master.driver.statements import statement
 from jobmaster.master.history import cluster_move as history
 from jobmaster.master.history import moving_keys
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.history.cluster_move import ClusterMove, MasterPlace
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
@@ -179,6 +180,34 @@ async def test_an_archived_cluster_refuses_every_submit_with_one_error_and_can_b
         await two.source.sql.execute("INSERT INTO job SELECT * FROM job")
     assert await set_mode(settings, ClusterMode.ACTIVE, "ann", "") is ClusterMode.ARCHIVED
     await _hold(two.source, 1)
+
+
+async def test_rows_of_moved_jobs_leave_an_archived_cluster_when_they_are_old(two: Two) -> None:
+    db = two.source
+    jobs = sorted(await _hold(db, 5))
+    archive = await Archive.connect(dsn=db.dsn, schema=SCHEMA, settings=MasterSettings())
+    now = await db.sql.fetchval("SELECT clock_timestamp()")
+    try:
+        await db.sql.execute(
+            "UPDATE job SET state = 'FAILED', changed_at = changed_at - interval '31 days' WHERE id = $1", jobs[4]
+        )
+        await two.move()
+        await db.sql.execute(
+            "UPDATE job SET changed_at = changed_at - interval '31 days' WHERE id = ANY ($1)", jobs[:3]
+        )
+        before = now - timedelta(days=30)
+        assert await archive.forget_moved(before) == 0, "the cluster may become active again"
+        await two.move(archive=True)
+        await db.sql.execute("UPDATE cluster_move SET page = $1", jobs[:1])
+        assert await archive.forget_moved(before) == 0, "some jobs may be in both"
+        await db.sql.execute("UPDATE cluster_move SET page = '{}'")
+        assert await archive.forget_moved(before) == 3
+        assert await archive.forget_moved(before) == 0
+    finally:
+        await archive.close()
+    left = {row["id"]: row["state"] for row in await db.sql.fetch("SELECT id, state::text FROM job")}
+    assert left == {jobs[3]: "MOVED", jobs[4]: "FAILED"}, "what has ended here stays until its range leaves"
+    assert {row["id"] for row in await two.target.sql.fetch("SELECT id FROM job")} == {*jobs[:4]}
 
 
 async def test_only_an_active_cluster_of_the_same_migrations_is_a_target(two: Two) -> None:
