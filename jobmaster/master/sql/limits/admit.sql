@@ -24,7 +24,7 @@
 --        of its own: a count in the statement that locks would be of the moment before the wait, and two agents could take the
 --        last permit. A permit is valid while the row has the token and is PROCESSING; so one that was taken here for a row that
 --        refuses the write frees itself.
--- index: bucket_pkey for the lock, limit_state_pkey, permit_pkey, job_ordering, job_pkey for each job, for each permit when a limit is nearly full, and as the arbiter
+-- index: bucket_pkey for the lock, limit_state_pkey, permit_pkey, job_of_ordering_key, job_pkey for each job, for each permit when a limit is nearly full, and as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state IN ('ACTIVE', 'COMPLETING')

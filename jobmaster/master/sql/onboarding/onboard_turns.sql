@@ -21,7 +21,7 @@
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, as in onboard; the rows are chosen without a lock and locked
 --        FOR UPDATE SKIP LOCKED, where their state is compared again: two claimers never take the same row
--- index: job_tenant_due: one probe for the next tenant, and one range for each tenant, of twice the rows that it can get; job_pkey for the lock
+-- index: job_of_tenant: one probe for the next tenant, and one range for each tenant, of twice the rows that it can get; job_pkey for the lock
 --        and for the update. A tenant without a due job costs its two probes
 WITH RECURSIVE b AS MATERIALIZED (
     SELECT 1 FROM bucket
@@ -30,13 +30,13 @@ WITH RECURSIVE b AS MATERIALIZED (
 ), ring (tenant, place) AS (
     SELECT (SELECT tenant_of(j.headers) FROM job j
             WHERE j.state = 'HELD' AND j.lane = $4::text AND j.priority = $5::smallint
-              AND j.headers <> ''::bytea AND tenant_of(j.headers) IS NOT NULL AND tenant_of(j.headers) COLLATE "C" > $14::text
+              AND position('"tenant":["'::bytea IN j.headers) > 0 AND tenant_of(j.headers) COLLATE "C" > $14::text
             ORDER BY tenant_of(j.headers) COLLATE "C" LIMIT 1), 1
     WHERE EXISTS (SELECT FROM b)
     UNION ALL
     SELECT (SELECT tenant_of(j.headers) FROM job j
             WHERE j.state = 'HELD' AND j.lane = $4 AND j.priority = $5
-              AND j.headers <> ''::bytea AND tenant_of(j.headers) IS NOT NULL AND tenant_of(j.headers) COLLATE "C" > r.tenant
+              AND position('"tenant":["'::bytea IN j.headers) > 0 AND tenant_of(j.headers) COLLATE "C" > r.tenant
             ORDER BY tenant_of(j.headers) COLLATE "C" LIMIT 1), r.place + 1
     FROM ring r
     WHERE r.tenant IS NOT NULL AND r.place < $15::integer
@@ -50,7 +50,7 @@ WITH RECURSIVE b AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT j.id, j.due_at FROM job j
         WHERE j.state = 'HELD' AND j.lane = $4 AND j.priority = $5
-          AND j.headers <> ''::bytea AND tenant_of(j.headers) IS NOT NULL AND tenant_of(j.headers) COLLATE "C" = w.tenant
+          AND position('"tenant":["'::bytea IN j.headers) > 0 AND tenant_of(j.headers) COLLATE "C" = w.tenant
           AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
           AND NOT j.cancel_requested
           AND ($8::text[] IS NULL OR j.handler = ANY ($8) OR (j.id = ANY ($12::uuid[]) AND j.handler = ANY ($13::text[])))

@@ -4,18 +4,18 @@
 -- out: name text, lane text, held bigint, in_flight bigint, oldest timestamptz (NULL: none waits)
 -- move: nothing
 -- fence: none
--- index: job_tenant_due, one pass over the jobs of tenants that are HELD; job_by_bucket
+-- index: job_of_tenant, one pass over the jobs of tenants that are HELD; job_by_bucket
 SELECT e.name, e.lane, sum(e.held)::bigint AS held, sum(e.in_flight)::bigint AS in_flight, min(e.oldest) AS oldest
 FROM (
     SELECT tenant_of(headers) AS name, lane, count(*) AS held, 0 AS in_flight, min(due_at) AS oldest
     FROM job
-    WHERE state = 'HELD' AND headers <> ''::bytea AND tenant_of(headers) IS NOT NULL
+    WHERE state = 'HELD' AND position('"tenant":["'::bytea IN headers) > 0
       AND due_at <= clock_timestamp() AND ($1::text IS NULL OR lane = $1)
     GROUP BY 1, 2
     UNION ALL
     SELECT tenant_of(headers), lane, 0, count(*), NULL
     FROM job
-    WHERE state IN ('ASSIGNED', 'PROCESSING') AND headers <> ''::bytea AND tenant_of(headers) IS NOT NULL
+    WHERE state IN ('ASSIGNED', 'PROCESSING') AND position('"tenant":["'::bytea IN headers) > 0
       AND ($1 IS NULL OR lane = $1)
     GROUP BY 1, 2
 ) e

@@ -542,9 +542,14 @@ async def test_two_starts_of_one_key_at_once_are_decided_one_after_the_other(db:
 
 
 async def test_the_look_for_earlier_jobs_reads_the_index_of_ordering_keys(db: MasterFixture) -> None:
-    await db.sql.execute("SET enable_seqscan = off")
-    plan = await db.sql.fetch(
-        "EXPLAIN SELECT FROM job j WHERE ordering_key(j.headers) = 'a' AND j.id < gen_random_uuid()"
-        " AND j.state IN ('HELD', 'ASSIGNED', 'PROCESSING', 'WAITING')"
+    # The newest of the name: those with other parameters are of earlier programs.
+    source = str(
+        await db.sql.fetchval("SELECT prosrc FROM pg_proc WHERE proname = 'take_permits' ORDER BY oid DESC LIMIT 1")
     )
+    _, look, rest = source.partition("SELECT FROM job j\n")
+    condition, end, _ = rest.partition(") ORDER BY u.n")
+    assert look and end
+    condition = condition.replace("u.key", "'a'").replace("ids[u.job]", "gen_random_uuid()")
+    await db.sql.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    plan = await db.sql.fetch(f"EXPLAIN SELECT FROM job j {condition}")
     assert "ordering_key" in "\n".join(row[0] for row in plan if "Index Cond" in row[0])
