@@ -24,6 +24,8 @@ _SUCCEEDED = JobState.SUCCEEDED
 _state, _waited_us, _ran_us = (itemgetter(FinalRow._fields.index(name)) for name in ("state", "waited_us", "ran_us"))
 _handler, _bucket_id = (itemgetter(FinalRow._fields.index(name)) for name in ("handler", "bucket_id"))
 _held_handler, _held_ran_us = (itemgetter(HoldRow._fields.index(name)) for name in ("handler", "ran_us"))
+_BUCKETS_MAX = 10_000
+"""Buckets whose lane and priority are remembered: ended ones stay until there are so many."""
 _LABELS = {priority.value: priority.label for priority in Priority}
 
 
@@ -43,6 +45,8 @@ class OutcomeMetrics:
         self._failures = failures
         self._handlers: dict[str, _OfHandler] = {}
         """By name, of those with series of their own."""
+        self._waits: dict[bytes, Histogram] = {}
+        """By bucket, which has one lane and one priority for its life."""
 
     def ended(self, rows: Sequence[FinalRow]) -> None:
         """These outcomes were committed."""
@@ -68,10 +72,26 @@ class OutcomeMetrics:
             if not rows:
                 return
             succeeded = Counter(row.handler for row in rows if row.state == _SUCCEEDED)
-        for waited in _by_bucket(rows):
-            waits = telemetry.job_wait_seconds.of(waited[0].lane, _LABELS[waited[0].priority])
-            waits.observe_batch_us(list(map(_waited_us, waited)))
+        self._waited(rows)
         self._ran(list(map(_handler, rows)), list(map(_ran_us, rows)), succeeded)
+
+    def _waited(self, rows: Sequence[FinalRow]) -> None:
+        """Jobs have waited in the buckets of these rows: mostly all of one lane and priority, though of several buckets."""
+        known, waits = self._waits, self._waits.get(rows[0].bucket_id)
+        if waits is not None and (len(rows) == 1 or set(map(known.get, set(map(_bucket_id, rows)))) == {waits}):
+            waits.observe_batch_us(list(map(_waited_us, rows)))
+            return
+        if len(known) >= _BUCKETS_MAX:
+            known.clear()
+        by_histogram: defaultdict[Histogram, list[int]] = defaultdict(list)
+        for row in rows:
+            waits = known.get(row.bucket_id)
+            if waits is None:
+                waits = self._telemetry.job_wait_seconds.of(row.lane, _LABELS[row.priority])
+                known[row.bucket_id] = waits
+            by_histogram[waits].append(row.waited_us)
+        for waits, waited_us in by_histogram.items():
+            waits.observe_batch_us(waited_us)
 
     def _ran(self, handlers: list[str], ran_us: list[int], succeeded: Counter[str] | None) -> None:
         """Runs have ended.
@@ -130,16 +150,3 @@ class OutcomeMetrics:
     def wrote(self, seconds: float) -> None:
         """One batch has its answer, after so long."""
         self._telemetry.outcome_write_seconds.observe(seconds)
-
-
-def _by_bucket(rows: Sequence[FinalRow]) -> Iterable[Sequence[FinalRow]]:
-    """Rows by their bucket, which has one lane and one priority; without a copy when all are of one, as most are."""
-    if len(rows) == 1:  # at light load each outcome is a batch
-        return (rows,)
-    bucket_ids: list[bytes] = list(map(_bucket_id, rows))
-    if bucket_ids.count(bucket_ids[0]) == len(bucket_ids):
-        return (rows,)
-    parts: defaultdict[bytes, list[FinalRow]] = defaultdict(list)
-    for bucket_id, row in zip(bucket_ids, rows, strict=True):
-        parts[bucket_id].append(row)
-    return parts.values()

@@ -548,7 +548,8 @@ async def test_the_look_for_earlier_jobs_reads_the_index_of_ordering_keys(db: Ma
     )
     _, look, rest = source.partition("SELECT FROM job j\n")
     condition, end, _ = rest.partition(") ORDER BY u.n")
-    assert look and end
+    assert look
+    assert end
     condition = condition.replace("u.key", "'a'").replace("ids[u.job]", "gen_random_uuid()")
     await db.sql.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
     plan = await db.sql.fetch(f"EXPLAIN SELECT FROM job j {condition}")
