@@ -217,12 +217,13 @@ def test_ten_thousand_names_of_handlers_make_a_bounded_number_of_series() -> Non
     telemetry.serve(f"registered {number}" for number in range(3))
     metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
     for number in range(NAMES):
-        handler, lane = f"made up {number}", f"lane {number}"
-        rows = [
-            final(1, JobState.SUCCEEDED)._replace(handler=handler, lane=lane),
-            final(2, JobState.FAILED)._replace(error=error("timeout"), handler=handler, lane=lane),
-            final(3, JobState.CANCELLED)._replace(error=error("cancelled"), handler=handler, lane=lane),
+        handler, lane, bucket_id = f"made up {number}", f"lane {number}", number.to_bytes(16)
+        ended = [
+            final(1, JobState.SUCCEEDED),
+            final(2, JobState.FAILED)._replace(error=error("timeout")),
+            final(3, JobState.CANCELLED)._replace(error=error("cancelled")),
         ]
+        rows = [row._replace(handler=handler, lane=lane, bucket_id=bucket_id) for row in ended]
         tried = held(4, error("error"))._replace(handler=handler, lane=lane)
         metrics.ended(rows)
         metrics.given_back([tried], Written(True, ids(tried)), here=True)
@@ -230,6 +231,7 @@ def test_ten_thousand_names_of_handlers_make_a_bounded_number_of_series() -> Non
     assert telemetry.handler_runs["other", RunOutcome.TIMED_OUT] == NAMES - (HANDLERS_MAX - 3)
     assert len(telemetry.handler_run_seconds) == HANDLERS_MAX + 1 - 3
     assert len(telemetry.job_wait_seconds) == GROUPS_MAX + 1
+    assert sum(sum(each.counts) for each in telemetry.job_wait_seconds.values()) == 2 * NAMES
     assert len(telemetry.jobs_failed) == len(telemetry.attempts_failed) == SERIES_MAX + 1
     assert sum(telemetry.jobs_failed.values()) == 2 * NAMES, "none is left out"
     assert series_of(telemetry) < 8000
