@@ -34,6 +34,8 @@ _DRAINED = (
     "WHERE state = 'SUCCEEDED' AND changed_at > to_timestamp($1)"
 )
 _LOOK_SECONDS = 0.05
+_LEASES = {"lease": "600s", "renew": "10s"}
+"""The agent is frozen while the jobs of a drain are submitted."""
 
 
 async def fill(measured: MeasuredCluster, jobs: int, tag: str) -> None:
@@ -106,7 +108,7 @@ def beside_a_drain(measured: MeasuredCluster, jobs: int) -> tuple[float, int]:
 def measure(jobs: int, drain_jobs: int, runs: int) -> dict[str, Any]:
     """Everything on one cluster."""
     agents = {"default": {"buckets": {**MEDIUM_ONLY, "medium": 5}}}
-    with measured_cluster({"agents": agents}) as measured:
+    with measured_cluster({"agents": agents, "leases": _LEASES}) as measured:
         asyncio.run(fill(measured, jobs, "alone"))
         progress(f"filled {jobs:,} failed jobs")
         measured.start_agent()
@@ -149,7 +151,7 @@ def measure(jobs: int, drain_jobs: int, runs: int) -> dict[str, Any]:
 
 @click.command()
 @click.option("--jobs", default=1_000_000, show_default=True, help="Failed jobs of each operation.")
-@click.option("--drain-jobs", default=200_000, show_default=True)
+@click.option("--drain-jobs", default=500_000, show_default=True)
 @click.option("--runs", default=3, show_default=True, help="Pairs of drains; 0: the operation alone.")
 @output_options
 def main(jobs: int, drain_jobs: int, runs: int, as_json: bool, save: bool) -> None:
