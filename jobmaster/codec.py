@@ -22,6 +22,7 @@ from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Entry, ErrorInfo, Headers
 from jobmaster.model.schedule import Schedule
+from jobmaster.model.trace_context import TraceContext
 from jobmaster.pydantic_models import plain_foreign
 from jobmaster.rules.capabilities import required
 
@@ -94,13 +95,18 @@ def decode_headers(data: bytes) -> Headers:
     return _HEADERS.decode(data) if data else _NO_HEADERS
 
 
-def encode_fire_headers(schedule: Schedule, nominal_us: int, due_us: int) -> bytes:
-    """Headers of the job of one fire: those of the schedule, with its name, the nominal time and the expiry."""
+def encode_fire_headers(schedule: Schedule, nominal_us: int, due_us: int, trace: TraceContext | None = None) -> bytes:
+    """Headers of the job of one fire: those of the schedule, with its name, the nominal time and the expiry.
+
+    Args:
+        trace: the span of the fire, where fires are traced.
+    """
     expires_us = None if schedule.expires_seconds is None else due_us + int(schedule.expires_seconds * 1e6)
     headers = decode_headers(schedule.headers)
-    return encode_headers(
-        msgspec.structs.replace(headers, schedule=schedule.name, nominal_us=nominal_us, expires_us=expires_us)
-    )
+    headers = msgspec.structs.replace(headers, schedule=schedule.name, nominal_us=nominal_us, expires_us=expires_us)
+    if trace is not None:
+        headers = msgspec.structs.replace(headers, traceparent=trace.traceparent, tracestate=trace.tracestate)
+    return encode_headers(headers)
 
 
 # ---------------------------------------------------------------- arguments and results

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -31,6 +32,7 @@ from jobmaster.passwords import NO_FUNCTIONS, PasswordFunction, PasswordFunction
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings, Pooler
 from jobmaster.settings.submit_rules import submit_rules
+from jobmaster.tracing import open_tracing
 
 if TYPE_CHECKING:
     from jobmaster.embedded import ClusterStatus
@@ -425,6 +427,10 @@ async def open_cluster(
     Programs of users open it with ``connect``.
     """
     async with AsyncExitStack() as stack:
+        program = f"{socket.gethostname()}-{os.getpid()}"
+        tracing = open_tracing(settings.observability.traces, service="jobmaster-client", instance=program)
+        if tracing is not None:
+            stack.push_async_callback(tracing.close)
         master = await open_master(
             settings, application_name="jobmaster-client", producer=True, password=passwords.master
         )
@@ -432,7 +438,8 @@ async def open_cluster(
         stores = await open_stores(settings, needed=(), passwords=passwords.stores)
         for store in stores.values():
             stack.push_async_callback(store.close)
-        return Cluster(settings, master, stores, handlers=handlers, on_close=stack.pop_all().aclose)
+        closing = stack.pop_all().aclose
+        return Cluster(settings, master, stores, handlers=handlers, on_close=closing, traces=tracing)
     raise AssertionError("an exit stack of closers swallows nothing")
 
 

@@ -11,6 +11,7 @@ import os
 import socket
 from functools import partial
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -77,6 +78,9 @@ from jobmaster_agents.store_connector import StoreConnector
 
 LAST_REPORTS_SECONDS = 1.0
 """For the last reports and lines of handlers at a graceful exit."""
+if TYPE_CHECKING:
+    from jobmaster.tracing.tracing import Tracing
+
 OWN_CERTIFICATE_SECONDS = 0.3
 """Short, because the control thread of an orphan kills the process soon after the supervisor's death."""
 WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
@@ -101,6 +105,7 @@ class AgentRuntime:
         log: EventLog,
         transactions: Transactions | None = None,
         due_notices: DueNotices | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         settings = config.settings
         self._config = config
@@ -156,6 +161,7 @@ class AgentRuntime:
             list_prefix=config.agent_id.hex()[-12:],
             transactions=transactions,
             progress=self.progress,
+            tracing=tracing,
         )
         self.store_lease = StoreLease(
             self.ownership,
@@ -268,6 +274,8 @@ class AgentRuntime:
         self.schedule_firing = ScheduleFiring(
             master.schedules, self.due_notifier, self._leader_epoch, clock, telemetry, log
         )
+        if tracing is not None:
+            self.schedule_firing.span_of_fire = tracing.fired
         self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
         batch_watch = BatchWatch(master.batches, self.due_notifier.notify, clock, telemetry, log)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -48,7 +49,7 @@ from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
 from jobmaster_agents.outcomes.job_log import JobLogWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
-from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, OutcomeSink, StopCause
 from jobmaster_agents.outcomes.run_progress import RunProgressWriter
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
@@ -57,6 +58,10 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.progress import Progress
 
+if TYPE_CHECKING:
+    from jobmaster.tracing.tracing import Tracing
+    from jobmaster_agents.execute.run_spans import RunSpans
+
 
 class BucketWorker:
     """Claimers, executor and outcome writer of one process.
@@ -64,6 +69,7 @@ class BucketWorker:
     Args:
         list_prefix: names of claimed lists start with it; unique per incarnation.
         transactions: connections for handlers' transactions; ``None``: no handler uses any.
+        tracing: spans of runs; ``None``: there are none.
     """
 
     def __init__(
@@ -80,29 +86,31 @@ class BucketWorker:
         list_prefix: str,
         transactions: Transactions | None = None,
         progress: Progress | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
+        if tracing is not None and settings.observability.traces.calls:
+            master, store = _with_spans(master, store, tracing)
         self._settings = settings
         self._agent = agent
         self._store = store
         self._ownership = ownership
         self._handlers = {handler.name: handler for handler in handlers}
+        self.job_table = JobTable()
         sealing = settings.encryption
-        if (cipher := cipher_of(sealing.keys, sealing.active, sealing.require)) is not None:
-            for handler in handlers:
-                handler.use_cipher(cipher)
+        cipher = cipher_of(sealing.keys, sealing.active, sealing.require)
         self._clock = clock
         self._log = log
         self._telemetry = telemetry
         self._list_prefix = list_prefix
         self._progress = progress = progress or Progress(clock.boottime)
         self._group: asyncio.TaskGroup | None = None
-        self._has_lifespans = False
+        self._workers_leave = False
+        """Worker processes have something to do at their end: lifespans to leave, spans to export."""
         self.claimers: dict[bytes, Claimer] = {}
         self._claim_failures = RepeatedLog("claim", log)
         self._claimed_before = 0
         """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
-        self.job_table = JobTable()
         self.limits = LimitedStarts(clock.boottime)
         self.breaker_rules = rules_of(handlers)
         self.pauses = Pauses(handlers_by_breaker(handlers))
@@ -133,9 +141,17 @@ class BucketWorker:
             master.limits,
         )
         self.breaker_results = BreakerResults(self.outcome_writer, self.pauses) if self.breaker_rules else None
+        sink: OutcomeSink = self.breaker_results or self.outcome_writer
+        spans: RunSpans | None = None
+        if tracing is not None:
+            sink = spans = _spans(tracing, ownership.agent_id, sink, self.job_table, clock)
+            spans.surround(self._handlers)
+            self._workers_leave = True
+        for handler in handlers if cipher is not None else ():
+            handler.use_cipher(cipher)
         handler_log = HandlerLog(telemetry, log, clock.boottime)
         self.outcome_builder = OutcomeBuilder(
-            self.breaker_results or self.outcome_writer,
+            sink,
             settings.jobs,
             settings.limits,
             settings.thresholds.transient_threshold_seconds,
@@ -168,11 +184,13 @@ class BucketWorker:
             on_output=self._printed,
             on_report=self._reported,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
+            traces=settings.observability.traces if tracing is not None else None,
         )
         settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)
-        if self.breaker_results is not None:
-            settlement.on_success = self.breaker_results.succeeded
+        settlement.on_success = [each.succeeded for each in (self.breaker_results, spans) if each is not None]
         transactional = TransactionalRunner(transactions, settlement, self.outcome_builder, ownership, clock, telemetry)
+        if tracing is not None:
+            transactional.trace_context = tracing.context
         threads = ThreadPool(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted
         """Set when every thread, or every slot of the loop, is stuck in a handler that was given up: the process is to be
@@ -194,6 +212,7 @@ class BucketWorker:
             on_overdue=handler_log.overdue,
             on_detached=self._given_up,
             on_failure=self._fail,
+            spans=spans,
         )
         self.executor = Executor(
             agent,
@@ -279,7 +298,7 @@ class BucketWorker:
     def use_lifespans(self, lifespans: OpenLifespans) -> None:
         """Handlers get the resources of these lifespans, which are open."""
         self.outcome_builder.resources = lifespans.resources
-        self._has_lifespans = lifespans.needed
+        self._workers_leave = self._workers_leave or lifespans.needed
 
     def open(self, owned: OwnedBucket) -> None:
         """Serve a bucket that this agent owns in the master and that is open in the store."""
@@ -355,7 +374,7 @@ class BucketWorker:
         """End slots, threads and worker processes."""
         await self.executor.aclose()
         await self._dispatcher.aclose(
-            timeout_seconds=0.5, kill=not self._has_lifespans or self._ownership.fenced.is_set()
+            timeout_seconds=0.5, kill=not self._workers_leave or self._ownership.fenced.is_set()
         )
 
     # ------------------------------------------------------------ losing buckets
@@ -559,6 +578,19 @@ class BucketWorker:
         telemetry.read_from("buckets_owned", lambda: len(self._ownership.buckets))
         telemetry.read_series("slots", self._slots)
         telemetry.serve(sorted(self._handlers))
+
+
+def _spans(tracing: Tracing, agent_id: bytes, sink: OutcomeSink, job_table: JobTable, clock: Clock) -> RunSpans:
+    # Imported here: OpenTelemetry is imported only where traces are on.
+    from jobmaster_agents.execute.run_spans import RunSpans
+
+    return RunSpans(tracing, agent_id, sink, job_table, clock)
+
+
+def _with_spans(master: WorkerMaster, store: WorkerStore, tracing: Tracing) -> tuple[WorkerMaster, WorkerStore]:
+    from jobmaster_agents.execute.call_spans import with_spans
+
+    return with_spans(master, store, tracing)
 
 
 def _log_level(settings: ClusterSettings) -> str | None:

@@ -222,8 +222,18 @@ class TextLines(logging.Formatter):
         return f"{line}\n{trace}" if trace else line
 
 
+def trace_fields() -> Fields:
+    """Ids of the current trace and span; nothing without one, and where OpenTelemetry is not in use."""
+    # Looked up and not imported: it is there only where traces are on, or where handlers use it.
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    context = trace.get_current_span().get_span_context()
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"} if context.is_valid else {}
+
+
 class JobFields(logging.Filter):
-    """Adds job, handler and attempt to each line that a running handler logs."""
+    """Adds job, handler and attempt to each line that a running handler logs, and the ids of its trace if it has one."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Always true: the line is logged."""
@@ -236,6 +246,7 @@ class JobFields(logging.Filter):
                 "job": context.job_id,
                 "handler": context.handler,
                 "attempt": context.attempt,
+                **trace_fields(),
             }
             if context.secret_texts is not None:
                 sys.modules["jobmaster.handlers.secrets"].hide_in_record(record, context.secret_texts)

@@ -13,7 +13,7 @@ import asyncio
 import gc
 import signal
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import SystemClock
 from jobmaster.handlers import Handlers, load_handlers
@@ -25,6 +25,7 @@ from jobmaster.model.ids import text
 from jobmaster.monitoring.probe_address import port_of
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster.tracing import open_tracing
 from jobmaster.wiring import open_due_notices, open_master, open_stores, open_transactions
 from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
@@ -40,6 +41,9 @@ from jobmaster_agents.periodic_task import run_periodically
 from jobmaster_agents.probes import LIFESPAN_ENDED, THREADS_STUCK, AgentLifecycle
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.store_connector import StoreConnector
+
+if TYPE_CHECKING:
+    from jobmaster.tracing.tracing import Tracing
 
 ORPHANED_EXIT_CODE = 76
 """Exit code of a process whose supervisor died."""
@@ -68,11 +72,10 @@ async def run_agent(config: ChildConfig) -> int:
     agent = _agent_settings(config)
     log = EventLog({"agent": config.agent_id, "name": config.name})
     clock, telemetry = SystemClock(), Telemetry()
-    if config.deadline is not None:
-        show_child_counters(telemetry, config.deadline)
     lifecycle = AgentLifecycle(clock)
     loop = asyncio.get_running_loop()
     if config.deadline is not None:  # the process, and so its loop, is ours
+        show_child_counters(telemetry, config.deadline)
         loop.set_task_factory(task_factory)
         loop.set_default_executor(LoopExecutor())
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -111,6 +114,7 @@ async def run_agent(config: ChildConfig) -> int:
                 log,
                 transactions,
                 due_notices,
+                _open_tracing(config, stack),
             )
             runtime.use_lifespans(lifespans)
             code = await _run_with_watchdog(config, runtime, lifecycle, log)
@@ -119,6 +123,16 @@ async def run_agent(config: ChildConfig) -> int:
                 lifespans, config, lifecycle, log, exit_code=code if code in (0, RECYCLED_EXIT_CODE) else None
             )
         return code
+
+
+def _open_tracing(config: ChildConfig, stack: AsyncExitStack) -> Tracing | None:
+    traces = config.settings.observability.traces
+    tracing = open_tracing(traces, service="jobmaster-agent", instance=text(config.agent_id))
+    if tracing is not None:
+        if config.deadline is not None:  # the process is ours
+            tracing.share()
+        stack.push_async_callback(tracing.close)  # after the agent has retired: nothing waits for a collector
+    return tracing
 
 
 def _lifespans(handlers: Handlers, agent: AgentSettings) -> OpenLifespans:

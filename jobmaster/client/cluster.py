@@ -32,7 +32,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.job import Durability, Receipt
 from jobmaster.model.pause import Pause, PauseChange
-from jobmaster.ports import ClientMaster, ClientStore
+from jobmaster.ports import ClientMaster, ClientStore, SubmitTraces
 from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
 
@@ -58,8 +58,9 @@ class Cluster(JobCalls, LockCalls):
         handlers: Handlers | None = None,
         clock: Clock | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        traces: SubmitTraces | None = None,
     ) -> None:
-        super().__init__(settings, master, stores, handlers=handlers, clock=clock, on_close=on_close)
+        super().__init__(settings, master, stores, handlers=handlers, clock=clock, on_close=on_close, traces=traces)
         self.schedules = Schedules(self, master, settings, self._submit_checks)
         """Recurring jobs: ``await cluster.schedules.put("nightly", "0 3 * * *", call(report))``; see ``Schedules``."""
         self.workflows = Workflows(self, master.workflows, self._submit_checks, self._clock, settings.limits.args_bytes)
@@ -156,7 +157,11 @@ class Cluster(JobCalls, LockCalls):
         Raises:
             BulkFailed: it stopped; names the jobs that were acknowledged or are unknown, and how many were not stored.
         """
-        return await BulkSubmit(self._submitting(), self.settings, options).run(items, handler)
+        with self._publishing(None) as span:
+            summary = await BulkSubmit(self._submitting(), self.settings, options).run(items, handler)
+            if span is not None:
+                span.counted(summary.submitted)
+            return summary
 
     def batch(self, name: str, /, **options: Unpack[BatchOptions]) -> Batch:
         """A batch of jobs, for ``async with``: they are counted as one, and callbacks follow when all of them have ended.

@@ -19,6 +19,7 @@ from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
 from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority, PriorityLabel
 from jobmaster.model.job_view import EPOCH
+from jobmaster.model.trace_context import checked_context
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
 
@@ -83,6 +84,11 @@ class BulkOptions(TypedDict, total=False):
     """Jobs of one key run one at a time, in the order of their submits, across handlers, buckets and agents: each starts when
     every earlier one has ended. The job is a committed row (level ``master``). At most 200 characters, no quote and no
     backslash. Default: what the handler declares."""
+    traceparent: str
+    """W3C trace context that the runs of the job continue: the header ``traceparent`` of the request that the submit is part
+    of. Default: the current span, where ``observability.traces`` are on."""
+    tracestate: str
+    """The header ``tracestate`` of that request; goes with ``traceparent``."""
     unique: Unique
     """At most one job of the handler and a key at a time, instead of what the handler declares; see ``Unique``. The job is
     always a committed row (level ``master``). Not together with ``idempotency_key``."""
@@ -175,6 +181,8 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         tenant=None if (tenant := get("tenant")) is None else (checked_tenant(tenant),),
         batch=type(get("job_id")) is BatchJobId,
     )
+    if "traceparent" in given or "tracestate" in given:
+        headers = _traced(headers, given, due_us)
     _check_limits(headers)
     _check_wait(headers, get("durability"))
     data = _encoded(headers, limits)
@@ -195,6 +203,16 @@ def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, n
         notify=_flag(get("notify"), "notify"),
         waits=headers.signal is not None and headers.received is None,
         is_ordered=headers.ordering_key is not None,
+    )
+
+
+def _traced(headers: Headers, given: Mapping[str, object], due_us: int) -> Headers:
+    parent, state = given.get("traceparent"), given.get("tracestate")
+    if parent is None and state is None:
+        return headers
+    context = checked_context(parent, state)
+    return msgspec.structs.replace(
+        headers, traceparent=context.traceparent, tracestate=context.tracestate, trace_linked=due_us > 0
     )
 
 

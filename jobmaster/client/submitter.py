@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -47,6 +47,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.flow.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
+from jobmaster.ports import SubmitTraces
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -78,7 +79,14 @@ class PreparedSubmit(NamedTuple):
 class SubmitChecks:
     """Checks the input of submits. Calls no server and needs no event loop."""
 
-    def __init__(self, settings: ClusterSettings, handler_lookup: HandlerLookup, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        handler_lookup: HandlerLookup,
+        clock: Clock,
+        traces: SubmitTraces | None = None,
+    ) -> None:
+        self.traces = traces
         self.handler_lookup = handler_lookup
         self._clock = clock
         self._limits = settings.limits
@@ -169,6 +177,8 @@ class SubmitChecks:
         Args:
             calls_function: the job is submitted by the SQL function, which has an option of its own.
         """
+        if self.traces is not None:
+            options = _in_trace(options, self.traces)
         checked = check_submit_options(options, self._limits, self._clock.wall_us())
         if checked.notify is not None and not calls_function:
             raise InputError(
@@ -247,9 +257,14 @@ class Submitter(SubmitChecks):
     """Checks submits and hands them to the router. Belongs to one event loop."""
 
     def __init__(
-        self, settings: ClusterSettings, handler_lookup: HandlerLookup, router: SubmitRouter, clock: Clock
+        self,
+        settings: ClusterSettings,
+        handler_lookup: HandlerLookup,
+        router: SubmitRouter,
+        clock: Clock,
+        traces: SubmitTraces | None = None,
     ) -> None:
-        super().__init__(settings, handler_lookup, clock)
+        super().__init__(settings, handler_lookup, clock, traces)
         self.router = router
         self._durability = settings.jobs.durability
         self._on_full = settings.jobs.on_full
@@ -452,6 +467,59 @@ class Submitter(SubmitChecks):
         return receipt._replace(unserved=await self.router.seems_unserved(job.lane, job.priority, job.handler))
 
 
+class TracedSubmitter(Submitter):
+    """The same with a span around each submit. A class of its own: where traces are off, no submit asks for them."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        handler_lookup: HandlerLookup,
+        router: SubmitRouter,
+        clock: Clock,
+        traces: SubmitTraces,
+    ) -> None:
+        super().__init__(settings, handler_lookup, router, clock, traces)
+        self._publishing = traces.publishing
+
+    def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
+        """``None``: each job has headers, which ``submit`` makes."""
+        return None
+
+    async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
+        """See ``Submitter``. A trace context that the caller gives is passed on as it is."""
+        if options.get("traceparent") is not None:
+            return await super().submit(handler, args, options)
+        with self._publishing(self._name_of(handler)) as span:
+            receipt = await super().submit(handler, args, options)
+            span.stored(ids.text(receipt.id), receipt.level.value)
+            return receipt
+
+    async def submit_within(
+        self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
+    ) -> tuple[Receipt, SubmitRequest]:
+        """See ``Submitter``."""
+        if options.get("traceparent") is not None:
+            return await super().submit_within(connection, handler, args, options)
+        with self._publishing(self._name_of(handler)) as span:
+            receipt, request = await super().submit_within(connection, handler, args, options)
+            span.stored(ids.text(receipt.id), receipt.level.value)
+            return receipt, request
+
+    def _name_of(self, handler: Callable[..., Any] | str) -> str | None:
+        resolved = self.handler_lookup.local(handler)
+        if resolved is not None:
+            return resolved.name
+        return handler if isinstance(handler, str) else None
+
+
+def _in_trace(options: SubmitOptions | BulkOptions, traces: SubmitTraces) -> SubmitOptions | BulkOptions:
+    """The options with the current span, unless they name one."""
+    if options.get("traceparent") is not None or (context := traces.context()) is None:
+        return options
+    traced: Any = {**options, **context._asdict()}
+    return cast("SubmitOptions", traced)
+
+
 def _check_no_other_key(resolved: ResolvedHandler, checked: CheckedOptions, job: NewJob) -> None:
     """``InputError`` for a job that would hold a unique key and cannot."""
     if decode_headers(job.headers).batch:
@@ -461,7 +529,8 @@ def _check_no_other_key(resolved: ResolvedHandler, checked: CheckedOptions, job:
 
 
 def _of_headers(headers: bytes) -> dict[str, str]:
-    """Options of the SQL function that the handler may have given to the job: its ordering key and its tenant."""
+    """Options of the SQL function that the caller need not have given: ordering key and tenant of the handler, the trace."""
     given = decode_headers(headers)
-    decided = {} if given.ordering_key is None else {"ordering_key": given.ordering_key}
+    values = {name: getattr(given, name) for name in ("ordering_key", "traceparent", "tracestate")}
+    decided = {name: value for name, value in values.items() if value is not None}
     return decided if given.tenant is None else {**decided, "tenant": given.tenant[0]}

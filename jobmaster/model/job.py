@@ -208,6 +208,13 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Never run again once it was started. A rescuer may not have the handler and reads this field from the row, so no job
     starts before the row has it. (``is_at_most_once`` in the master searches the JSON for these bytes; all text in it is
     quoted, so no other field can match.)"""
+    traceparent: str | None = None
+    """W3C trace context of the submit (``model.trace_context``): runs of the job continue its trace, or link to it."""
+    tracestate: str | None = None
+    """What vendors have noted about that trace."""
+    trace_linked: bool = False
+    """Runs begin traces of their own, with a link: the job was submitted for a later time. The three fields stand in this
+    order: ``untraced`` of the master cuts them out."""
     tenant: tuple[str] | None = None
     """The tenant that it runs for. A list of one name, so that no metadata has the same bytes (``model.tenant``). The SQL
     function ``submit`` writes it as the last field."""

@@ -15,6 +15,7 @@ from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
 from jobmaster.model.redaction import SecretTexts, masked_arguments
 from jobmaster.model.response import PRIORITY_LABEL, response_schema
 from jobmaster.model.run_progress import RunProgress
+from jobmaster.model.trace_context import trace_id_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = msgspec.json.Decoder()
@@ -159,6 +160,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     def unique_key(self) -> str | None:
         """Unique key of the submit; ``None`` without one."""
         return self.headers.unique_key
+
+    @property
+    def trace_id(self) -> str | None:
+        """Id of the trace that the job was submitted in, 32 hexadecimal digits; ``None`` without one. A job with a later due
+        time runs in a trace of its own, with a link to this one."""
+        return trace_id_of(self.headers.traceparent)
 
     @property
     def superseded_by(self) -> UUID | None:

@@ -39,6 +39,8 @@ from jobmaster.ports.client import (
     Requests,
     ScheduleMaster,
     StateQueries,
+    SubmitSpan,
+    SubmitTraces,
     TenantQueries,
 )
 from jobmaster.ports.events import ChangedJob, ClientEvents, EventPage, EventPlace
@@ -358,6 +360,8 @@ __all__ = [
     "StoreNode",
     "StoredLine",
     "Stores",
+    "SubmitSpan",
+    "SubmitTraces",
     "Submitted",
     "SurplusLines",
     "Suspicion",

@@ -6,6 +6,7 @@ A consumer that calls few methods of a part has a slice of it, as in ``jobmaster
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
@@ -16,6 +17,7 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
+from jobmaster.model.trace_context import TraceContext
 from jobmaster.ports.batches import ClientBatches
 from jobmaster.ports.breakers import ClientBreakers
 from jobmaster.ports.bulk_operations import ClientBulk
@@ -61,6 +63,34 @@ class Intake(Protocol):
         self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
     ) -> list[tuple[str, bytes, bytes]]:
         """Idempotency: ``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out, in order."""
+        ...
+
+
+class SubmitSpan(Protocol):
+    """The span of one call that submits jobs."""
+
+    def stored(self, job_id: str, level: str) -> None:
+        """The job is stored."""
+        ...
+
+    def counted(self, jobs: int) -> None:
+        """So many jobs are stored."""
+        ...
+
+
+class SubmitTraces(Protocol):
+    """Traces, as far as submits need them."""
+
+    def context(self) -> TraceContext | None:
+        """The current span; ``None`` without one."""
+        ...
+
+    def publishing(self, handler: str | None) -> AbstractContextManager[SubmitSpan]:
+        """The span of a call that submits jobs of a handler, or of several; it is the current one inside."""
+        ...
+
+    def continued(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
+        """What is submitted inside belongs to the trace that the headers of a request name, if they name one."""
         ...
 
 

@@ -79,6 +79,16 @@ KeyText = Annotated[
     ),
 ]
 HashText = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$", description="64 hexadecimal digits, as of SHA-256")]
+HttpUrl = Annotated[
+    str, Meta(pattern=r"^https?://[!-~]{1,500}$", description="a URL that begins with http:// or https://")
+]
+TraceLink = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[!-~]{0,500}\{trace_id\}[!-~]{0,500}$",
+        description="a URL with {trace_id} in it, such as https://traces.example.org/trace/{trace_id}",
+    ),
+]
 HostName = Annotated[
     str,
     Meta(
@@ -520,8 +530,49 @@ class Safety(Section, frozen=True, kw_only=True):
     """How long after its last death a host stays cordoned."""
 
 
+class TraceExporter(StrEnum):
+    """Where spans go."""
+
+    OTLP = "otlp"
+    """To a collector, by OTLP over HTTP."""
+    CONSOLE = "console"
+    """To standard error, one JSON object a line."""
+    NONE = "none"
+    """Nowhere, unless the application has a tracer provider; the trace context travels with the jobs all the same."""
+
+
+class RunParent(StrEnum):
+    """How the span of a run refers to that of the submit."""
+
+    CHILD = "child"
+    """As its child, in the same trace."""
+    LINK = "link"
+    """By a link; it begins a trace of its own."""
+
+
+class Traces(Section, frozen=True, kw_only=True):
+    """Traces (extra ``otel``). The variables ``OTEL_*`` hold where a key is null."""
+
+    exporter: TraceExporter | None = None
+    """``otlp``, ``console`` or ``none``, in a program that has no tracer provider of its own; null: no traces."""
+    endpoint: HttpUrl | None = None
+    """URL to which spans are posted, such as ``http://collector:4318/v1/traces``."""
+    sample: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    """Share of the traces beginning in the cluster that are recorded; others keep the decision of their beginning."""
+    parent: RunParent = RunParent.CHILD
+    """The span of a run is a ``child`` of that of its submit, or has a ``link`` to it, as always after a later due time."""
+    calls: bool = False
+    """Also spans of the agents' own calls to the master and the stores, each a trace of its own: for debugging."""
+    link: TraceLink | None = None
+    """Address of a trace with ``{trace_id}`` in it, for the page of a job and ``jobmaster job show``."""
+
+    def link_of(self, trace_id: str | None) -> str | None:
+        """The address of a trace; ``None`` without one."""
+        return None if trace_id is None or self.link is None else self.link.replace("{trace_id}", trace_id)
+
+
 class Observability(Section, frozen=True, kw_only=True):
-    """Logs, metrics and probes."""
+    """Logs, metrics, traces and probes."""
 
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
@@ -534,6 +585,8 @@ class Observability(Section, frozen=True, kw_only=True):
     """Address for metrics and probes, which have no password. In a container ``0.0.0.0`` (``::``): every address."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
+    traces: Traces = Traces()
+    """Spans of submits and runs."""
 
 
 class WebToken(Section, frozen=True, kw_only=True):
@@ -680,7 +733,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     safety: Safety = Safety()
     """What agents do by themselves when a part of the cluster looks faulty."""
     observability: Observability = Observability()
-    """Logs, metrics and probes."""
+    """Logs, metrics, traces and probes."""
     encryption: Encryption = Encryption()
     """Encryption of payloads."""
     web: Web = Web()

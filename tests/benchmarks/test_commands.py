@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "bulk", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness",
-    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing", "web",
+    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -83,6 +83,15 @@ def test_portal() -> None:
     for one in found["details"].values():
         assert one["loop_jobs_per_second"]["median"] > 0
         assert one["portal_over_loop"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_traces() -> None:
+    found = measured("benchmarks.traces", "--jobs", "1000", "--runs", "1")["cpu_us_per_job"]
+    assert found.keys() == {"off", "sample 0", "sample 1"}
+    assert all(each.keys() == {"run", "submit", "submit_many"} for each in found.values())
 
 
 @pytest.mark.slow

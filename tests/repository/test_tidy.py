@@ -94,6 +94,7 @@ OPEN_KEYWORDS = {
     "jobmaster/testing/jobs.py:all_submitted": "arguments of the handler, which are checked",
     "jobmaster/testing/jobs.py:assert_submitted": "arguments of the handler, which are checked",
     "jobmaster/testing/jobs.py:refute_submitted": "arguments of the handler, which are checked",
+    "agents/jobmaster_agents/execute/call_spans.py:traced": "the arguments of the traced call",
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/handlers/current.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/web/api/records.py:record_of": "fields of the record, whose type checks them",

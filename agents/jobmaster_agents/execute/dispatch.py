@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
@@ -44,6 +44,9 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import Ownership
 
+if TYPE_CHECKING:
+    from jobmaster_agents.execute.run_spans import RunSpans
+
 _WORKER_GRACE_SECONDS = 5.0
 """Added to the deadline of the pool, so that the sweep here stops a job first."""
 _NOT_STARTED_PAUSE_SECONDS = 5.0
@@ -62,6 +65,7 @@ class Dispatcher:
         on_overdue: called for each attempt that becomes overdue.
         on_detached: called for each handler in a task that does not stop.
         on_failure: called with an error of our own code in the task of a job: an invariant is broken.
+        spans: spans of runs in worker processes.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Dispatcher:
         on_overdue: OnOverdue,
         on_detached: OnDetached,
         on_failure: Callable[[BaseException], None],
+        spans: RunSpans | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -106,6 +111,7 @@ class Dispatcher:
         self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._on_failure = on_failure
+        self._spans = spans
         self._context = copy_context()
         """The context variables of the agent; every job starts with a copy."""
 
@@ -273,6 +279,8 @@ class Dispatcher:
     def _finish(self, dispatched: DispatchedJob, then: Callable[[ConcurrencyLimit], None] | None = None) -> None:
         if self._dispatched.pop(dispatched.job, None) is None:
             return
+        if self._spans is not None:
+            self._spans.left(dispatched.job)
         if dispatched.admitted:
             self._leave_limit(dispatched, then or self._admit)
         dispatched.done(dispatched.job)
@@ -480,11 +488,13 @@ class Dispatcher:
 
     async def _run_in_process(self, dispatched: DispatchedJob) -> None:
         job = dispatched.job
-        begin = functools.partial(self._may_begin, dispatched)
         process_job: ProcessJob | None = None
         result: AttemptResult | None = None
         try:
             process_job = self._process_job(dispatched)
+            begin = functools.partial(self._may_begin, dispatched)
+            if self._spans is not None:
+                begin = functools.partial(self._begin_traced, dispatched, process_job, self._spans)
             if dispatched.limit is self._alone:
                 result = await self._pool.run_alone(process_job, begin)
             else:
@@ -510,6 +520,12 @@ class Dispatcher:
         ):
             self._process_ended(dispatched, result)
         self._finish(dispatched)
+
+    async def _begin_traced(self, dispatched: DispatchedJob, process_job: ProcessJob, spans: RunSpans) -> bool:
+        begins = await self._may_begin(dispatched)
+        if begins:
+            process_job.trace = spans.begin_elsewhere(dispatched.job)
+        return begins
 
     def _process_job(self, dispatched: DispatchedJob) -> ProcessJob:
         job = dispatched.job

@@ -16,6 +16,7 @@ from jobmaster.clock import Clock, new_id
 from jobmaster.codec import encode_fire_headers
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.schedule import LEAD_SECONDS, FireOutcome
+from jobmaster.model.trace_context import TraceContext
 from jobmaster.ports import DueSchedule, FiredLine, FiringSchedules, NewFire, ScheduleMove
 from jobmaster.rules.fire_decision import decide_fires
 from jobmaster.telemetry import Telemetry
@@ -36,6 +37,10 @@ UNREADABLE_SECONDS = 60.0
 """A schedule whose recurrence cannot be computed here is looked at again after this time: it stands before no other."""
 _TURN = 10
 """Schedules that are decided between two turns of the event loop."""
+
+
+SpanOfFire = Callable[[str, str, int], TraceContext | None]
+"""Makes the span of a fire by handler, schedule and nominal time; what its job carries."""
 
 
 class ScheduleFiring:
@@ -66,6 +71,8 @@ class ScheduleFiring:
         self._look_at: float | None = None
         self._unreadable: set[str] = set()
         self.kicked = asyncio.Event()
+        self.span_of_fire: SpanOfFire | None = None
+        """Set where fires are traced."""
 
     def tasks(self) -> list[MaintenanceTask]:
         """The maintenance task that retires schedules."""
@@ -106,7 +113,7 @@ class ScheduleFiring:
         decided, behind = 0, False
         for number, each in enumerate(due):
             try:
-                move, proposed = _proposal(each)
+                move, proposed = _proposal(each, self.span_of_fire)
             except JobMasterError as error:  # another version of the recurrence, or of the zones, has accepted it
                 self._note_unreadable(each, error)
                 await self._look_later(each, epoch)
@@ -155,8 +162,13 @@ class ScheduleFiring:
             self._log.error(Event.SCHEDULE_UNREADABLE, {"schedule": name, "reason": str(error)})
 
 
-def _proposal(due: DueSchedule) -> tuple[ScheduleMove, list[NewFire]]:
+def _proposal(due: DueSchedule, span_of_fire: SpanOfFire | None = None) -> tuple[ScheduleMove, list[NewFire]]:
     schedule = due.schedule
+
+    def headers(nominal_us: int, due_us: int) -> bytes:
+        trace = None if span_of_fire is None else span_of_fire(schedule.handler, schedule.name, nominal_us)
+        return encode_fire_headers(schedule, nominal_us, due_us, trace)
+
     decision = decide_fires(
         schedule, due.next_us, due.now_us, int(LEAD_SECONDS * 1e6), queued=due.decide_us > due.next_us
     )
@@ -169,7 +181,7 @@ def _proposal(due: DueSchedule) -> tuple[ScheduleMove, list[NewFire]]:
             fire.through_us,
             new_id(),
             fire.due_us,
-            encode_fire_headers(schedule, fire.nominal_us, fire.due_us) if fire.outcome is FireOutcome.FIRED else b"",
+            headers(fire.nominal_us, fire.due_us) if fire.outcome is FireOutcome.FIRED else b"",
         )
         for fire in decision.fires
     ]

@@ -107,6 +107,7 @@ def job_record(
         "waited_us": view.waited_us,
         "ran_us": view.ran_us,
         "tenant": headers.tenant[0] if headers.tenant else None,
+        "trace_id": view.trace_id,
         "tags": list(headers.tags),
         "metadata": headers.metadata,
         "key": headers.key,

@@ -165,11 +165,19 @@ class Batch:
         """
         with self._adding():
             summary = BulkSummary()
-            if self._earlier is not None and not self._earlier.over:
-                items = await self._replay(ItemReader(items), handler, options, summary)
-            if self._earlier is None or self._earlier.over:
-                await self._run_bulk(items, handler, options, self._own_ids, summary)
+            with self._cluster._publishing(None) as span:
+                await self._add_all(items, handler, options, summary)
+                if span is not None:
+                    span.counted(summary.submitted)
             return summary
+
+    async def _add_all(
+        self, items: Items, handler: Callable[..., Any] | str | None, options: BulkOptions, summary: BulkSummary
+    ) -> None:
+        if self._earlier is not None and not self._earlier.over:
+            items = await self._replay(ItemReader(items), handler, options, summary)
+        if self._earlier is None or self._earlier.over:
+            await self._run_bulk(items, handler, options, self._own_ids, summary)
 
     async def _run_bulk(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -23,12 +24,12 @@ from jobmaster.client.operate.operating import Operating
 from jobmaster.client.signals.signals import Signals
 from jobmaster.client.store_handle import store_handles
 from jobmaster.client.submit_router import SubmitRouter
-from jobmaster.client.submitter import SubmitChecks, Submitter
+from jobmaster.client.submitter import SubmitChecks, Submitter, TracedSubmitter
 from jobmaster.client.tenants.tenants import Tenants
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import JobMasterError
-from jobmaster.ports import ClientMaster, ClientStore
+from jobmaster.ports import ClientMaster, ClientStore, SubmitSpan, SubmitTraces
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
@@ -38,6 +39,7 @@ class ClusterParts:
 
     Args:
         on_close: closes what the caller has opened for this cluster, after everything else is closed.
+        traces: spans of submits; ``None``: there are none.
     """
 
     _submitter: Submitter | None = None
@@ -53,6 +55,7 @@ class ClusterParts:
         handlers: Handlers | None = None,
         clock: Clock | None = None,
         on_close: Callable[[], Awaitable[None]] | None = None,
+        traces: SubmitTraces | None = None,
     ) -> None:
         self.settings = settings
         self.handlers = handlers if handlers is not None else Handlers()
@@ -64,13 +67,14 @@ class ClusterParts:
         """What this producer has handed in; ``telemetry.exposition()`` is what a scrape of its process should show."""
         self._clock = clock or SystemClock()
         self._on_close = on_close
+        self.traces = traces
         self._store_handles = store_handles(settings, stores, self._clock)
         self._buckets = BucketDirectory(
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
         self._job_lookup = lookup = JobLookup(master, stores, self._buckets)
         handler_lookup = HandlerLookup(self.handlers, master.queries, settings.jobs, self._clock)
-        self._submit_checks = checks = SubmitChecks(settings, handler_lookup, self._clock)
+        self._submit_checks = checks = SubmitChecks(settings, handler_lookup, self._clock, traces)
         self._results = Results(master.queries, self.handlers, self._clock, self._submit_checks.cipher)
         self.limits = Limits(master.limits)
         """How many jobs may run at once: ``await cluster.limits.set("stripe", 50)``; see ``Limits``."""
@@ -133,8 +137,16 @@ class ClusterParts:
         self._refuse_closed()
         parts = (self.settings, self.master, self.stores, self._buckets, self._clock, self.telemetry, self._changer)
         router = SubmitRouter(*parts)
-        self._submitter = Submitter(self.settings, self._submit_checks.handler_lookup, router, self._clock)
+        lookup, traces = self._submit_checks.handler_lookup, self.traces
+        if traces is None:
+            self._submitter = Submitter(self.settings, lookup, router, self._clock)
+        else:
+            self._submitter = TracedSubmitter(self.settings, lookup, router, self._clock, traces)
         return self._submitter
+
+    def _publishing(self, handler: str | None) -> AbstractContextManager[SubmitSpan | None]:
+        """The span of a call that submits many jobs; nothing where traces are off."""
+        return nullcontext() if self.traces is None else self.traces.publishing(handler)
 
     def _open_waiter(self) -> ResultWaiter:
         self._refuse_closed()

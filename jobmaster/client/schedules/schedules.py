@@ -248,7 +248,8 @@ class Schedules:
             if row.retired_us is not None:
                 raise Conflict(f"schedule {name!r} is retired: {row.retired_reason}", hint="declare or put it again")
             now_us = await self._master.queries.now_us()
-            headers = encode_fire_headers(row.schedule, now_us, now_us)
+            traces = self._cluster.traces
+            headers = encode_fire_headers(row.schedule, now_us, now_us, None if traces is None else traces.context())
             answer = await self._master.schedules.run_now(row, job_id, now_us, headers, actor)
             if answer is not None and answer.outcome is FireOutcome.FIRED:
                 await self._cluster._hint_after_commit(answer.lane, answer.priority)

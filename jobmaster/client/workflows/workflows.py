@@ -77,14 +77,17 @@ class Workflows:
             Unavailable: the master cannot be reached; nothing was stored.
         """
         of = (self.new_id() if workflow_id is None else _checked_id(workflow_id)).bytes
-        compiled = await Compiler(as_flow(flow), of, self._checks, self._args_bytes).compile(name)
-        for lane in sorted({row.lane for row in compiled.steps}):
-            await self._cluster._router().check_served(lane)
-        if await self._port.start(compiled) is None:
-            raise Conflict(
-                f"workflow {ids.text(of)} was started with another name or other steps",
-                hint="new_id() makes an id for each workflow; only the same start may be sent again under it",
-            )
+        with self._cluster._publishing(None) as span:
+            compiled = await Compiler(as_flow(flow), of, self._checks, self._args_bytes).compile(name)
+            for lane in sorted({row.lane for row in compiled.steps}):
+                await self._cluster._router().check_served(lane)
+            if await self._port.start(compiled) is None:
+                raise Conflict(
+                    f"workflow {ids.text(of)} was started with another name or other steps",
+                    hint="new_id() makes an id for each workflow; only the same start may be sent again under it",
+                )
+            if span is not None:
+                span.counted(len(compiled.steps))
         return UUID(bytes=of)
 
     async def start_with_callbacks(self, call: Call[Any], options: Mapping[str, Any]) -> bytes:

@@ -11,6 +11,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -119,7 +120,9 @@ class Operation(NamedTuple):
         call = Call(context_of(request), principal_of(request), request, [])
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                answer = await self.function(call, **given)
+                traces = call.cluster.traces
+                with nullcontext() if traces is None else traces.continued(request.headers):
+                    answer = await self.function(call, **given)
         except TimeoutError:
             silent = f"{request.method} {request.url.path}: no answer within {CALL_SECONDS:g} s"
             if self.method != "GET":

@@ -127,6 +127,8 @@ class JobRecord(Record, frozen=True, kw_only=True):
     tags: list[str]
     metadata: dict[str, str]
     tenant: str | None
+    trace_id: str | None
+    """Id of the trace that it was submitted in."""
     unique_key: str | None
     superseded_by: UUID | None
     workflow: UUID | None

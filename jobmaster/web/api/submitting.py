@@ -94,6 +94,9 @@ class SubmitOptionsBody(Body, frozen=True, kw_only=True):
     on_unserved: Literal["hold", "raise"] | None = None
     tenant: str | None = None
     ordering_key: str | None = None
+    traceparent: str | None = None
+    """W3C trace context, in place of the header ``traceparent`` of the request."""
+    tracestate: str | None = None
     unique: UniqueBody | None = None
     wait_for: WaitForBody | None = None
     allow_unregistered: bool | None = None

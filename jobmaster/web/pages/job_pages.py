@@ -182,6 +182,7 @@ async def job_page(view: View) -> Response:
         retryable=job.state in (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED),
         changeable=job.state in (JobState.HELD, JobState.ASSIGNED, JobState.SAVE_PENDING),
         finals=job.state.final,
+        trace_link=view.cluster.settings.observability.traces.link_of(job.trace_id),
         was=_due_before(view),
     )
 

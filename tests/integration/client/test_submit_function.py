@@ -120,6 +120,13 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ordering key, a key and one start": ("images.resize", {"path": "a"}, {
         "ordering_key": "o", "delivery": "at_most_once", "idempotency_key": "k", "metadata": {"a": "}"},
     }),
+    "trace": ("images.resize", {"path": "a"}, {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}),
+    "trace of a delayed job, state, tenant": ("images.resize", {"path": "a"}, {
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-00", "tracestate": "one=1,two@x=a;b", "tenant": "acme", "after": 60,
+    }),
+    "trace and order": ("images.resize", {"path": "a"}, {
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "", "ordering_key": "o", "tags": ["a"],
+    }),
     "tenant": ("images.resize", {"path": "a"}, {"tenant": "Acme/eu@1"}),
     "tenant and others": ("images.resize", {"path": "a"}, {
         "tenant": "acme", "ordering_key": "o", "tags": ["a"], "delivery": "at_most_once", "complete_time": 0,
@@ -286,6 +293,13 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "no integer": ("images.resize", {"path": "a", "width": 1.5}, {}, "argument 'width': expected integer, got number"),
     "too large": ("images.resize", {"path": "a" * 131072}, {}, r"have 131083 bytes, the limit is 131072"),
     "too deep": ("x", {"a": json.loads("[" * 101 + "]" * 101)}, {"allow_unregistered": True}, "nested deeper than 100"),
+    "no trace": ("images.resize", {"path": "a"}, {"traceparent": "00-1-2-3"}, "is no W3C trace context"),
+    "trace of zeros": ("images.resize", {"path": "a"}, {"traceparent": f"00-{'0' * 32}-{'b' * 16}-01"},
+                       "is no W3C trace context"),
+    "trace of another kind": ("images.resize", {"path": "a"}, {"traceparent": 7}, "is no W3C trace context"),
+    "state alone": ("images.resize", {"path": "a"}, {"tracestate": "a=1"}, "is no W3C trace context"),
+    "state with a quote": ("images.resize", {"path": "a"}, {
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": 'a="1"'}, "must be at most 512 printable"),
     "tenant with a blank": ("images.resize", {"path": "a"}, {"tenant": "a b"}, "is not the name of a tenant"),
     "tenant with a line": ("images.resize", {"path": "a"}, {"tenant": "a\n"}, "is not the name of a tenant"),
     "tenant of another kind": ("images.resize", {"path": "a"}, {"tenant": 7}, "is not the name of a tenant"),

@@ -7,12 +7,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
+import msgspec
 import pytest
 
 from jobmaster import Handlers
 from jobmaster.clock import new_job_id
 from jobmaster.model.job import ErrorInfo, JobState
 from jobmaster.rules.access import Role
+from jobmaster.settings.model import Observability, TraceExporter, Traces
+from jobmaster.tracing.tracing import Tracing
 from jobmaster.web.app import create_app
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
@@ -82,6 +85,28 @@ async def test_lists_have_filters_and_pages(client: ClientFixture, viewer: httpx
     assert (await got(viewer, "/jobs", **held))["jobs"] == [late]
     assert await got(viewer, "/jobs/count", **held) == {"count": 1, "exact": True}
     assert await got(viewer, "/jobs/count", handler="images.resize", at_most=2) == {"count": 2, "exact": False}
+
+
+async def test_a_job_belongs_to_the_trace_of_the_request(
+    open_cluster: OpenCluster, client: ClientFixture, callers: Any
+) -> None:
+    settings = Traces(exporter=TraceExporter.CONSOLE, sample=0.0, link="https://traces.example.org/{trace_id}")
+    observability = Observability(traces=settings)
+    tracing = Tracing(settings, service="web", instance="1")
+    server = msgspec.structs.replace(client.settings.master, dsn=client.dsn)
+    shown = msgspec.structs.replace(client.settings, observability=observability, master=server)
+    cluster = await open_cluster(traces=tracing, settings=shown)
+    operator: httpx.AsyncClient = callers(create_app(cluster, WEB))(Role.OPERATOR)
+    job = {"handler": "images.resize", "args": {"path": "a.png"}}
+    operator.headers["traceparent"] = f"00-{'a' * 32}-{'b' * 16}-00"
+    one = await posted(operator, "/jobs", job, 201)
+    (of_many,) = (await posted(operator, "/jobs/bulk", {"jobs": [job]}, 201))["ids"]
+    named = await posted(operator, "/jobs", {**job, "traceparent": f"00-{'c' * 32}-{'d' * 16}-00"}, 201)
+    traces = [(await got(operator, f"/jobs/{each}"))["trace_id"] for each in (one["id"], of_many, named["id"])]
+    assert traces == ["a" * 32, "a" * 32, "c" * 32]
+    page = (await operator.get(f"/jobs/{one['id']}")).text
+    assert f'href="https://traces.example.org/{"a" * 32}"' in page
+    await tracing.close()
 
 
 async def test_a_submit_takes_the_options_of_the_library(client: ClientFixture, operator: httpx.AsyncClient) -> None:

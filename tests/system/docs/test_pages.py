@@ -29,6 +29,7 @@ EXPLAINING = {
     "docs/security.md": "security",
     "docs/signals.md": "signals",
     "docs/tenants.md": "tenants",
+    "docs/traces.md": "traces",
     "docs/transactions.md": "transactions",
     "docs/workflows.md": "workflows",
     "docs/uniqueness.md": "uniqueness",

@@ -20,6 +20,7 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
 from jobmaster.rules.backoff import backoff_delay
+from jobmaster.settings.model import Traces
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import (
@@ -72,6 +73,7 @@ class ProcessPool:
         access: bytes = b"",
         log_level: str | None = None,
         provides: Sequence[str] = (),
+        traces: Traces | None = None,
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
@@ -92,6 +94,7 @@ class ProcessPool:
             lifespan_seconds=self._limits.lifespan_seconds,
             log_level=log_level,
             provides=tuple(provides),
+            traces=traces,
         )
         self._loop = asyncio.get_running_loop()
         self._processes: set[WorkerProcess] = set()

@@ -16,13 +16,15 @@ import msgspec
 from jobmaster.model.job import ErrorInfo, FinalRow
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.run_progress import RunProgress
+from jobmaster.model.trace_context import TraceContext
+from jobmaster.settings.model import Traces
 from jobmaster_agents.execute.attempt_result import AttemptResult
 
 _LENGTH_BYTES = 4
 
 
-class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to be run in a worker process."""
+class ProcessJob(msgspec.Struct, kw_only=True, eq=False):
+    """One attempt to be run in a worker process. Only ``trace`` is set later, when the attempt begins."""
 
     job_id: bytes
     handler: str
@@ -42,6 +44,8 @@ class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
     snoozes: int = 0
     success: FinalRow | None = None
     """For transactional handlers: the outcome to write in the transaction, without its result."""
+    trace: TraceContext | None = None
+    """The span of the attempt, which those of the handler are in."""
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
@@ -62,6 +66,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     """How long the lifespans of the handlers may take to start."""
     log_level: str | None = None
     """Least severe line of the root logger; ``None``: logging is left to the handlers' modules."""
+    traces: Traces | None = None
+    """Where spans of handlers go; ``None``: there are none."""
     provides: tuple[str, ...] = ()
     """What the agent provides: no lifespan is opened of handlers that need others."""
 

@@ -29,9 +29,12 @@ from contextvars import Context
 from functools import partial
 from math import inf
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
+
+if TYPE_CHECKING:
+    from jobmaster.tracing.tracing import Tracing
 
 from jobmaster.clock import SystemClock
 from jobmaster.codec import error_of
@@ -55,6 +58,8 @@ from jobmaster.handlers.secrets import hide_in_context
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
 from jobmaster.model.redaction import SecretTexts
+from jobmaster.model.trace_context import TraceContext
+from jobmaster.tracing import open_tracing
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.protocol import (
@@ -76,12 +81,15 @@ from jobmaster_agents.execute.process_pool.worker_log import LogReporter
 from jobmaster_agents.execute.process_pool.worker_output import WorkerLines
 from jobmaster_agents.execute.process_pool.worker_progress import ProgressReporter
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
+from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
 
 _F_SETSIG = 10
 """Linux: which signal a descriptor with O_ASYNC sends; Python has no name for it."""
 _LEFT_TASKS_SECONDS = 1.0
 _LEAVE_SECONDS = 1.5
 """To leave the lifespans; less than the time after which the agent kills a worker that was to end."""
+_EXPORT_SECONDS = 1.0
+"""To export the last spans."""
 _READ_BYTES = 64 * 1024
 _BODY_BYTES_MAX = 1 << 30
 _AGENT_GONE = b"The worker ends itself: its agent is gone, or the job has closed the socket to it."
@@ -116,6 +124,8 @@ class Worker:
         self._armed = 0
         self._stop_number = 0
         self._context: JobContext | None = None
+        self._trace: TraceContext | None = None
+        self._tracing: Tracing | None = None
         self._task: asyncio.Task[object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._helpers: CountingExecutor | None = None
@@ -135,6 +145,7 @@ class Worker:
         except BaseException as error:  # an import may raise any exception, SystemExit too
             self._send(Ready(error_of(error, reason="crashed", limit_bytes=setup.error_bytes)))
             raise SystemExit(_LOST) from None
+        self._tracing = tracing = open_worker_tracing(setup)
         # After the import, so that a module's own signal handlers do not replace these. A plain function for SIGINT, not
         # SIG_IGN, which the handlers' own programs would inherit.
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -155,6 +166,8 @@ class Worker:
             self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
         if self._loop is not None:
             self._loop.run_until_complete(self._lifespans.close(_LEAVE_SECONDS))
+        if tracing is not None:
+            self._open_loop().run_until_complete(tracing.close(_EXPORT_SECONDS))
 
     def _open_lifespans(self, seconds: float) -> None:
         self._lifespans = lifespans = OpenLifespans(self._handlers, seconds)
@@ -227,7 +240,7 @@ class Worker:
             return _failed(ResultKind.NOT_STARTED, ErrorInfo(type="UnknownHandler", message=text, reason="crashed"))
         started = self._clock.boottime()
         self._context = context = self._make_context(handler, job, started)
-        self._log.job_id = job.job_id
+        self._log.job_id, self._trace = job.job_id, job.trace
         self._number = self._reporter.number = self._log.number = run.number
         try:
             result = self._call(handler, job, context, run.number)
@@ -290,6 +303,8 @@ class Worker:
         conclusion = None
         # A copy, so that no context variable leaks into the next job.
         variables = set_running(self._lifespans.context, context)
+        if self._trace is not None:
+            variables.run(continue_trace, self._trace)
         plain = partial(self._call_plain, handler, context, number)
         try:
             try:
@@ -334,6 +349,8 @@ class Worker:
             lambda: int((self._clock.boottime() - started) * 1e6),
             None if handler.options.transactional else lambda value: handler.encode_result(value, setup.result_bytes),
         )
+        if self._tracing is not None and isinstance(work.attempt, AttemptTransaction):
+            work.attempt.trace_context = self._tracing.context
         context.runtime = work.attempt
         return work
 
@@ -447,6 +464,23 @@ def configure_root_logger(log_level: str) -> None:
     to_agent.setFormatter(WorkerLines())
     logging.getLogger().addHandler(to_agent)
     logging.getLogger().setLevel(log_level.upper())
+
+
+def open_worker_tracing(setup: Setup) -> Tracing | None:
+    """The provider for spans of handlers, unless their modules have one; after their import."""
+    if setup.traces is None:
+        return None
+    tracing = open_tracing(setup.traces, service="jobmaster-agent", instance=f"{socket.gethostname()}-{os.getpid()}")
+    if tracing is not None:
+        tracing.share()
+    return tracing
+
+
+def continue_trace(trace: TraceContext) -> None:
+    """Have the spans of the handler in that of its run, which the agent ends."""
+    from jobmaster.tracing.tracing import attach_carried
+
+    attach_carried(trace)
 
 
 def take_over_import_path(setup: Setup) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from jobmaster.handlers.current import current_job
 from jobmaster.handlers.secrets import hide_in_record
-from jobmaster_agents.event_log import extra_of, plain
+from jobmaster_agents.event_log import extra_of, plain, trace_fields
 
 _MARK = "\x1e"
 """Begins a line of the worker's root logger. A handler may print it, too: then its own line has a false logger name."""
@@ -73,7 +73,7 @@ def split_logged(line: str) -> tuple[str, LoggedLine | None]:
 
 def _encoded_extra(record: logging.LogRecord) -> str:
     """The fields of a line, if it has any. All of it is ASCII without control characters."""
-    extra = extra_of(record)
+    extra = {**trace_fields(), **extra_of(record)}
     if not extra:
         return ""
     kept: list[str] = []

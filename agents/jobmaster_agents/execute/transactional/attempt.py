@@ -11,6 +11,7 @@ from jobmaster.codec import encode_args, encode_value
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, FinalRow
+from jobmaster.model.trace_context import TraceContext
 
 
 class OpenTransaction(Protocol):
@@ -77,6 +78,8 @@ class AttemptTransaction:
         self._block_ended = False
         self.unavailable: JobMasterError | None = None
         """Why no transaction could be opened."""
+        self.trace_context: Callable[[], TraceContext | None] = _no_trace
+        """The current span, which messages of the outbox carry."""
 
     @property
     def pending(self) -> bool:
@@ -124,6 +127,8 @@ class AttemptTransaction:
                 hint="call ctx.outbox.send() inside `async with ctx.transaction()`",
             )
         options = {} if key is None else {"idempotency_key": key}
+        if (context := self.trace_context()) is not None:
+            options |= {name: value for name, value in context._asdict().items() if value is not None}
         await self._open.submit(handler, encode_args(arguments).decode(), encode_value(options, "options").decode())
 
     @property
@@ -140,6 +145,10 @@ class AttemptTransaction:
         opened, self._open = self._open, None
         if opened is not None:
             await opened.rollback()
+
+
+def _no_trace() -> None:
+    return None
 
 
 def _not_confirmable() -> InputError:

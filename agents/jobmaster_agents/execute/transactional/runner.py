@@ -17,6 +17,7 @@ from typing import Any
 from jobmaster.clock import Clock
 from jobmaster.handlers.decisions import decision_in
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo
+from jobmaster.model.trace_context import TraceContext
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.call_retry import UntilAnswered
 from jobmaster_agents.execute.dispatched_job import DispatchedJob
@@ -50,6 +51,8 @@ class TransactionalRunner:
         self._telemetry = telemetry
         self.closing = False
         """The process ends: a cancellation is no stop of one job any more."""
+        self.trace_context: Callable[[], TraceContext | None] | None = None
+        """The current span, where there are traces."""
 
     # ------------------------------------------------------------ on the loop
 
@@ -65,6 +68,8 @@ class TransactionalRunner:
             if explicit
             else AttemptTransaction(source, outcome_builder.success_row(job, dispatched.started))
         )
+        if self.trace_context is not None and isinstance(attempt, AttemptTransaction):
+            attempt.trace_context = self.trace_context
         dispatched.attempt = attempt
         try:
             arguments = handler.decode(handler.args_of(job.entry))

@@ -6,7 +6,7 @@ a job whose transaction was committed has succeeded, whatever happened after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -64,7 +64,7 @@ class TransactionSettlement:
         self._outcome_builder = outcome_builder
         self._now = clock.boottime
         self._telemetry = telemetry
-        self.on_success: Callable[[ClaimedJob], None] = lambda job: None
+        self.on_success: Sequence[Callable[[ClaimedJob], None]] = ()
         """Called for each success that an attempt has recorded itself."""
 
     @property
@@ -81,7 +81,8 @@ class TransactionSettlement:
         now, outcome_builder = self._now(), self._outcome_builder
         if conclusion is Conclusion.COMMITTED:
             self._recorder.recorded(row)
-            self.on_success(job)
+            for noted in self.on_success:
+                noted(job)
             if job.phase is not JobPhase.GONE:
                 self._recorder.settle_accepted([job])
         elif job.phase is JobPhase.GONE:

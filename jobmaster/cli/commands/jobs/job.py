@@ -306,7 +306,10 @@ def show(invocation: Invocation, job: str) -> None:
         return view, await _cause(cluster, view), covering(await cluster.pauses(), view), await _step(cluster, view)
 
     found = run_async(with_cluster(invocation.settings, work))
-    emit_record(job_record(*found), invocation.output)
+    record = job_record(*found)
+    if (link := invocation.settings.observability.traces.link_of(record["trace_id"])) is not None:
+        record["trace"] = link
+    emit_record(record, invocation.output)
 
 
 @job_group.command("timeline")
