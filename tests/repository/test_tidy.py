@@ -153,14 +153,9 @@ def place(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def source(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    """The syntax tree of a module of the product, which many rules read."""
-    return ast.parse(source(path))
 
 
 def over(check: Callable[[str, ast.Module], list[str]], *folders: str) -> list[str]:
@@ -168,7 +163,7 @@ def over(check: Callable[[str, ast.Module], list[str]], *folders: str) -> list[s
     return [
         found
         for path in files(*folders, suffix=".py")
-        for found in check(place(path), tree(path) if path in of_product else ast.parse(source(path)))
+        for found in check(place(path), (tidy.syntax_tree if path in of_product else ast.parse)(source(path)))
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 LINES_SOFT_MAX = 600
@@ -42,8 +43,24 @@ _MACHINE_PATH = re.compile(r"(?<![\w.\-~}])/(root|work|tmp|home/[a-z]+|Users/[a-
 _REGISTRY = re.compile(
     r"pypi[.]org|pythonhosted|python[.]org/simple|index-url=|artifactory|/repository/pypi|/pypi/simple"
 )
+_NODES = "nodes of the tree"
 _COURT = re.compile(r"\b(judge|judgement|verdict)", re.IGNORECASE)
 """Servers and agents check leases and write certificates; rules decide; checks have a status."""
+
+
+@cache
+def syntax_tree(source: str) -> ast.Module:
+    """Of a module that several rules read."""
+    return ast.parse(source)
+
+
+def nodes(tree: ast.Module) -> list[ast.AST]:
+    """All of a tree, outer ones first. They are kept with it, because several rules walk the same tree."""
+    found: list[ast.AST] | None = getattr(tree, _NODES, None)
+    if found is None:
+        found = list(ast.walk(tree))
+        setattr(tree, _NODES, found)
+    return found
 
 
 # ---------------------------------------------------------------- size
@@ -74,7 +91,7 @@ def fragments(modules: Mapping[str, str]) -> list[str]:
     names = {_module_name(path): path for path in modules}
     importers: dict[str, set[str]] = {path: set() for path in modules}
     for path, source in modules.items():
-        for name in _imported(ast.parse(source)):
+        for name in _imported(syntax_tree(source)):
             if names.get(name, path) != path:
                 importers[names[name]].add(path)
     return [
@@ -91,7 +108,7 @@ def _module_name(path: str) -> str:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -101,7 +118,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 def too_many_parameters(place: str, tree: ast.Module) -> list[str]:
     """Functions that take more than ``PARAMETERS_MAX``, ``self`` apart."""
-    owners = {id(item): node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body}
+    owners = {id(item): node.name for node in nodes(tree) if isinstance(node, ast.ClassDef) for item in node.body}
     found = []
     for function in functions(tree):
         arguments = function.args
@@ -130,7 +147,7 @@ def functions(tree: ast.Module) -> Iterator[Function]:
 def catches_everything(place: str, tree: ast.Module) -> list[str]:
     """Handlers of ``Exception``, ``BaseException`` or everything that do not end with ``raise``."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.ExceptHandler):
             continue
         kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
@@ -150,8 +167,8 @@ def mutated_globals(place: str, tree: ast.Module) -> list[str]:
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     }
-    found = [f"{place}:{node.lineno}: global" for node in ast.walk(tree) if isinstance(node, ast.Global)]
-    for function in functions(tree):
+    found = [f"{place}:{node.lineno}: global" for node in nodes(tree) if isinstance(node, ast.Global)]
+    for function in functions(tree) if names else ():
         own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         for node in ast.walk(function):
             changed = _changed_name(node)
@@ -191,7 +208,7 @@ def open_keywords(place: str, tree: ast.Module) -> list[str]:
 def ids_made(place: str, tree: ast.Module) -> list[str]:
     """Calls that make ids."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         made = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if made in _ID_MAKERS or "uuid_utils" in imported or _ID_MAKERS & set(imported):
@@ -215,11 +232,11 @@ def foreign_text(place: str, tree: ast.Module) -> list[str]:
     """SQL and Lua inside string literals (docstrings apart)."""
     documents = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Module | ast.ClassDef | Function) and node.body and isinstance(node.body[0], ast.Expr)
     }
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and id(node) not in documents and isinstance(node.value, str | bytes):
             text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
             for language, pattern in (("SQL", _SQL), ("Lua", _LUA)):
