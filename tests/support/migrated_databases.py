@@ -51,10 +51,16 @@ _CATALOG_CHANGES = (
 """Rows of these catalogs that were written since the database was made: a session has added its own before it is gone. As
 long as the sum is the same, so is the schema. To read all catalogs takes a new session ten times as long."""
 _TABLES_WITH_ROWS = (
-    "SELECT oid::regclass::text AS name, pg_relation_size(oid) AS bytes FROM pg_class"
-    " WHERE relkind = 'r' AND relnamespace = $1::regnamespace AND pg_relation_size(oid) > 0"
+    "SELECT relname AS name, file.size AS bytes FROM pg_database d, pg_class c,"
+    " pg_stat_file(format('base/%s/%s', d.oid, c.relfilenode)) AS file"
+    " WHERE datname = current_database() AND relkind = 'r' AND relnamespace = $1::regnamespace AND file.size > 0"
 )
+"""By the size of its file: to ask for the size of a relation, a new session reads all that describes it, of each table."""
 _SEQUENCES = "SELECT oid::regclass::text AS name FROM pg_class WHERE relkind = 'S' AND relnamespace = $1::regnamespace"
+_SET_SEQUENCES = (
+    "SELECT setval(name::regclass, value, called)"
+    " FROM unnest($1::text[], $2::bigint[], $3::boolean[]) AS s (name, value, called)"
+)
 _TERMINATE = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1"
 _LOOKS_MAX = 1000
 _SMALL_BYTES = 65_536
@@ -69,7 +75,8 @@ class _Migrated:
     schema_state: list[tuple[Any, ...]]
     rows: dict[str, bytes]
     """What the tables hold that are not empty, as COPY writes it."""
-    sequences: dict[str, tuple[int, bool]]
+    sequences: list[tuple[str, int, bool]]
+    """Name, last value, and whether it was drawn."""
 
 
 class MigratedDatabases:
@@ -148,8 +155,7 @@ class MigratedDatabases:
             )
             for table, rows in template.rows.items():
                 await connection.copy_to_table(table, source=io.BytesIO(rows), format="binary")
-            for sequence, (value, called) in template.sequences.items():
-                await connection.execute("SELECT setval($1::text::regclass, $2, $3)", sequence, value, called)
+            await connection.execute(_SET_SEQUENCES, *map(list, zip(*template.sequences, strict=True)))
         return bool(large)
 
     async def _made_template(self) -> _Migrated:
@@ -171,11 +177,11 @@ class MigratedDatabases:
             written = io.BytesIO()
             await connection.copy_from_table(row["name"], output=written, format="binary")
             rows[row["name"]] = written.getvalue()
-        sequences = dict[str, tuple[int, bool]]()
+        sequences = []
         for row in await connection.fetch(_SEQUENCES, self._schema):
             found = await connection.fetchrow(f"SELECT last_value, is_called FROM {row['name']}")
             assert found is not None
-            sequences[row["name"]] = found["last_value"], found["is_called"]
+            sequences.append((row["name"], found["last_value"], found["is_called"]))
         return _Migrated(name, await _schema_state(connection), rows, sequences)
 
     async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
