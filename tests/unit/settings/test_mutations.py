@@ -66,7 +66,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutations") / "scratch.yaml"
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @example(content=b"")
 @example(content=b"? ")
 @example(content=b"{")
