@@ -23,7 +23,7 @@ import hypothesis
 import pytest
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
-from tests.support.driver_types import remember_builtin_types
+from tests.support.driver_lookups import remember_builtin_types, remember_versions
 from tests.support.server_directory import make_server_directory
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ os.environ.setdefault("TEST_PYTHON", sys.executable)
 
 
 remember_builtin_types()
+remember_versions()
 
 # How long an example takes depends on what else the machine does. Loaded here, because a test takes its settings from the
 # profile when its module is imported.

@@ -1,13 +1,17 @@
-"""What the driver asks a server about its own types, asked once per process instead of once per connection.
+"""What drivers look up for every connection, looked up once per process.
 
 asyncpg knows few array types by itself. A connection that meets another one, such as ``uuid[]``, reads the catalog with a
 recursive query, whose plan takes a new session 10 ms of a processor: a quarter of the server's time in the tests of SQL
 statements. The ids of PostgreSQL's own types are the same in every database; types of a schema are asked for as usual.
+
+redis-py tells the store its own version, which it reads from the files of its distribution.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Collection
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,3 +38,8 @@ def remember_builtin_types() -> None:
         return types, statement
 
     asyncpg.Connection._introspect_types = answer  # type: ignore[attr-defined]
+
+
+def remember_versions() -> None:
+    """Of distributions; from now on, in this process."""
+    importlib.metadata.version = cache(importlib.metadata.version)
