@@ -29,7 +29,9 @@ from jobmaster.wiring import (
     open_reader,
     open_transactions,
 )
+from tests.conftest import MIGRATED_SCHEMA
 from tests.integration.client.fixture import DrivenAgent, handlers, resize
+from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.pgbouncer import PgBouncer, find_pgbouncer
 from tests.support.processes import free_port
@@ -40,32 +42,34 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no program pgb
 
 
 @pytest.fixture(scope="module")
-def server(server_root: Path) -> Iterator[PostgresServer]:
-    """A PostgreSQL on TCP: a pooler of another account cannot enter the directory of the socket."""
+async def databases(server_root: Path) -> AsyncIterator[MigratedDatabases]:
+    """Of a PostgreSQL on TCP: a pooler of another account cannot enter the directory of the socket."""
     with PostgresServer(server_root / "behind-pooler", durable=False, port=free_port()) as server:
-        yield server
+        databases = MigratedDatabases(server.tcp_dsn, MIGRATED_SCHEMA)
+        yield databases
+        await databases.close()
 
 
 @pytest.fixture
-async def direct(server: PostgresServer, store_url: str, cluster_name: str) -> AsyncIterator[ClusterSettings]:
+async def direct(databases: MigratedDatabases, store_url: str, cluster_name: str) -> AsyncIterator[ClusterSettings]:
     """Settings of a migrated cluster without a pooler."""
-    settings = ClusterSettings(
+    dsn = await databases.take(cluster_name)
+    yield ClusterSettings(
         cluster=cluster_name,
-        master=MasterSettings(dsn=server.tcp_dsn, statement_timeout_seconds=1.0),
+        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA, statement_timeout_seconds=1.0),
         stores={"default": StoreSettings(url=store_url)},
     )
-    await migrate_master(settings)
-    yield settings
-    await drop_master(settings)
+    await databases.give_back(dsn)
 
 
 @pytest.fixture
-def new_pooler(server: PostgresServer) -> Iterator[Callable[..., PgBouncer]]:
+def new_pooler(direct: ClusterSettings) -> Iterator[Callable[..., PgBouncer]]:
     started: list[PgBouncer] = []
 
     def start(**options: Any) -> PgBouncer:
         assert PROGRAM is not None
-        started.append(PgBouncer(PROGRAM, server.tcp_dsn, **options))
+        assert direct.master.dsn is not None
+        started.append(PgBouncer(PROGRAM, direct.master.dsn, **options))
         return started[-1]
 
     yield start
@@ -254,6 +258,7 @@ async def test_the_commands_about_jobs_work_through_a_pooler(
         "cluster": settings.cluster,
         "master.dsn": settings.master.dsn,
         "master.pooler": "transaction",
+        "master.schema": MIGRATED_SCHEMA,
         "stores.default.url": settings.stores["default"].url,
     }
     options = [word for key, value in there.items() for word in ("--set", f"{key}={value}")]
