@@ -84,7 +84,11 @@ class Connector:
             StoreRefused: it can, but refuses this user.
         """
         if self.nodes is not None and at is None:
-            at = await self.nodes.some_node()
+            try:
+                return await self.open(purpose, await self.nodes.some_node())
+            except NotSent:
+                await self.nodes.read()  # now some node is another one, where one answers
+                at = await self.nodes.some_node()
         if self._password is None:
             return await self._opened(purpose, None, at)
         return await self._password.use(lambda password: self._opened(purpose, password, at), PasswordRefused)

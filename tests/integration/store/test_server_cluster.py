@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from redis.crc import key_slot
@@ -239,9 +240,13 @@ async def test_after_a_failover_calls_go_to_the_new_primary(connect: Connect, se
         await submit(store, fence.bucket_id, items)
         primary = own.owner(store.keys.bucket(fence.bucket_id).meta)
         primary.ask("WAIT", 1, 0)
+        others = ",".join(node.name for node in own.nodes if node is not primary)
+        listener = await connect(url=f"redis+cluster://{primary.name},{others}", initialise=False)
         waking = asyncio.ensure_future(store.wait_wake([fence.bucket_id], 30))
         assert await waking == fence.bucket_id
         primary.server.kill()
+        # No other call shows this client that the node that it asked first is away.
+        await eventually(lambda: _subscribed(listener), 20, "a subscription at another node")
 
         async def claimed() -> list[bytes] | None:
             try:
@@ -265,6 +270,14 @@ async def test_after_a_failover_calls_go_to_the_new_primary(connect: Connect, se
         primary.server.start()
         await eventually(lambda: asyncio.to_thread(_is_replica, primary), 20, "the old primary as a replica")
         assert (await store.claim(fence, "after-2", 10)).raw == more
+
+
+async def _subscribed(store: AgentStore) -> bool:
+    try:
+        async with aclosing(cast("AsyncGenerator[bytes, None]", store.finished())) as news:
+            return await anext(news) == b""
+    except Unavailable:
+        return False
 
 
 def _is_replica(node: ClusterNode) -> bool:
