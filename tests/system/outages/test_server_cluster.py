@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -35,6 +37,11 @@ async def agents(deployment: Deployment, nodes: ValkeyCluster) -> list[AgentProc
     return [await deployment.start_agent() for _ in range(2)]
 
 
+def is_primary(node: ClusterNode) -> bool:
+    """True once it takes writes."""
+    return bool(node.info("replication")["role"] == "master")
+
+
 def metas(node: ClusterNode) -> list[bytes]:
     """The buckets on one node."""
     return cast("list[bytes]", node.ask("KEYS", "jm:*:meta"))
@@ -50,9 +57,11 @@ async def more_runs(deployment: Deployment, what: str) -> None:
     await eventually(seen, 30, what)
 
 
-async def test_jobs_flow_through_a_cluster_of_servers_that_loses_a_primary_and_an_agent(
-    deployment: Deployment, nodes: ValkeyCluster, agents: list[AgentProcess]
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)], ids=["killed", "frozen"])
+async def test_jobs_flow_through_a_server_cluster_that_loses_a_primary_and_an_agent(
+    deployment: Deployment, nodes: ValkeyCluster, agents: list[AgentProcess], frozen: bool
 ) -> None:
+    """Frozen: the former primary comes back and is made a replica."""
     children = agents[0].children()
     checked = await asyncio.to_thread(deployment.run, "store", "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
@@ -65,8 +74,17 @@ async def test_jobs_flow_through_a_cluster_of_servers_that_loses_a_primary_and_a
         covered = list(load.receipts)
         assert victim.ask("WAIT", 1, 0) == 1
         in_master = await cluster.submit("add", {"one": 1, "other": 2}, durability="master")
-        await asyncio.to_thread(victim.server.kill)
-        await eventually(lambda: asyncio.to_thread(nodes.whole), 30, "the replica to take over")
+        replica = nodes.replica_of(victim)
+        former = victim.server.pid
+        assert former is not None
+        if frozen:
+            os.kill(former, signal.SIGSTOP)
+        else:
+            await asyncio.to_thread(victim.server.kill)
+        await eventually(lambda: asyncio.to_thread(is_primary, replica), 30, "the replica to take over")
+        if frozen:
+            os.kill(former, signal.SIGCONT)
+        await eventually(lambda: asyncio.to_thread(nodes.whole), 30, "the cluster to be whole")
         await more_runs(deployment, "jobs to run after the failover")
         later = len(load.receipts)
         agents[1].kill_all()
