@@ -12,6 +12,7 @@ import pytest
 from redis.crc import key_slot
 
 from jobmaster.agentstore import library
+from jobmaster.agentstore.acl import StoreUser, line_of, user_name
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.store_handle import reached
 from jobmaster.clock import new_id
@@ -126,6 +127,33 @@ async def test_a_node_that_may_not_keep_jobs_is_named(connect: Connect, nodes: V
             await store.verify()
     finally:
         second.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+async def test_users_of_few_rights_find_the_nodes_and_follow_their_slots(
+    connect: Connect, nodes: ValkeyCluster, cluster_name: str
+) -> None:
+    """Each node has users of its own."""
+    for node in nodes.primaries:
+        for user in StoreUser:
+            node.ask(*line_of(cluster_name, user, ">secret").split(" "))
+    store: dict[StoreUser, AgentStore] = {}
+    for user in (StoreUser.LOADER, StoreUser.AGENT, StoreUser.PRODUCER, StoreUser.OPERATOR):
+        login = f"://{user_name(cluster_name, user)}:secret@"
+        loads = user in (StoreUser.LOADER, StoreUser.AGENT)
+        store[user] = await connect(url=nodes.url.replace("://", login), initialise=loads)
+    for node, fence in (await fences_on_each(store[StoreUser.AGENT], nodes)).items():
+        slot = key_slot(store[StoreUser.AGENT].keys.bucket(fence.bucket_id).meta)
+        target = next(other for other in nodes.primaries if other is not node)
+        await submit(store[StoreUser.PRODUCER], fence.bucket_id, make_items(1))
+        nodes.begin_moving(slot, node, target)
+        nodes.move_keys(slot, node, target)
+        # All keys have gone, so the call is sent on (ASK).
+        await assert_ok(store[StoreUser.AGENT].close_intake(fence))
+        nodes.end_moving(slot, target)
+        await store[StoreUser.PRODUCER].health()
+        assert (await store[StoreUser.AGENT].claim(fence, "moved-1", 10)).status is ReplyStatus.OK
+    assert [node.functions for node in await store[StoreUser.OPERATOR].nodes()] == [library.recorded_build()[0]] * 2
+    assert len(await store[StoreUser.OPERATOR].known_buckets()) == 2
 
 
 class Moved(NamedTuple):
