@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from jobmaster.handlers import Handlers, Unique
 from jobmaster.model.errors import Conflict, InputError, UnknownHandler
 from tests.integration.spark.datasource.conftest import PublishedCluster
 from tests.integration.spark.datasource.test_read import failure
@@ -225,3 +227,41 @@ def test_jobs_that_failed_run_again_as_new_ones(published: PublishedCluster) -> 
     assert published.value(missing) == 6
     with pytest.raises(InputError):
         replay(published.run(), {"states": "SUCCEEDED"}, "after", {})
+
+
+def test_rows_follow_the_unique_key_that_their_handler_declares(published: PublishedCluster) -> None:
+    """Tasks that run side by side have rows of the same customers."""
+    handlers = Handlers()
+    handlers.add(_sync, name="sync", unique=Unique(args=["customer"]))
+    handlers.add(_sync, name="sync.new", unique=Unique(args=["customer"], on_conflict="replace"))
+    handlers.add(_sync, name="sync.one", unique=Unique(args=["customer"], on_conflict="reject"))
+    insert = "INSERT INTO handler VALUES ($1, $2, 'x', gen_random_uuid())"
+    specs = [(each.name, msgspec.json.encode(each.spec).decode()) for each in handlers]
+    published.sql(lambda c: c.executemany(insert, specs))
+    frame = published.spark.range(0, 40, 1, 4).selectExpr(
+        "concat('k', id) AS key", "to_json(struct(id % 5 AS customer, id AS change)) AS args"
+    )
+
+    def found(handler: str) -> dict[str, int]:
+        query = "SELECT state::text, count(*) FROM job WHERE handler = $1 GROUP BY 1"
+        return {row["state"]: row["count"] for row in published.sql(lambda c: c.fetch(query, handler))}
+
+    def written(run_id: str) -> tuple[int, ...]:
+        query = "SELECT offered, inserted, rejected FROM pipeline_write WHERE run_id = $1"
+        return tuple(published.sql(lambda c: c.fetchrow(query, run_id)))
+
+    published.write(frame, handler="sync", runId="first", chunkRows="4")
+    published.write(frame, handler="sync", runId="again", chunkRows="4")
+    published.write(frame, handler="sync.one", runId="one")
+    assert (found("sync"), found("sync.one")) == ({"HELD": 5}, {"HELD": 5})
+    assert (written("first"), written("again"), written("one")) == ((40, 5, 0), (40, 0, 0), (40, 5, 0))
+    published.write(frame, handler="sync.new")
+    assert found("sync.new") == {"HELD": 5, "CANCELLED": 35}
+    end = """UPDATE job SET state = 'CANCELLED'
+             WHERE id = (SELECT job_id FROM unique_key WHERE handler = 'sync' ORDER BY key LIMIT 1)"""
+    published.sql(lambda c: c.execute(end))
+    published.write(frame, handler="sync", batch="later")
+    assert found("sync") == {"HELD": 5, "CANCELLED": 1}
+
+
+async def _sync(customer: int, change: int) -> None: ...
