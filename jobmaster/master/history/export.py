@@ -32,6 +32,7 @@ SCANNING = {
 _DETACHED = {
     "jobs": ("export/detached_jobs", "job_detached"),
     "attempts": ("export/detached_attempts", "attempt_detached"),
+    "logs": ("export/detached_logs", "job_detached"),
 }
 """Statement, and the table in it that is replaced by the table of a range."""
 _GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
@@ -118,7 +119,7 @@ async def copy_pages(
     """Some pages of a detached range as delimited text, all columns; returns how many rows there were.
 
     Args:
-        dataset: ``jobs`` or ``attempts``.
+        dataset: ``jobs``, ``attempts`` or ``logs`` (of the jobs of the table).
         table: name of the detached table.
         pages: the first one, and the one beyond the last.
 
@@ -142,6 +143,24 @@ async def copy_pages(
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, name, writes=False) from error
     return int(status.split()[-1])
+
+
+async def measure_logs(connection: Connection, table: str) -> tuple[int, int]:
+    """Number of the log lines of detached jobs, and the sum of their checksums.
+
+    Args:
+        table: name of the detached table of jobs.
+
+    Raises:
+        Unavailable: the connection was lost, or the server ended the statement. Refused: there is no such table.
+    """
+    name = "export/measure_logs"
+    try:
+        row = await connection.fetchrow(sql(name).replace("FROM job_detached", f"FROM {quoted(table)}"))
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, name, writes=False) from error
+    assert row is not None
+    return int(row["lines"]), int(row["checksum"])
 
 
 async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, pages: int) -> list[UUID]:

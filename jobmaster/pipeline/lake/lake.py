@@ -4,6 +4,7 @@
 ``_lake.json``                                        version of the layout, and the cluster of the lake
 ``jobs/v1/run=<run>/day=YYYY-MM-DD/*.parquet``        jobs of one retired range, by day of creation
 ``attempts/v1/run=<run>/day=YYYY-MM-DD/*.parquet``    their attempts that did not conclude them
+``logs/v1/run=<run>/day=YYYY-MM-DD/*.parquet``        lines that their runs have written (``ctx.log``)
 ``rollup/<dataset>/v1/run=<run>/day=.../*.parquet``   figures by hour
 ``violations/v1/run=<run>/*.parquet``                 violations of an audit
 ``reports/*.html``, ``plans/*``                       for people

@@ -1,4 +1,4 @@
-"""Columns of the lake's two datasets, version 1: those copied from the master, and those derived from them.
+"""Columns of the lake's datasets of jobs, version 1: those copied from the master, and those derived from them.
 
 Columns are added at the end, never renamed or removed. Derived columns are computed here: the server needs 6 us a row for the
 time in an id, as long as for all other columns. The verification derives them again and compares.
@@ -25,9 +25,10 @@ ATTEMPTS = (
     "job_id string, token int, bucket_id string, bucket_epoch bigint, outcome string, at timestamp, ran_us bigint,"
     " error string, refused_at timestamp, refused_count int"
 )
-SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS}
+LOGS = "job_id string, token int, number int, at timestamp, level smallint, text string"
+SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS, "logs": LOGS}
 """In Spark's DDL."""
-DERIVED = {"jobs": ("priority", "created_at", "started_at", "ended_at"), "attempts": ()}
+DERIVED = {"jobs": ("priority", "created_at", "started_at", "ended_at"), "attempts": (), "logs": ()}
 """Columns derived from other columns of the same row."""
 REPEATING = ("state", "priority", "priority_level", "lane", "handler", "bucket_id", "outcome")
 """Columns of few distinct values: only these get a Parquet dictionary."""

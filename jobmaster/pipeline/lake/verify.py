@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobmaster.model.archive import LakeFile, Measure
 from jobmaster.pipeline.lake.lake import Lake
@@ -40,14 +40,25 @@ _CHECKSUM_COLUMNS = {
         *("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "ran_us", "error", "refused_at"),
         "refused_count",
     ),
+    "logs": ("job_id", "token", "number", "at", "level", "text"),
 }
-"""In the order of ``measure_detached``."""
+"""In the order of ``measure_detached``, and of ``export/measure_logs``."""
 _ROWS = 16_384
 """Rows per batch: their texts and digests fit into the processor's cache."""
 _MEASURED = "dataset string, path string, rows bigint, bytes bigint, checksum string"
 
 
-def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
+class RunMeasure(NamedTuple):
+    """What the files of a run hold."""
+
+    measure: Measure
+    """Of jobs and attempts."""
+    logs: tuple[int, int]
+    """Lines and their checksum."""
+    files: tuple[LakeFile, ...]
+
+
+def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> RunMeasure:
     """Read the files of a run: rows and checksums of each dataset, and every file with its rows.
 
     Args:
@@ -70,7 +81,8 @@ def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) ->
             files.append(LakeFile(row["dataset"], row["path"], row["rows"], row["bytes"]))
             rows, total = sums[row["dataset"]]
             sums[row["dataset"]] = (rows + row["rows"], total + int(row["checksum"]))
-    return Measure(*sums["jobs"], *sums["attempts"]), tuple(sorted(files, key=lambda file: file.path))
+    by_path = tuple(sorted(files, key=lambda file: file.path))
+    return RunMeasure(Measure(*sums["jobs"], *sums["attempts"]), sums["logs"], by_path)
 
 
 def _reader(

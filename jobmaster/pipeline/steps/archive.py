@@ -18,12 +18,14 @@ import msgspec
 
 from jobmaster.clock import new_id
 from jobmaster.master.history.archive import Archive
+from jobmaster.master.history.export import measure_logs, open_scan
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake import parquet_export, verify
 from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, lake_errors
+from jobmaster.pipeline.lake.schema import SCHEMAS
 from jobmaster.pipeline.spark.session import threads_of
 from jobmaster.retention.retire import Retiring
 from jobmaster.wiring import open_archive
@@ -196,9 +198,12 @@ class Archiver:
     def _export(self, found: ArchiveRange) -> ArchiveRange:
         run_id = new_id().hex()
         tasks = threads_of(self._context.options.session.master) or _REMOTE_TASKS
+        tables = [("jobs", found.name, tasks), ("attempts", found.attempts, 1)]
+        if self._wait(self._measured_logs(found))[0]:
+            tables.append(("logs", found.name, tasks))
         parts = [
             part
-            for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
+            for dataset, table, tasks_ in tables
             for part in parquet_export.page_ranges(
                 self._context.connection.connection_factory,
                 dataset,
@@ -228,9 +233,13 @@ class Archiver:
     def _verify(self, found: ArchiveRange, *, last: bool) -> ArchiveRange:
         assert found.run_id is not None
         with lake_errors(self.lake):
-            measure, files = verify.measure_run(lambda: self._context.spark, self.lake, found.run_id)
-        if measure != found.measure:
-            self._progress(f"{found.name}: the files hold {_describe(measure)}, the tables {_describe(found.measure)}")
+            measure, logs, files = verify.measure_run(lambda: self._context.spark, self.lake, found.run_id)
+        lines = self._wait(self._measured_logs(found))
+        if measure != found.measure or logs != lines:
+            self._progress(
+                f"{found.name}: the files hold {_describe(measure)} and {logs[0]} log lines, the tables "
+                f"{_describe(found.measure)} and {lines[0]} log lines"
+            )
             again = self._wait(self._archive.export_again(found))
             if last:
                 raise Refused(
@@ -239,6 +248,14 @@ class Archiver:
                 )
             return again
         return self._wait(self._archive.verified(found, self._sealed(files)))
+
+    async def _measured_logs(self, found: ArchiveRange) -> tuple[int, int]:
+        """Lines that runs of the jobs have written, and their checksum: they are no part of the manifest."""
+        connection = await open_scan(self._context.connection.connection_factory)
+        try:
+            return await measure_logs(connection, found.name)
+        finally:
+            connection.terminate()
 
     def _sealed(self, files: Sequence[LakeFile]) -> tuple[LakeFile, ...]:
         """Flush the files to the disk; returns them with their digests."""
@@ -273,7 +290,7 @@ class Archiver:
 
     def _read_by_spark(self, found: ArchiveRange) -> None:
         """Check right before the drop: Spark reads the files, as every later command does."""
-        for dataset in ("jobs", "attempts"):
+        for dataset in SCHEMAS:
             files = [file for file in found.files if file.dataset == dataset]
             if files:
                 urls, rows = [self.lake.url(file.path) for file in files], sum(file.rows for file in files)

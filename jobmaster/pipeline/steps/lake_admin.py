@@ -10,7 +10,7 @@ from jobmaster.model.errors import InputError
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake.lake import Lake
 
-_RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
+_RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|logs|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
 _UNFINISHED = re.compile(r"^rejects/\.writing-(?P<run>[^/]+)/")
 _DOCUMENTS = ("_manifest/jobs", "_manifest/rollup")
 FORGET_ROWS = 20_000

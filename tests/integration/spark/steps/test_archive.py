@@ -83,6 +83,48 @@ def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master
     assert archive(filled).rows == 0, "again does nothing"
 
 
+def test_log_lines_leave_with_their_jobs_and_those_of_other_jobs_stay(
+    filled: SeededCluster, spark: SparkSession
+) -> None:
+    text = 'one\ntwo\r\x01 \x02" \\N ü€𝄞'
+    write = """INSERT INTO job_log SELECT id, 1, line, to_timestamp(5.000007), 20, $1 || line
+               FROM (SELECT id FROM job WHERE state = 'SUCCEEDED' LIMIT 50) AS j, generate_series(1, 3) AS line"""
+    filled.sql(lambda c: c.execute(write, text))
+    filled.sql(lambda c: c.execute("INSERT INTO job_log VALUES (uuid_floor(now()), 1, 1, now(), 20, 'stays')"))
+    query = "SELECT job_id::text, token, number, to_us(at), level, text FROM job_log WHERE text <> 'stays'"
+    before = {tuple(row) for row in filled.sql(lambda c: c.fetch(query))}
+    assert len(before) == 150
+    archive(filled)
+    columns = "job_id, token, number, unix_micros(at) AS at_us, level, text"
+    lines = spark.read.parquet(*files_of(filled, "logs")).selectExpr(*columns.split(", ")).collect()
+    assert {tuple(row) for row in lines} == before
+    assert len(lines) == 150
+    assert filled.value("SELECT count(*) FROM job_log") == 151, "maintenance deletes them"
+
+
+def test_a_log_line_that_the_files_lack_is_exported_with_the_next_run_of_them(
+    filled: SeededCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes between the export and its verification."""
+    from jobmaster.pipeline.steps.archive import Archiver
+
+    verify, written = Archiver._verify, "INSERT INTO job_log SELECT $1, 1, count(*) + 1, now(), 20, 'late' FROM job_log"
+    job = filled.value("SELECT id FROM job WHERE state = 'SUCCEEDED' LIMIT 1")
+    late: list[str] = []
+
+    def after_a_line(self: Any, found: Any, **words: Any) -> Any:
+        if not late and found.lo <= job.bytes < found.hi:
+            late.append(found.name)
+            filled.sql(lambda c: c.execute(written, job))
+        return verify(self, found, **words)
+
+    monkeypatch.setattr(Archiver, "_verify", after_a_line)
+    archive(filled)
+    assert any("0 log lines, the tables" in said and "1 log lines" in said for said in filled.said)
+    assert len(files_of(filled, "logs")) == 1
+    assert {state for _, state in states(filled)} == {"DROPPED"}
+
+
 def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: SeededCluster) -> None:
     outcome = archive(filled, keep=True)
     assert outcome.summary["dropped"] == []
