@@ -27,7 +27,7 @@
 -- out: accepted uuid[], more boolean (further next steps are HELD that the bucket could take), id uuid (NULL: no row), token integer,
 --      handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: none|ASSIGNED|PROCESSING -> SUCCEEDED|FAILED|CANCELLED|EXPIRED
--- move: none -> HELD
+-- move: none -> WAITING|HELD
 -- move: HELD -> ASSIGNED
 -- fence: that of record_final; of the next steps that of onboard: the bucket's lock (id, epoch, owner, ACTIVE) FOR SHARE. It is
 --        not waited for, because jobs and workflows are locked before.

@@ -17,7 +17,7 @@
 -- in: $16 bigint[] delays in microseconds
 -- in: $17 boolean[] whether another step needs the result
 -- out: started boolean (false: the id is known, and nothing was stored; NULL: it is known with other steps)
--- move: none -> HELD
+-- move: none -> WAITING|HELD
 -- fence: the key of the workflow: sent again, it starts nothing
 -- index: workflow_pkey, as the arbiter
 SELECT workflow_start($1::uuid, $2::text, $3::boolean, $4::bigint, $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[],
