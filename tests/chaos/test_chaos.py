@@ -40,7 +40,13 @@ def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
     )
     assert len(report["faults"]) >= 4
     assert set(report["invariants"].values()) == {0}
-    assert min(report["flow"][part] for part in ("limited_runs", "ordering_keys", "signals", "workflows")) > 0
+    assert (
+        min(
+            report["flow"][part]
+            for part in ("limited_runs", "lent_runs", "loans", "ordering_keys", "signals", "workflows")
+        )
+        > 0
+    )
     assert report["flow"]["limited_at_once"] > 1
 
 

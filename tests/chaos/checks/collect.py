@@ -112,7 +112,7 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
 
 
 def read_flow(servers: Servers, schema: str, history: History) -> None:
-    """Batches, workflows and fires of schedules as they have ended."""
+    """Batches, workflows and fires of schedules as they have ended, and what was lent of limits."""
     history.batch_rows = {
         row["id"].hex: BatchRow(row["state"], row["counted"], row["rows"], tuple(job.hex for job in row["fired"]))
         for row in servers.sql(_BATCHES, schema=schema)
@@ -120,6 +120,7 @@ def read_flow(servers: Servers, schema: str, history: History) -> None:
     history.workflow_states = {
         row["id"].hex: row["state"] for row in servers.sql("SELECT id, state FROM workflow", schema=schema)
     }
+    history.loans = servers.sql("SELECT count(*) FROM permit_loan WHERE maximum IS NOT NULL", schema=schema)[0][0]
     history.fires = servers.sql("SELECT count(*) FROM schedule_fire WHERE job_id IS NOT NULL", schema=schema)[0][0]
 
 

@@ -48,6 +48,8 @@ def check_flow(history: History, note: Note) -> dict[str, int]:
     for tenant in range(flow_jobs.TENANTS):
         mine = [span for span in spans if span.value % flow_jobs.TENANTS == tenant]
         _limit(mine, flow_jobs.TENANT_RUNNING_MAX, f"tenant {tenant}", note)
+    lent = list(_spans(history, flow_jobs.LENT))
+    most_lent = _limit(lent, flow_jobs.LENT_RUNNING_MAX, "the lent permits", note)
     _order(history, note)
     _signals(history, note)
     jobs_of = _jobs_by_handler_and_value(history)
@@ -60,6 +62,9 @@ def check_flow(history: History, note: Note) -> dict[str, int]:
     return {
         "limited_runs": len(spans),
         "limited_at_once": most,
+        "lent_runs": len(lent),
+        "lent_at_once": most_lent,
+        "loans": history.loans,
         "ordering_keys": len(history.ordered),
         "signals": len(history.signalled),
         "batches": len(history.batches),

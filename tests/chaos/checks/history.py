@@ -130,6 +130,8 @@ class History:
     """Value of a unique key -> the jobs of all answers."""
     batch_rows: dict[str, BatchRow] = field(default_factory=dict)
     workflow_states: dict[str, str] = field(default_factory=dict)
+    loans: int = 0
+    """Agents to which permits of a limit were lent, of those whose loans have not been swept."""
     fires: int = 0
     """Fires of schedules that have become jobs."""
 

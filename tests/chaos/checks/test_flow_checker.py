@@ -30,6 +30,9 @@ def good() -> History:
     for job in range(flow_jobs.RUNNING_MAX):
         ran(history, job, flow_jobs.LIMITED, 1000.0)
     ran(history, flow_jobs.TENANTS, flow_jobs.LIMITED, 1001.0)
+    for job in range(flow_jobs.LENT_RUNNING_MAX):
+        ran(history, 80 + job, flow_jobs.LENT, 1000.0)
+    history.loans = 2
     history.ordered = [[ran(history, 20 + n, flow_jobs.ORDERED, 1000.0 + 2 * n) for n in range(3)]]
     history.signalled = {ran(history, 30, flow_jobs.SIGNALLED, 1000.0)}
     callback = ran(history, 40, flow_jobs.CALLBACK, 1000.0)
@@ -51,13 +54,18 @@ def test_a_good_history_has_no_violation_and_is_counted() -> None:
     findings = check(good())
     assert findings.violations == {}
     assert findings.flow == {
-        "limited_runs": 5, "limited_at_once": 4, "ordering_keys": 1, "signals": 1, "batches": 1, "batch_jobs": 5,
-        "workflows": 1, "compensated_workflows": 1, "unique_keys": 1, "schedule_fires": 3,
+        "limited_runs": 5, "limited_at_once": 4, "lent_runs": 12, "lent_at_once": 12, "loans": 2, "ordering_keys": 1,
+        "signals": 1, "batches": 1, "batch_jobs": 5, "workflows": 1, "compensated_workflows": 1, "unique_keys": 1,
+        "schedule_fires": 3,
     }  # fmt: skip
 
 
 def exceed_the_limit(history: History) -> None:
     ran(history, 4, flow_jobs.LIMITED, 1000.5, 0.1)
+
+
+def exceed_the_lent_permits(history: History) -> None:
+    ran(history, 99, flow_jobs.LENT, 1000.5, 0.1)
 
 
 def exceed_the_limit_of_a_tenant(history: History) -> None:
@@ -118,6 +126,7 @@ def answer_with_two_jobs(history: History) -> None:
     ("spoil", "name"),
     [
         (exceed_the_limit, "limit_exceeded"),
+        (exceed_the_lent_permits, "limit_exceeded"),
         (exceed_the_limit_of_a_tenant, "limit_exceeded"),
         (overlap, "order_broken"),
         (swap, "order_broken"),

@@ -25,7 +25,7 @@ _KEEP_SECONDS = 120.0
 _UNIQUE_SECONDS = 3600.0
 _ABANDON_SECONDS = 15.0
 _TRIES = 8
-_BATCH, _LIMITED, _ORDERED, _SIGNALS, _CHAINS, _RACERS = 40, 20, 4, 4, 2, 3
+_BATCH, _LIMITED, _LENT, _ORDERED, _SIGNALS, _CHAINS, _RACERS = 40, 20, 80, 4, 4, 2, 3
 _FIRE_SECONDS = 2
 
 Submit = Callable[..., Awaitable[bytes | None]]
@@ -60,6 +60,7 @@ class FlowWays:
         """Share of all jobs, jobs of one call, and the way."""
         return [
             (0.01, _LIMITED, self._limited),
+            (0.02, _LENT, self._lent),
             (0.004, _ORDERED, self._ordered),
             (0.004, _SIGNALS, self._signalled),
             (0.016, _BATCH, self._batch),
@@ -68,11 +69,17 @@ class FlowWays:
         ]
 
     async def _limited(self) -> None:
-        values = self._values(_LIMITED, "store")
+        await self._at_once(_LIMITED, flow_jobs.limited)
+
+    async def _lent(self) -> None:
+        """So many that each agent has more of them than it asks for one by one."""
+        await self._at_once(_LENT, flow_jobs.lent)
+
+    async def _at_once(self, count: int, handler: Any) -> None:
         await asyncio.gather(
             *(
-                self._submit(value, flow_jobs.limited, {"value": value}, durability="store", job_id=new_id())
-                for value in values
+                self._submit(value, handler, {"value": value}, durability="store", job_id=new_id())
+                for value in self._values(count, "store")
             )
         )
 

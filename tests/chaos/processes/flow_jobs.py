@@ -1,5 +1,6 @@
-"""What the agents run of flow: jobs with limits, of ordering keys, that wait for signals, of batches, workflows, unique keys
-and schedules. Registered beside the others, so that a program that imports this module has them all.
+"""What the agents run of flow: jobs with limits (permits of one of them are lent), of ordering keys, that wait for signals,
+of batches, workflows, unique keys and schedules. Registered beside the others, so that a program that imports this module has
+them all.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from tests.chaos.processes.jobs import began, ended, handlers
 RUNNING_MAX = 4
 TENANTS = 5
 TENANT_RUNNING_MAX = 2
+LENT_RUNNING_MAX = 12
+"""More than there are agents: of fewer permits nothing is lent."""
 LIMIT = Limit("chaos", RUNNING_MAX)
 TENANT_LIMIT = Limit("chaos.tenant", TENANT_RUNNING_MAX, key=lambda arguments: str(arguments["value"] % TENANTS))
-LIMITED, ORDERED, SIGNALLED = "chaos.limited", "chaos.ordered", "chaos.signalled"
+LIMITED, LENT, ORDERED, SIGNALLED = "chaos.limited", "chaos.lent", "chaos.ordered", "chaos.signalled"
 CALLBACK, CHARGE, SHIP, DECLINED, REFUND = (
     "chaos.callback",
     "chaos.charge",
@@ -29,6 +32,12 @@ _SECONDS = 0.05
 @handlers.job(name=LIMITED, limit=[LIMIT, TENANT_LIMIT], max_attempts=20, backoff=0.2, backoff_max=2)
 async def limited(ctx: JobContext, value: int) -> int:
     return await _for_a_while(ctx, value, LIMITED)
+
+
+@handlers.job(name=LENT, limit=Limit("chaos.lent", LENT_RUNNING_MAX), max_attempts=20, backoff=0.2, backoff_max=2)
+async def lent(ctx: JobContext, value: int) -> int:
+    """With one limit and no rate: agents borrow its permits."""
+    return await _for_a_while(ctx, value, LENT)
 
 
 @handlers.job(name=ORDERED, max_attempts=20, backoff=0.2, backoff_max=2)
