@@ -6,6 +6,7 @@ import asyncio
 import signal
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -108,7 +109,28 @@ async def batch_callback_seconds(cluster: Cluster, measured: MeasuredCluster, ch
 
 
 def limited_starts(jobs: int, agents: int) -> dict[str, Any]:
-    """Starts a second of jobs under one limit of 100 permits, in all agents together, and how many ran at once.
+    """Starts a second of jobs under one limit of 100 permits, in all agents together, how many ran at once, and the same jobs
+    without a limit: that is the floor. Processor time is comparable on a busy machine, rates are not."""
+    limited = _starts(jobs, agents, limited_handlers.limited)
+    most = limited.pop("most_at_once")
+    assert most <= limited_handlers.RUNNING, f"{most} jobs ran at once under a limit of {limited_handlers.RUNNING}"
+    floor = _starts(jobs, agents, limited_handlers.unlimited)
+    return {
+        "limited_starts_per_second": limited["starts_per_second"],
+        "limited_most_at_once": most,
+        "limited_jobs": jobs,
+        "limited_agents": agents,
+        "limited_cpu_seconds": limited["cpu_seconds"],
+        "unlimited_starts_per_second": floor["starts_per_second"],
+        "unlimited_cpu_seconds": floor["cpu_seconds"],
+        "limited_share_of_floor": round(limited["starts_per_second"] / floor["starts_per_second"], 3),
+        "limited_cpu_ratio": round(sum(limited["cpu_seconds"].values()) / sum(floor["cpu_seconds"].values()), 2),
+        "limited_servers": limited["servers"],
+    }
+
+
+def _starts(jobs: int, agents: int, handler: Callable[..., Any]) -> dict[str, Any]:
+    """Starts a second, and how many ran at once.
 
     The jobs lie in the buckets of all agents before the first of these is let go. Every run records its begin and its end.
     """
@@ -124,7 +146,7 @@ def limited_starts(jobs: int, agents: int) -> dict[str, Any]:
         directory.mkdir()
         asyncio.run(_wait_for_buckets(measured, agents))
         measured.signal_agents(signal.SIGSTOP)
-        asyncio.run(_submit_limited(measured, jobs, directory))
+        asyncio.run(_submit_all(measured, jobs, directory, handler))
         before = measured.cpu_seconds()
         measured.signal_agents(signal.SIGCONT)
         asyncio.run(_wait_for_ends(measured, jobs))
@@ -133,16 +155,12 @@ def limited_starts(jobs: int, agents: int) -> dict[str, Any]:
         servers = asyncio.run(measured.described())
         measured.kill_agents()
     assert len(found) == jobs, f"{len(found)} runs of {jobs} jobs"
-    most = limited_handlers.most_at_once(found)
-    assert most <= limited_handlers.RUNNING, f"{most} jobs ran at once under a limit of {limited_handlers.RUNNING}"
     begins = sorted(began for began, _ in found)
     return {
-        "limited_starts_per_second": round(jobs / ((begins[-1] - begins[0]) / 1e9)),
-        "limited_most_at_once": most,
-        "limited_jobs": jobs,
-        "limited_agents": agents,
-        "limited_cpu_seconds": {name: round(after[name] - before[name], 2) for name in after},
-        "limited_servers": servers,
+        "starts_per_second": round(jobs / ((begins[-1] - begins[0]) / 1e9)),
+        "most_at_once": limited_handlers.most_at_once(found),
+        "cpu_seconds": {name: round(after[name] - before[name], 2) for name in after},
+        "servers": servers,
     }
 
 
@@ -155,11 +173,9 @@ async def _wait_for_buckets(measured: MeasuredCluster, agents: int) -> None:
         await connection.close()
 
 
-async def _submit_limited(measured: MeasuredCluster, jobs: int, directory: Path) -> None:
+async def _submit_all(measured: MeasuredCluster, jobs: int, directory: Path, handler: Callable[..., Any]) -> None:
     async with await open_cluster(measured.settings, limited_handlers.handlers) as cluster:
-        done = await cluster.submit_many(
-            ({"directory": str(directory)} for _ in range(jobs)), limited_handlers.limited, on_full="raise"
-        )
+        done = await cluster.submit_many(({"directory": str(directory)} for _ in range(jobs)), handler, on_full="raise")
     assert done.submitted == jobs, done
 
 
@@ -180,13 +196,21 @@ async def _wait_for_ends(measured: MeasuredCluster, jobs: int) -> None:
 @click.option(
     "--tenant-seconds", type=click.FloatRange(0), default=30, show_default=True, help="Load of tenants; 0: none."
 )
+@click.option("--tenant-pairs", type=click.IntRange(1), default=3, show_default=True, help="Pairs of these loads.")
 @click.option(
     "--limited-jobs", type=click.IntRange(0), default=100_000, show_default=True, help="Jobs under one limit; 0: none."
 )
 @click.option("--limited-agents", type=click.IntRange(1), default=20, show_default=True, help="Agents that run them.")
 @output_options
 def main(
-    rounds: int, children: int, tenant_seconds: float, limited_jobs: int, limited_agents: int, as_json: bool, save: bool
+    rounds: int,
+    children: int,
+    tenant_seconds: float,
+    tenant_pairs: int,
+    limited_jobs: int,
+    limited_agents: int,
+    as_json: bool,
+    save: bool,
 ) -> None:
     """Measure workflows at light load, and batches, on one agent; tenants; and starts under a limit on many agents."""
 
@@ -209,10 +233,10 @@ def main(
 
     found: dict[str, Any] = uvloop.run(measure())
     if tenant_seconds:
-        progress("999 tenants, without and with a flood of one more")
-        found |= tenant_wait_ratio(tenant_seconds)
+        progress(f"999 tenants, without and with a flood of one more, in {tenant_pairs} pairs")
+        found |= tenant_wait_ratio(tenant_seconds, tenant_pairs)
     if limited_jobs:
-        progress(f"{limited_jobs} jobs under one limit, {limited_agents} agents")
+        progress(f"{limited_jobs} jobs under one limit, and without it, {limited_agents} agents")
         found |= limited_starts(limited_jobs, limited_agents)
     show("flow", {"rounds": rounds, "children": children, **found}, as_json=as_json, save=save)
 

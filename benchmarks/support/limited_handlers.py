@@ -25,8 +25,17 @@ def _file(directory: str) -> int:
 
 @handlers.job(name="bench.limited", limit=Limit("bench", RUNNING))
 async def limited(directory: str) -> None:
+    """A job that takes one permit."""
     began = time.monotonic_ns()
     await asyncio.sleep(0)  # runs of one agent overlap
+    os.write(_file(directory), _RUN.pack(began, time.monotonic_ns()))
+
+
+@handlers.job(name="bench.unlimited")
+async def unlimited(directory: str) -> None:
+    """The same without a limit."""
+    began = time.monotonic_ns()
+    await asyncio.sleep(0)
     os.write(_file(directory), _RUN.pack(began, time.monotonic_ns()))
 
 

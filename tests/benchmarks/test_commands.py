@@ -223,13 +223,22 @@ def test_the_most_runs_at_one_moment_are_counted() -> None:
     assert most_at_once([(1, 5), (2, 6), (3, 7)]) == 3
 
 
+_SMALL_FLOW = (
+    "--rounds", "2", "--children", "2000", "--tenant-seconds", "2", "--tenant-pairs", "1", "--limited-jobs", "400",
+    "--limited-agents", "2",
+)  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_flow() -> None:
-    found = measured("benchmarks.flow", "--rounds", "2", "--limited-jobs", "400", "--limited-agents", "2")
+    found = measured("benchmarks.flow", *_SMALL_FLOW)
     assert found["chain_ms"] > 0
     assert found["limited_starts_per_second"] > 0
     assert 0 < found["limited_most_at_once"] <= 100
+    assert found["unlimited_starts_per_second"] > 0
+    assert found["limited_cpu_ratio"] > 0
+    assert len(found["tenant_wait_ratios"]) == 1
 
 
 @pytest.mark.slow
