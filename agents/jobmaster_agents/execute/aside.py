@@ -8,17 +8,26 @@ near. Of a limit with keys a part of the places is the most that one key gets, s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
+from math import inf
 
+from jobmaster.encryption import NotSealed
+from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.limit import LimitKey
 from jobmaster_agents.execute.bucket_queues import BucketQueue
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.limited_starts import ORDERING, LimitedStarts, may_borrow
+from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.state.permit_loans import soon_seconds
 
 ASIDE_JOBS_MAX = 1000
 """Jobs that may wait for permits in this process."""
 KEY_JOBS_MAX = 100
 """Of them those of one key. While so many wait for a limit without keys, no more of their handlers are fetched."""
+_AHEAD_SECONDS = 0.5
+"""Where all jobs that wait start soon, so much work is claimed: what waits for longer than half of ``persist_within`` gets a
+row before its start, and then its outcome is an update."""
 _QUEUED = JobPhase.QUEUED
 
 
@@ -34,16 +43,35 @@ class Aside:
         self,
         queues: Mapping[bytes, BucketQueue],
         limits: LimitedStarts,
+        ownership: Ownership,
         outcome_builder: OutcomeBuilder,
         now: Callable[[], float],
         on_woken: Callable[[], None],
     ) -> None:
         self._queues = queues
         self._limits = limits
+        self._ownership = ownership
         self._outcome_builder = outcome_builder
         self._now = now
         self._on_woken = on_woken
         limits.wake, limits.wake_borrowers = self.wake, self.wake_borrowers
+
+    def lets_start(self, queue: BucketQueue, job: ClaimedJob, now: float) -> bool:
+        """True when a job with limits has borrowed its permits, or may ask the master for them. Otherwise it waits here, or
+        has failed because its arguments have no key; it is out of its slot then."""
+        try:
+            if not self._limits.uses(job):
+                return True
+        except (InvalidArguments, NotSealed) as error:
+            self._outcome_builder.raised(job, error, now, now)
+            return False
+        # Suspended, it is deferred until the master answers: a loan may be over for the master by then.
+        full = self._limits.full_limit(job, may_borrow=may_borrow(job) and not self._ownership.suspended)
+        if full is None:
+            return True
+        job.phase = _QUEUED
+        self.put(queue, job, full, asked=self._limits.was_woken(job))
+        return False
 
     def put(self, queue: BucketQueue, job: ClaimedJob, limit: LimitKey, *, asked: bool) -> None:
         """A job waits for a permit; when too many do, it goes back to the master.
@@ -61,8 +89,8 @@ class Aside:
         self._limits.waited_for(limit)
 
     def start_soon(self, queue: BucketQueue, enough: int | None = None) -> int:
-        """Jobs aside that start within a second, because permits are lent to this agent. They count as if they waited in the
-        queue: no more are claimed in their place, and none is sent away.
+        """Jobs aside that start within ``soon_seconds``, because permits are lent to this agent. They count as if they waited
+        in the queue: no more are claimed in their place, and none is sent away.
 
         Args:
             enough: no more than so many need be counted; the answer is asked for after each job, and there may be many keys.
@@ -75,11 +103,25 @@ class Aside:
                 break
         return found
 
+    def room(self, queue: BucketQueue) -> float:
+        """How many jobs memory is to hold at most; without bound when some of those that wait do not start soon, or that is
+        not known: jobs of other handlers, which may be behind them, are to be found then."""
+        starts = 0.0
+        for limit, jobs in queue.aside.by_limit():
+            soon = self._limits.starts_soon(limit, jobs[0])
+            if soon < len(jobs):
+                return inf
+            starts += soon / soon_seconds(limit)
+        return max(starts * _AHEAD_SECONDS, 2.0 * queue.slots) if starts else inf
+
     def could_borrow(self, limit: LimitKey) -> int:
-        """Jobs that wait here for a limit and may start with a lent permit. (A heavier one, which may not, would wait for
-        ever if this agent borrowed permits for it; one of a frozen bucket, which does not start, would keep them from
-        others.)"""
-        return sum(may_borrow(job) for queue in self._queues.values() if queue.slots for job in queue.aside.of(limit))
+        """Jobs that wait here for a limit and may start with a lent permit, of each bucket as many as it has slots. (A
+        heavier one, which may not, would wait for ever if this agent borrowed permits for it; one of a frozen bucket, which
+        does not start, would keep them from others.)"""
+        return sum(
+            sum(1 for _ in islice(filter(may_borrow, queue.aside.of(limit)), queue.slots))
+            for queue in self._queues.values()
+        )
 
     def _ahead(self, limit: LimitKey) -> int:
         """Jobs that wait here for the limit when there is no place for one more; else 0."""

@@ -26,9 +26,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
-from jobmaster.encryption import NotSealed
 from jobmaster.handlers import Handler, JobContext
-from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings
@@ -51,7 +49,7 @@ from jobmaster_agents.outcomes.outcome_builder import (
     warn_after_seconds,
 )
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
-from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits, may_borrow
+from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 
@@ -115,7 +113,7 @@ class Executor:
         self._context = copy_context()
         """The context variables of the agent; every job starts with a copy."""
         self._queues: dict[bytes, BucketQueue] = {}
-        self.aside = Aside(self._queues, limits, outcome_builder, self._now, self._wake_slot)
+        self.aside = Aside(self._queues, limits, ownership, outcome_builder, self._now, self._wake_slot)
         self._slots: dict[Slot, None] = {}
         self._stuck: dict[Slot, None] = {}
         """Former slots whose detached handlers still run."""
@@ -519,7 +517,8 @@ class Executor:
         self, slot: Slot, queue: BucketQueue, job: ClaimedJob, handler: Handler, now: float
     ) -> bool | None:  # no coroutine: most jobs of limits, threads and processes await nothing here
         """Whether the job begins here now, with its permits; ``None``: it needs an accepted write first."""
-        if has_limits(job) and not self._has_permits(slot, queue, job, now):
+        if has_limits(job) and not self.aside.lets_start(queue, job, now):
+            self._free(slot, queue)
             return False
         if self._ownership.suspended and needs_master(job):
             self._defer(slot, queue, job)
@@ -636,25 +635,6 @@ class Executor:
             queue.jobs.extendleft(reversed(queue.deferred))
             queue.deferred.clear()
         self._wake_slot()
-
-    # ------------------------------------------------------------ jobs without a permit
-
-    def _has_permits(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> bool:
-        """True when the job has borrowed its permits, or may ask the master for them. Otherwise it waits aside, or its
-        arguments have no key."""
-        borrows = may_borrow(job) and not self._ownership.suspended and not self._outcome_builder.runs_alone(job)
-        try:
-            full = self._limits.full_limit(job, may_borrow=borrows) if self._limits.uses(job) else None
-        except (InvalidArguments, NotSealed) as error:
-            self._free(slot, queue)
-            self._outcome_builder.raised(job, error, now, now)
-            return False
-        if full is None:
-            return True
-        self._free(slot, queue)
-        job.phase = JobPhase.QUEUED
-        self.aside.put(queue, job, full, asked=self._limits.was_woken(job))
-        return False
 
     # ------------------------------------------------------------ jobs that do not run in a slot
 

@@ -33,6 +33,9 @@ class PermitBorrower:
             return IDLE_SECONDS
         for first in range(0, len(questions), _QUESTIONS_MAX):
             answers = await self._lender.lend(self._agent_id, questions[first : first + _QUESTIONS_MAX])
-            for limit, free in loans.answered(answers):
+            lent, refused = loans.answered(answers)
+            for limit, free in lent:
                 self._limits.wake_borrowers(limit, free)
+            if refused:
+                self._limits.hinted()
         return loans.ask_after_seconds

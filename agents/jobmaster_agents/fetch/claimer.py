@@ -212,7 +212,9 @@ class Claimer:
     def _most(self) -> int:
         """Jobs that memory has room for. The buffer is bounded in bytes too; slots are filled whatever their jobs weigh."""
         size = self._job_table.bytes_of(self._bucket_id)
-        return self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
+        most = self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
+        queue = self._executor.queue_of(self._bucket_id)
+        return most if queue is None or not queue.aside else int(min(most, self._executor.aside.room(queue)))
 
     def _claims_ahead(self) -> bool:
         queue = self._executor.queue_of(self._bucket_id)
@@ -252,7 +254,7 @@ class Claimer:
                 self._outcome_writer.when_relieved(self.wake)
                 return
             elif (free := self._free()) <= 0:
-                self._executor.want_room(self._bucket_id)
+                self._executor.want_room(self._bucket_id, self._most() // 2)
                 await self._look()
                 return
             else:

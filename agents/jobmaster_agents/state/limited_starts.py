@@ -23,7 +23,7 @@ from jobmaster.model.flow.limit import FullLimit, LimitKey, LimitUse
 from jobmaster.model.job import Entry
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.limited_job import LimitedJob
-from jobmaster_agents.state.permit_loans import Borrowed, PermitLoans
+from jobmaster_agents.state.permit_loans import Borrowed, PermitLoans, soon_seconds
 from jobmaster_agents.state.time_limits import headers_of
 
 Wake = Callable[[LimitKey, int], int]
@@ -51,7 +51,8 @@ _KNOWN_SECONDS = 1.0
 away for a minute that could have started within a second.)"""
 _AWAY_OF_KNOWN = 20.0
 """A job is sent away for at most so many times the time in which starts were counted. (After one slow second at the beginning
-jobs were sent away for five minutes that could have started in the next one.)"""
+jobs were sent away for five minutes that could have started in the next one.) Of a limit without keys for no longer than that
+time: while enough of its jobs wait here no more are fetched, so those that are due too early cost nothing."""
 _AWAY_ORDERING_SECONDS_MAX = 30.0
 """One of an ordering key: all that come after it would wait for it when the jobs before it end sooner than expected."""
 
@@ -176,8 +177,6 @@ class LimitedStarts:
         state = self._of(job)
         state.admitted, state.denied = True, None
         asked, state.asking = state.asking, False
-        if job.handler is not None and job.handler.options.borrows:
-            self.loans.admitted((state.uses[0].name, state.uses[0].key))
         for use in state.uses:
             key = (use.name, use.key)
             full = self._full.get(key)
@@ -224,14 +223,14 @@ class LimitedStarts:
         return limit
 
     def starts_soon(self, limit: LimitKey, job: ClaimedJob) -> float:
-        """How many jobs of a limit start here within a second, with lent permits; without bound in the first second, when
-        that is not known yet.
+        """How many jobs of a limit start here within ``soon_seconds``, with lent permits; without bound while that is not
+        known yet.
 
         Args:
             job: one that waits for the limit.
         """
         full = self._full.get(limit)
-        if full is not None and may_borrow(job) and self._now() - full.since < _KNOWN_SECONDS:
+        if full is not None and may_borrow(job) and self._now() - full.since < soon_seconds(limit):
             return inf
         return self.loans.starts_soon(limit)
 
@@ -253,10 +252,11 @@ class LimitedStarts:
         full, now = self._full[limit], self._now()
         is_known = full.starts >= _KNOWN_STARTS or now - full.since >= _KNOWN_SECONDS
         each = (now - full.since) / max(full.starts, 1) if is_known else 0.0
-        if (rate := self.loans.starts_soon(limit)) > 0.0:
-            each = 1.0 / rate
+        if (starts := self.loans.starts_soon(limit)) > 0.0:
+            each = soon_seconds(limit) / starts
         most = _AWAY_ORDERING_SECONDS_MAX if limit[0] == ORDERING else _AWAY_SECONDS_MAX
-        most = min(most, max(_AWAY_OF_KNOWN * (now - full.since), _AWAY_SECONDS_MIN))
+        times = _AWAY_OF_KNOWN if limit[1] else 1.0
+        most = min(most, max(times * (now - full.since), _AWAY_SECONDS_MIN))
         full.away_until = min(max(full.away_until, now + ahead * each) + each, now + most)
         return max(full.away_until - now, _AWAY_SECONDS_MIN)
 

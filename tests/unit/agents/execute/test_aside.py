@@ -158,7 +158,7 @@ def lend(harness: WorkerHarness, permits: int) -> None:
     """The master has lent so many permits of the limit of the light jobs."""
     loans = limits(harness).loans
     for _ in range(HOT_STARTS):
-        loans.admitted(("light", ""))
+        loans.take(("light", ""), 1)
     loans.questions(lambda _: permits)
     loans.answered([Loan("light", "", permits, permits)])
 
@@ -194,6 +194,21 @@ async def test_what_must_be_written_before_its_start_is_although_a_permit_is_len
     assert seen == [[]], "one write, before the start"
 
 
+async def test_while_its_agent_is_suspended_a_job_starts_with_no_lent_permit(harness: WorkerHarness) -> None:
+    """It is deferred until the master answers."""
+    bucket = harness.bucket()
+    lend(harness, 1)
+    harness.suspend()
+    harness.submit(bucket, [job("light", "a")])
+    await until(lambda: waiting(harness, bucket) == 1)
+    await turns(50)
+    assert not ran
+    assert not limits(harness).loans._held["light", ""].in_use
+    harness.trust()
+    await until(lambda: ran == ["a"])
+    assert not harness.master.permits.asked, "with the lent permit"  # type: ignore[attr-defined]
+
+
 async def test_a_lent_permit_goes_to_the_next_job_that_may_start_with_it(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
     harness.master.permits.most["light"] = 0  # type: ignore[attr-defined]
@@ -202,9 +217,9 @@ async def test_a_lent_permit_goes_to_the_next_job_that_may_start_with_it(harness
     await until(lambda: waiting(harness, bucket) == 4)
     found = harness.bucket_worker.executor.aside
     assert found.could_borrow(("light", "")) == 3, "the one with another limit may not"
-    assert found.start_soon(found._queues[bucket.fence.bucket_id]) == 4, "nothing is known in the first second"
+    assert found.start_soon(found._queues[bucket.fence.bucket_id]) == 4, "nothing is known in the first seconds"
     lend(harness, 1)
-    harness.clock.now += 3.0
+    harness.clock.now += 20.0
     assert limits(harness).wake_borrowers(("light", ""), 1) == 1
     await until(lambda: ran == ["0"])
     await end("0")
@@ -212,11 +227,33 @@ async def test_a_lent_permit_goes_to_the_next_job_that_may_start_with_it(harness
     limits(harness).loans.questions(found.could_borrow)
     queue = found._queues[bucket.fence.bucket_id]
     assert len(queue.aside) == 2
-    assert found.start_soon(queue) == 0, "two starts in three seconds"
-    limits(harness).loans._held["light", ""].rate = 1.5
+    assert found.start_soon(queue) == 0, "two starts in twenty seconds"
+    limits(harness).loans._held["light", ""].rate = 0.3
     assert found.start_soon(queue) == 1
     limits(harness).loans._held["light", ""].rate = 9.0
     assert [found.start_soon(queue, enough) for enough in (1, 5)] == [2, 2]
+
+
+async def test_of_jobs_that_start_soon_no_more_are_claimed_than_start_in_half_a_second(harness: WorkerHarness) -> None:
+    """What waits for longer is written before its start. Otherwise the buffer is filled, to find what is behind them."""
+    bucket = harness.bucket()
+    harness.master.permits.most["light"] = 0  # type: ignore[attr-defined]
+    harness.submit(bucket, [job("light", f"{n}") for n in range(4)])
+    await until(lambda: waiting(harness, bucket) == 4)
+    found = harness.bucket_worker.executor.aside
+    queue = found._queues[bucket.fence.bucket_id]
+    assert found.room(queue) == float("inf"), "nothing is known in the first seconds"
+    lend(harness, 1)
+    harness.clock.now += 20.0
+    held = limits(harness).loans._held["light", ""]
+    rooms = []
+    for held.rate in (0.5, 1.0, 10.0 * queue.slots):
+        rooms.append(found.room(queue))
+    assert rooms == [float("inf"), 2 * queue.slots, 5 * queue.slots]
+    harness.submit(bucket, [job("light", f"more {n}") for n in range(8 * queue.slots)])
+    await until(lambda: waiting(harness, bucket) >= 5 * queue.slots - 2)
+    await turns(100)
+    assert waiting(harness, bucket) <= 5 * queue.slots
 
 
 async def test_jobs_of_a_frozen_bucket_borrow_nothing(harness: WorkerHarness) -> None:
