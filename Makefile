@@ -19,8 +19,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
 # of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
 TEST_PROCESSES ?= 4
-# The slow tests mostly wait: for leases, for processes, for Spark.
-CLUSTER_TEST_PROCESSES ?= 4
+# The slow tests mostly wait: for leases, for processes, for Spark. With four processes two cores were idle now and then.
+CLUSTER_TEST_PROCESSES ?= 5
 SPARK_TEST_PROCESSES ?= 2
 # A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
 # failed at first must be listed in tests/quarantine.toml.

@@ -94,12 +94,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of the run: two threads, no UI. Tests that want another one are processes of their own."""
+    """The session of the run: two threads, no UI. Tests that want another one are processes of their own.
+
+    Adaptive execution makes each stage of a query a job of its own and plans anew after it: a third of the processor time of
+    a roll-up over some hundred rows.
+    """
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     from jobmaster.pipeline.spark.session import SessionOptions, open_session
 
     conf = {
-        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.driver.memory": "1g",
     }

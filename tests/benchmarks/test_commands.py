@@ -95,6 +95,7 @@ def test_traces() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_submit() -> None:
     found = measured("benchmarks.submit", "--jobs", "200", "--runs", "1")
@@ -124,6 +125,7 @@ def test_the_small_figures_are_ratios_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_calls() -> None:
     found = measured("benchmarks.calls", "--jobs", "200", "--runs", "1")
@@ -169,6 +171,7 @@ def test_move() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_latency() -> None:
     found = measured("benchmarks.latency", "--seconds", "0.3", "--runs", "1")
@@ -230,6 +233,7 @@ _SMALL_FLOW = (
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_flow() -> None:
     found = measured("benchmarks.flow", *_SMALL_FLOW)

@@ -39,6 +39,7 @@ def test_a_run_shorter_than_a_tick_of_the_cpu_clock_has_no_cost_in_cpu(cpu_secon
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cluster
 def test_both_trees_drain_in_turn() -> None:
     found = measured("benchmarks.safety_cost", "--jobs", "3000", "--runs", "1")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.cluster.fleet import REPOSITORY, environment
+from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -21,7 +22,7 @@ def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
         [sys.executable, "-m", "tests.chaos", "--json", *arguments],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=PATIENCE_SECONDS,
         cwd=REPOSITORY,
         env=environment({}),
         check=False,
@@ -69,6 +70,7 @@ def test_a_store_of_several_servers_loses_nothing_that_it_promised(stores: str, 
     assert sum(report["faults"].values()) >= 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mutant", "fault", "caught_as"),
     [

@@ -53,7 +53,9 @@ def test_without_the_rule_a_promise_breaks_later(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", WITHOUT)
+@pytest.mark.parametrize(
+    "rule", [name if name == "rescuer_lock" else pytest.param(name, marks=pytest.mark.long) for name in WITHOUT]
+)
 def test_a_second_line_is_not_needed_alone(rule: str) -> None:
     for name in _QUIET:
         report = explore(BucketProtocol(FAULT_SETS[name].scope, WITHOUT[rule]))

@@ -96,6 +96,7 @@ def test_the_embedded_servers_start(installed: Path, server_root: Path) -> None:
     assert answer == "True\n"
 
 
+@pytest.mark.long
 def test_a_project_outside_the_tree_tests_its_jobs(installed: Path, tmp_path: Path) -> None:
     """The files of the page about tests: in memory, with a real cluster, with a killed agent, on two processes at once."""
     page = (TREE / "docs" / "how-to" / "test.md").read_text(encoding="utf-8")

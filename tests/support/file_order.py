@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pytest
 
 _LONGEST = (
+    "tests/chaos/",
+    "tests/benchmarks/",
+    "tests/integration/spark/steps/test_rollup.py",
     "tests/integration/django/",
     "tests/system/job_flow/",
     "tests/unit/agents/supervisor/",

@@ -234,6 +234,13 @@ async def test_a_living_rescuers_connections_are_not_cut_when_it_declares_a_buck
 # ---------------------------------------------------------------- the rescuer dies
 
 
+EITHER_SIDE = pytest.mark.parametrize(
+    "when",
+    [pytest.param(CutMoment.BEFORE, id="before", marks=pytest.mark.long), pytest.param(CutMoment.AFTER, id="after")],
+)
+"""After a call is before the next one: the other side differs at the first call only."""
+
+
 async def calls_of_a_whole_rescue(driven: DrivenCluster) -> CallCutter:
     """How many calls an undisturbed rescue of such a bucket makes."""
     owner, rescuer = await driven.owner(), await driven.agent()
@@ -246,7 +253,7 @@ async def calls_of_a_whole_rescue(driven: DrivenCluster) -> CallCutter:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", CutMoment)
+@EITHER_SIDE
 async def test_a_rescuer_may_die_at_any_call_and_another_finishes(driven: DrivenCluster, when: CutMoment) -> None:
     whole = await calls_of_a_whole_rescue(driven)
     assert {"take_lost", "fence", "read_page", "rescue_page", "remove_page", "record_final", "hold", "close_if_empty",
@@ -268,7 +275,7 @@ async def test_a_rescuer_may_die_at_any_call_and_another_finishes(driven: Driven
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", CutMoment)
+@EITHER_SIDE
 async def test_a_rescuer_that_only_lost_answers_finishes_itself(driven: DrivenCluster, when: CutMoment) -> None:
     """Not dead, only interrupted (time-out, cut connection): the same agent comes back to its own bucket."""
     whole = await calls_of_a_whole_rescue(driven)

@@ -70,7 +70,9 @@ def test_a_module_of_handlers_that_is_not_there_is_named(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    "options", [("-p", "no:asyncio"), ("-o", "asyncio_mode=strict")], ids=["alone", "beside pytest-asyncio"]
+    "options",
+    [pytest.param(("-p", "no:asyncio"), marks=pytest.mark.long), ("-o", "asyncio_mode=strict")],
+    ids=["alone", "beside pytest-asyncio"],
 )
 def test_the_real_cluster_runs_under_anyio(tmp_path: Path, options: tuple[str, str]) -> None:
     test = """

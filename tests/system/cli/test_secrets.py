@@ -28,7 +28,7 @@ Inside = Callable[..., Result]
 PARTS = ("s3kr", "r3t", "t41l")
 """Every password here holds them; none of them may be printed. None is hexadecimal, because names of clusters and ids are."""
 PASSWORDS = ["s3kr@r3t/t41l", "s3kr[r3t+ t41l'\"", "s3kr:r3t%41#t41l", "s3kr?r3t=1&t41l", "s3kr,r3t\\$t41l"]
-FURTHER = [pytest.param(each, marks=pytest.mark.slow) for each in PASSWORDS[2:]]
+FURTHER = [pytest.param(each, marks=[pytest.mark.slow, pytest.mark.long]) for each in PASSWORDS[2:]]
 COMMANDS = [
     ("config", "validate"),
     ("config", "show"),

@@ -120,7 +120,9 @@ def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callabl
 
 @pytest.mark.cluster
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=lambda number: number.name
+)
 def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: signal.Signals) -> None:
     run = start("--jobs", "300", "--seconds", "60")
     run.wait_until(lambda: run.said("jobs are in"), 60)

@@ -51,6 +51,15 @@ pytestmark = pytest.mark.cluster
 
 QUICK_SUITE = {("M0", False), ("R1", False), ("D1", True), ("S1", True)}
 """Cases that are not left out of the fast run."""
+FURTHER = {
+    "F0", "H0", "O0", "M1", "B0", "L0", "R1 upsert", "R0 step", "R0 transaction", "R1 written", "R2 permit", "T0 snooze",
+    "H1 snooze", "R1 decided", "R0 given up", "T0 late", "T1 late",
+    "D0", "V0", "V2", "X0", "X2",
+    "G0", "G3", "S0", "N0", "J0", "U1",
+}  # fmt: skip
+"""Points that only `make test-long` strikes. At those before a call, a process leaves what it leaves at any other moment; the
+others are further statements of a step whose plain point stays. That a worker of buckets may die at every single call, and
+a rescuer, too, is shown by ``tests/integration/agents``."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +89,7 @@ def cases(*scenes: Situation) -> list[object]:
             continue
         for later in (False, True) if point.later != point.first else (False,):
             marks = [] if (name, later) in QUICK_SUITE else [pytest.mark.slow]
-            if later and (name, False) not in QUICK_SUITE and marks:
+            if marks and (name in FURTHER or (later and (name, False) not in QUICK_SUITE)):
                 marks.append(pytest.mark.long)
             found.append(pytest.param(point, later, id=f"{name} {'later' if later else 'first'}", marks=marks))
     return found

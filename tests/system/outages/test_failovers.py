@@ -131,7 +131,7 @@ async def promoted(group: SentinelGroup) -> None:
     await eventually(seen, 30, "the Sentinels to promote the replica")
 
 
-@pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.long), True], ids=["killed", "frozen"])
 async def test_a_store_that_fails_over_while_jobs_flow_keeps_what_its_replica_had(
     deployment: Deployment, group: SentinelGroup, watched: AgentProcess, frozen: bool
 ) -> None:

@@ -98,6 +98,12 @@ def afterwards(deployment: FaultyDeployment, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "gate").touch()
 
 
+def together(calls: tuple[str, ...]) -> pytest.MarkDecorator:
+    """All of the calls lose their answers in one test, and each of them in a long one."""
+    alone = [pytest.param((call,), id=call, marks=pytest.mark.long) for call in calls]
+    return pytest.mark.parametrize("calls", [pytest.param(calls, id="all"), *alone])
+
+
 def lose(deployment: FaultyDeployment, call: str, *occurrences: int, match: str = "") -> list[str]:
     """Orders to lose the answers of these calls; their names."""
     names = [f"{call} {occurrence}" for occurrence in occurrences]
@@ -146,8 +152,8 @@ async def test_of_release(deployment: FaultyDeployment) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", IN_A_RESCUE)
-async def test_in_a_rescue(deployment: FaultyDeployment, call: str, tmp_path: Path) -> None:
+@together(IN_A_RESCUE)
+async def test_in_a_rescue(deployment: FaultyDeployment, calls: tuple[str, ...], tmp_path: Path) -> None:
     """The rescuer asks again and drains the bucket itself."""
     pid = deployment.faulty.agent_pid()
     before = len(deployment.witnessed("witness"))
@@ -159,9 +165,10 @@ async def test_in_a_rescue(deployment: FaultyDeployment, call: str, tmp_path: Pa
     await eventually(began, HEAL_SECONDS, "four running jobs")
     for name in (HEALTHY, PREY):
         deployment.give("wait", FaultSpec("master.take_lost", Action.HOLD), to=name)
-    names = lose(deployment, call, 1, 3, match="Bucket(" if call == "master.take_lost" else "")
+    lost = {call: lose(deployment, call, 1, 3, match="Bucket(" if call == "master.take_lost" else "") for call in calls}
     await deployment.kill_agent(PREY)
-    await deployment.struck(names[0])
+    for first, _ in lost.values():
+        await deployment.struck(first)
 
     async def drained() -> bool:
         return not await deployment.fetch("SELECT FROM bucket WHERE state IN ('LOST', 'DRAINING')")
@@ -169,24 +176,26 @@ async def test_in_a_rescue(deployment: FaultyDeployment, call: str, tmp_path: Pa
     await eventually(drained, HEAL_SECONDS, "the rescue by the only one who may")
     for name in (HEALTHY, PREY):
         deployment.withdraw("wait", to=name)
-    deployment.withdraw(names[1])
+    for _, second in lost.values():
+        deployment.withdraw(second)
     (tmp_path / "gate").touch()
     await deployment.healed(work, rescues_max=1)
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", KEEPING_HOUSE)
-async def test_keeping_house(deployment: FaultyDeployment, call: str) -> None:
+@together(KEEPING_HOUSE)
+async def test_keeping_house(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """Buckets of a dead agent are forgotten in the end, and their keys with them."""
     pid = deployment.faulty.agent_pid()
     lost = [
         row["id"] for row in await deployment.fetch("SELECT id FROM bucket WHERE lane = 'prey' AND state = 'ACTIVE'")
     ]
-    names = lose(deployment, call, 1, 3)
+    names = [lose(deployment, call, 1, 3) for call in calls]
     await deployment.kill_agent(PREY)
-    await deployment.struck(names[0])
-    deployment.withdraw(names[1])
+    for first, second in names:
+        await deployment.struck(first)
+        deployment.withdraw(second)
 
     async def forgotten() -> bool:
         return not await deployment.fetch("SELECT FROM bucket WHERE id = ANY($1)", lost)
@@ -197,20 +206,22 @@ async def test_keeping_house(deployment: FaultyDeployment, call: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ON_LEAVING)
-async def test_on_leaving(deployment: FaultyDeployment, call: str) -> None:
+@together(ON_LEAVING)
+async def test_on_leaving(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """It leaves in order all the same: no rescue, no attempt, and it is not started again."""
     leaving = await deployment.agent_id(FAULTY)
     work = await deployment.crowd()
     # The last call again and again, until a renewal is due meanwhile: that the row has ended is no certificate then.
-    names = lose(deployment, call, *((1, 2, 3, 4, 5) if call == "master.end_agent" else (1, 3)))
+    lost = [lose(deployment, call, *((1, 2, 3, 4, 5) if call == "master.end_agent" else (1, 3))) for call in calls]
     exits = deployment.faulty.count("child_exited")
     await deployment.client.master.members.request_drain(leaving, actor="test")
-    await deployment.struck(names[0])
+    for names in lost:
+        await deployment.struck(names[0])
     assert await deployment.faulty.wait_exit(HEAL_SECONDS) == 0, deployment.tails()
     assert deployment.faulty.count("child_exited") == exits + 1, deployment.tails()
-    for name in names:
-        deployment.withdraw(name)
+    for names in lost:
+        for name in names:
+            deployment.withdraw(name)
     await deployment.launch(FAULTY).wait_event("agent_started", seconds=HEAL_SECONDS)
     await deployment.healed(work, rescues_max=0)
 
@@ -230,16 +241,16 @@ async def test_at_the_start(deployment: FaultyDeployment, call: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", REPLACING)
-async def test_when_a_bucket_is_replaced(deployment: FaultyDeployment, call: str) -> None:
+@together(REPLACING)
+async def test_when_a_bucket_is_replaced(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """A bucket that was lost alone (fenced behind its owner's back) is replaced; the agent and its other bucket live."""
     pid = deployment.faulty.agent_pid()
     rows = await deployment.fetch(
         "SELECT b.id, b.owner FROM bucket b WHERE b.lane = 'victim' AND b.state = 'ACTIVE' ORDER BY b.id LIMIT 1"
     )
-    names = lose(deployment, call, 1)
+    names = [name for call in calls for name in lose(deployment, call, 1)]
     await deployment.fence_behind_its_back(rows[0]["id"].bytes)
-    work = await deployment.work_until(names[0])
+    work = await deployment.work_until(*names)
     await deployment.healed(work, rescues_max=1)
 
     async def replaced() -> bool:

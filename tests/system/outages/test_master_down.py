@@ -183,7 +183,7 @@ def fenced_between(deployment: Deployment, begin: float, end: float) -> int:
     return sum(1 for line in deployment.witnessed("fenced") if begin < float(line[4]) < end)
 
 
-@pytest.mark.parametrize("away", [stopped, frozen], ids=["stopped", "frozen"])
+@pytest.mark.parametrize("away", [pytest.param(stopped, marks=pytest.mark.long), frozen], ids=["stopped", "frozen"])
 async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     own: Deployment, client: Cluster, postgres: PostgresServer, away: Outage
 ) -> None:

@@ -59,17 +59,24 @@ async def opened(browser: Browser, url: str, **given: Any) -> AsyncIterator[tupl
     await context.close()
 
 
-async def test_every_page_has_contrast_and_room_in_light_and_dark_wide_and_narrow(
-    browser: Browser, shown: Shown
+@pytest.mark.parametrize(
+    ("schemes", "sizes"),
+    [
+        pytest.param(("dark",), (NARROW,), id="dark and narrow"),
+        pytest.param(("light", "dark"), (WIDE, NARROW), id="light and dark, wide and narrow", marks=pytest.mark.long),
+    ],
+)
+async def test_every_page_has_contrast_and_room(
+    browser: Browser, shown: Shown, schemes: tuple[str, ...], sizes: tuple[Any, ...]
 ) -> None:
     wrong = {}
     async with opened(browser, shown.url) as (page, errors):
         for address in ADDRESSES:
             await page.goto(shown.url + address.format_map(shown.ids))
-            for scheme in ("light", "dark"):
-                await page.emulate_media(color_scheme=scheme)
-                for size in (WIDE, NARROW):
-                    await page.set_viewport_size(size)  # type: ignore[arg-type]
+            for scheme in schemes:
+                await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                for size in sizes:
+                    await page.set_viewport_size(size)
                     if found := await page.evaluate(CHECKS):
                         wrong[address, scheme, size["width"]] = found
         # A search that cannot be meant is answered with 422, which the console notes.

@@ -477,7 +477,7 @@ async def _killed_at(two: Two, call: int, *, after: bool) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_wherever_the_process_dies_the_next_one_completes_its_page(two: Two, after: bool) -> None:
     settings = two.settings(two.source)
     await set_mode(settings, ClusterMode.MIGRATING, "ann", "")
