@@ -62,7 +62,10 @@ async def test_an_agent_that_leaves_in_the_middle_of_a_stop_burns_nothing(
     Path(gate).touch()
     assert await agent.terminate() == 0
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
-    assert await deployment.bucket_events("LOST") == 6
+    lost = await deployment.fetch(
+        "SELECT bucket_id, from_state::text, reason FROM bucket_event WHERE to_state = 'LOST'"
+    )
+    assert len(lost) == 6, lost
     await deployment.start_agent()
     assert (await deployment.fetch("SELECT max(rescues) FROM job"))[0][0] == 0
 
