@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.postgres.conftest import db, migrated, rescuer
+from tests.integration.postgres.conftest import db, migrated, rescuer, shared
 
-__all__ = ["db", "migrated", "rescuer"]
+__all__ = ["db", "migrated", "rescuer", "shared"]
