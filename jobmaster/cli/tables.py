@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from jobmaster.csv_text import csv_line
 from jobmaster.model.errors import InputError
 
 _LEFT, _RIGHT = "<", ">"
@@ -151,6 +150,8 @@ def emit_item(item: Row, output: Output, *, name: Names | None = None) -> bool:
 
 def _echo_csv(items: Sequence[Row]) -> None:
     """Nothing for no items: their names are not known then."""
+    from jobmaster.csv_text import csv_line  # with msgspec, which a probe does without
+
     names = [*dict.fromkeys(name for item in items for name in item)]
     if names:
         click.echo(csv_line(names), nl=False)
