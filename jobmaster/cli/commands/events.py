@@ -11,7 +11,7 @@ from jobmaster.cli.commands.job_rows import short_error
 from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import clean, emit_item
+from jobmaster.cli.tables import clean, emit_item, refuse_csv_stream
 from jobmaster.model.event import (
     RECORDED_KINDS,
     BucketEvent,
@@ -75,6 +75,7 @@ def events(invocation: Invocation, follow: bool, limit: int | None, after: str |
       jobmaster events --follow --kind job_failed
       jobmaster events --after start --tag orders -o json
     """
+    refuse_csv_stream(invocation.output)
     filters = {
         "kinds": options["kinds"] or None,
         "handler": options["handlers"] or None,

@@ -52,6 +52,10 @@ class Unique(NamedTuple):
     cancelled, and the new job takes its place. Not with ``debounce``."""
 
 
+SECRET_KEY_HINT = "give 'unique' args=[...] without secret arguments, or key="
+"""For a key that is made of a secret argument."""
+
+
 class CheckedUnique(msgspec.Struct, frozen=True, omit_defaults=True):
     """The same, checked. Agents publish it with the handler."""
 
@@ -66,6 +70,14 @@ class CheckedUnique(msgspec.Struct, frozen=True, omit_defaults=True):
         """Names that are no arguments of a handler with this JSON Schema."""
         known = schema.get("properties", {})
         return [name for name in self.args or () if name not in known]
+
+    def secrets_in_key(self, secret: Sequence[str]) -> list[str]:
+        """The secret arguments that the key would show: it is stored as text, and lists show it.
+
+        Args:
+            secret: names of the secret arguments of the handler.
+        """
+        return [] if self.key is not None else [name for name in secret if self.args is None or name in self.args]
 
     def rule(self, args: bytes) -> UniqueRule:
         """The uniqueness of a job with these arguments (a JSON object)."""

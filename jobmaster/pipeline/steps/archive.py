@@ -158,6 +158,7 @@ class Archiver:
                 case ArchiveState.PUBLISHED if keep:
                     return found
                 case ArchiveState.PUBLISHED:
+                    self._all_log_lines(found)
                     self._unchanged(found)
                     self._read_by_spark(found)
                     self._wait(self._archive.drop(found.name, progress=self._progress))
@@ -278,6 +279,18 @@ class Archiver:
                     f"{file.path} of the lake has changed since it was verified; {found.name} stays in the master",
                     hint="look at the disk of the lake, then run the command again: it exports the range again",
                 )
+
+    def _all_log_lines(self, found: ArchiveRange) -> None:
+        """Check right before the drop: the files have every log line. A range that an earlier version published and kept has
+        no files of lines, and a line may have come since."""
+        lines = self._wait(self._measured_logs(found))[0]
+        exported = sum(file.rows for file in found.files if file.dataset == "logs")
+        if lines != exported:
+            self._wait(self._archive.export_again(found))
+            raise Refused(
+                f"the files of {found.name} hold {exported} log lines, its tables {lines}; it stays in the master",
+                hint="run the command again: it exports the range again",
+            )
 
     def try_lake(self) -> None:
         """Check before the first step that Spark can read the lake: it may lack a file system that Arrow has.

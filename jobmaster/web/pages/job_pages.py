@@ -22,7 +22,7 @@ from jobmaster.model.job_view import JobView
 from jobmaster.model.redaction import SecretTexts
 from jobmaster.web.pages.job_search import QUALIFIERS, VIEWS, parsed_search, searches_without, span_or_time
 from jobmaster.web.pages.map_pages import id_of
-from jobmaster.web.pages.site import View
+from jobmaster.web.pages.site import View, bounded
 
 PAGE_JOBS = 50
 SEARCH_SECONDS, DEEP_SECONDS = 0.2, 5.0
@@ -100,13 +100,18 @@ async def jobs_csv(view: View) -> Response:
 
     The fields are those of ``jobmaster job list -o csv``. Messages of errors may quote arguments, secret ones among them, so
     they are left out; metadata needs the scope ``payload``.
+
+    Each page of jobs is read within ``READ_SECONDS``. When a later page cannot be read, the response is cut off: its last
+    chunk is missing, and a client reports an error. (A last line with a message would be a row to a program.)
     """
     search = parsed_search(view.query.get("q", ""))
     if search.job is not None:
         raise InputError("a table is made of a search with qualifiers, not of an id", hint="for example state:failed")
 
     async def page(after: JobView | None) -> list[JobView]:
-        return await view.cluster.jobs(limit=CSV_PAGE, after=after, payload=False, **search.filters)
+        return await bounded(
+            lambda: view.cluster.jobs(limit=CSV_PAGE, after=after, payload=False, **search.filters)
+        )
 
     first = await page(None)  # what is refused, or cannot be read, is a page that says so
 

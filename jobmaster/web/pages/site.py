@@ -72,7 +72,7 @@ class Site:
                 del self._shared[old]
             while len(self._shared) >= SHARED_MAX:
                 del self._shared[next(iter(self._shared))]
-            task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(_bounded(read))
+            task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(bounded(read))
             task.add_done_callback(_observed)
             kept = self._shared[key] = now + seconds, task
         return await asyncio.shield(kept[1])
@@ -94,7 +94,13 @@ class Site:
         return await self.shared((name, repr(values)), read, seconds)
 
 
-async def _bounded(read: Callable[[], Awaitable[T]]) -> T:
+async def bounded(read: Callable[[], Awaitable[T]]) -> T:
+    """What ``read`` returns.
+
+    Raises:
+        JobMasterError: as ``read``.
+        Unavailable: it took longer than ``READ_SECONDS``.
+    """
     try:
         async with asyncio.timeout(READ_SECONDS):
             return await read()

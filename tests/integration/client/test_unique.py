@@ -318,6 +318,23 @@ async def test_a_key_is_not_made_of_what_is_no_argument(client: ClientFixture, o
     await remote.submit("other", {"a": 1}, unique=Unique(args=["b"]), allow_unregistered=True)
 
 
+async def test_a_key_of_a_submit_is_not_made_of_a_secret_argument(
+    client: ClientFixture, open_cluster: OpenCluster
+) -> None:
+    """Lists and pages show keys."""
+    handlers = Handlers()
+
+    @handlers.job(name="charge", secret=("token",))
+    async def charge(order: int, token: str) -> None: ...
+
+    cluster = await open_cluster(handlers=handlers)
+    for unique in (Unique(), Unique(args=["token"])):
+        with pytest.raises(InputError, match="would show 'token', a secret argument of handler 'charge'"):
+            await cluster.submit(charge, {"order": 1, "token": "t0p-secret"}, unique=unique)
+    assert await client.rows() == {}
+    await cluster.submit(charge, {"order": 1, "token": "t0p-secret"}, unique=Unique(args=["order"]))
+
+
 async def test_options_that_contradict_each_other_are_refused_and_nothing_is_stored(client: ClientFixture) -> None:
     with pytest.raises(InputError, match="a job has one key"):
         await client.cluster.submit(resize, ARGS, unique=Unique(key="k"), idempotency_key="k")

@@ -8,7 +8,7 @@ import shlex
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from html import unescape
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 from uuid import UUID
 
@@ -22,11 +22,11 @@ from jobmaster.client.jobs import listing
 from jobmaster.client.jobs.listed_job import ListedJob, listed_job
 from jobmaster.csv_text import csv_line
 from jobmaster.doctor.examination import examine, why
-from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.rules.access import Role
 from jobmaster.settings.model import ClusterSettings, StoreSettings
 from jobmaster.web.app import create_app
-from jobmaster.web.pages import actions, job_pages, job_search, map_pages
+from jobmaster.web.pages import actions, job_pages, job_search, map_pages, site
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
 from tests.integration.client.test_bulk_operations import sql
@@ -126,6 +126,31 @@ async def test_a_search_is_downloaded_as_the_command_line_prints_it(
     assert "a secret" not in operator.text + viewer.text
     assert (await caller(Role.VIEWER).get("/jobs.csv", params={"q": "stat:failed"})).status_code == 422
     assert (await caller().get("/jobs.csv")).status_code == 401
+
+
+async def test_a_table_whose_jobs_are_not_read_in_time_is_no_table(
+    client: ClientFixture, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first page is an error page; a later one cuts the response off, so that a part is not taken for the whole."""
+    monkeypatch.setattr(job_pages, "CSV_PAGE", 2)
+    for _ in range(3):
+        await client.cluster.submit("images.resize", {"path": "a"}, after=3600.0)
+    assert len((await page_of(operator, "/jobs.csv")).splitlines()) == 4
+    jobs, slow_from = Cluster.jobs, 0
+
+    async def slow(self: Cluster, **given: Any) -> Any:
+        nonlocal slow_from
+        slow_from -= 1
+        if slow_from < 0:
+            await asyncio.Event().wait()
+        return await jobs(self, **given)
+
+    monkeypatch.setattr(Cluster, "jobs", slow)
+    monkeypatch.setattr(site, "READ_SECONDS", 0.3)
+    assert "The cluster cannot be read" in await page_of(operator, "/jobs.csv", 503)
+    slow_from = 1
+    with pytest.raises(Unavailable, match="did not answer within"):
+        await operator.get("/jobs.csv")
 
 
 async def test_each_filter_in_force_has_a_link_without_it(client: ClientFixture, operator: httpx.AsyncClient) -> None:

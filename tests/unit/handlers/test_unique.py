@@ -86,3 +86,21 @@ def test_a_handler_whose_key_names_no_argument_of_it_is_refused() -> None:
 
         @handlers.job(name="pay", unique=Unique(window=1, throttle=1))
         async def again(customer: int) -> None: ...
+
+
+@pytest.mark.parametrize("unique", [Unique(), Unique(args=["customer", "token"])])
+def test_a_handler_whose_key_would_show_a_secret_argument_is_refused(unique: Unique) -> None:
+    """Lists and pages show keys."""
+    handlers = Handlers()
+    message = "handler 'pay': the key of 'unique' would show the secret argument 'token'"
+    with pytest.raises(ConfigError, match=message) as raised:
+
+        @handlers.job(name="pay", unique=unique, secret="token")
+        async def pay(customer: int, token: str) -> None: ...
+
+    assert raised.value.hint == "give 'unique' args=[...] without secret arguments, or key="
+    assert handlers.get("pay") is None
+    for other in (Unique(args=["customer"]), Unique(key="one")):
+
+        @Handlers().job(name="pay", unique=other, secret="token")
+        async def charge(customer: int, token: str) -> None: ...

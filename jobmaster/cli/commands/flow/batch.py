@@ -14,7 +14,7 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, clean, emit_item, emit_record, emit_rows, thousands
+from jobmaster.cli.tables import Column, clean, emit_item, emit_record, emit_rows, refuse_csv_stream, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.model import ids
 from jobmaster.model.flow.batch import BatchState, BatchView
@@ -96,6 +96,7 @@ def watch(invocation: Invocation, batch: str, every: float) -> None:
     Example:
       jobmaster batch watch 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
+    refuse_csv_stream(invocation.output)
 
     async def work(cluster: Cluster) -> BatchView:
         pace, clock = Pace(), SystemClock()

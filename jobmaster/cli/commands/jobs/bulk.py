@@ -17,7 +17,16 @@ from jobmaster.cli.completion import Known, known
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows, thousands
+from jobmaster.cli.tables import (
+    Column,
+    Output,
+    emit_data,
+    emit_item,
+    emit_record,
+    emit_rows,
+    refuse_csv_stream,
+    thousands,
+)
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.bulk_operation import SKIPPED, BulkKind, BulkPreview, BulkState, BulkView
@@ -199,6 +208,7 @@ def watch(invocation: Invocation, operation: str) -> None:
     Example:
       jobmaster bulk watch 019a5c7e-53a0-7b1c-9f00-3d2a00000000
     """
+    refuse_csv_stream(invocation.output)
     _watch(invocation, operation)
 
 
@@ -207,6 +217,8 @@ def _run(invocation: Invocation, kind: BulkKind, change: Any, given: Mapping[str
     options = dict(given)
     reason, dry_run, yes, watched = (options.pop(name) for name in ("reason", "dry_run", "yes", "watch"))
     filters = filters_of(options)
+    if watched and not dry_run:
+        refuse_csv_stream(invocation.output)
     if not dry_run and not yes and (not invocation.output.for_people or not sys.stdin.isatty()):
         raise InputError(
             f"a bulk {kind} asks before it starts, and there is no terminal",

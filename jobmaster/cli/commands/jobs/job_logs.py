@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.commands.job_inputs import job_id_of, with_cluster
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Output, clean, emit_item
+from jobmaster.cli.tables import Output, clean, emit_item, refuse_csv_stream
 from jobmaster.model.job_log import LogLine, dropped_before
 from jobmaster.model.job_view import iso
 
@@ -38,6 +38,7 @@ def logs(invocation: Invocation, job: str, follow: bool) -> None:
       jobmaster job logs 019a9f3c-55d1
       jobmaster job logs 019a9f3c-55d1 --follow
     """
+    refuse_csv_stream(invocation.output)
 
     async def work(cluster: Cluster) -> LogLine | None:
         job_id = await job_id_of(invocation.settings, job)

@@ -11,7 +11,7 @@ from jobmaster.cli.commands.job_inputs import with_cluster
 from jobmaster.cli.commands.terminal.figures import Figures, FiguresReader, rate_text
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import run_async
-from jobmaster.cli.tables import Column, emit_item, iso_at, render, thousands
+from jobmaster.cli.tables import Column, emit_item, iso_at, refuse_csv_stream, render, thousands
 from jobmaster.clock import SystemClock
 from jobmaster.units import rounded_duration
 
@@ -51,6 +51,7 @@ def stat(invocation: Invocation, every: float, count: int | None) -> None:
       jobmaster stat
       jobmaster stat --every 10 -o jsonl
     """
+    refuse_csv_stream(invocation.output)
 
     async def work(cluster: Cluster) -> None:
         clock = SystemClock()

@@ -125,6 +125,20 @@ def test_a_log_line_that_the_files_lack_is_exported_with_the_next_run_of_them(
     assert {state for _, state in states(filled)} == {"DROPPED"}
 
 
+def test_a_published_range_whose_files_lack_log_lines_is_exported_again(filled: SeededCluster) -> None:
+    """As an earlier version has left it, which had no files of log lines."""
+    archive(filled, keep=True)
+    write = "INSERT INTO job_log SELECT id, 1, 1, now(), 20, 'kept' FROM jobs WHERE state = 'SUCCEEDED' LIMIT 1"
+    filled.sql(lambda c: c.execute(write))
+    with pytest.raises(Refused, match=r"hold 0 log lines, its tables 1; it stays in the master") as raised:
+        archive(filled)
+    assert "run the command again" in (raised.value.hint or "")
+    assert filled.value("SELECT count(*) FROM jobs") >= ROWS
+    archive(filled)
+    assert len(files_of(filled, "logs")) == 1
+    assert {state for _, state in states(filled)} == {"DROPPED"}
+
+
 def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: SeededCluster) -> None:
     outcome = archive(filled, keep=True)
     assert outcome.summary["dropped"] == []
