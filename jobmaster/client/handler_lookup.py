@@ -18,7 +18,7 @@ from jobmaster.clock import Clock
 from jobmaster.codec import decode_json, headers_of_tenant, headers_requiring
 from jobmaster.handlers import CheckedUnique, Handler, Handlers, check_lane, check_name
 from jobmaster.handlers.flow.ordering import PublishedOrdering
-from jobmaster.handlers.flow.unique import SECRET_KEY_HINT
+from jobmaster.handlers.flow.unique import KEY_SHOWS_HINT
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler
@@ -157,8 +157,8 @@ class HandlerLookup:
         return ResolvedHandler(check_name(handler, "the handler's name"), None, self._lane, self._priority, known=False)
 
     def check_names(self, resolved: ResolvedHandler, unique: CheckedUnique) -> None:
-        """``InputError`` when a unique key is made of what is no argument of the handler (all its jobs would have one key), or
-        of a secret argument."""
+        """``InputError`` when a unique key is made of what is no argument of the handler (all its jobs would have one
+        key), or of a secret argument."""
         spec = self._published.get(resolved.name) if resolved.handler is None else resolved.handler.spec
         if spec is None:
             return
@@ -166,7 +166,7 @@ class HandlerLookup:
         if shown := unique.secrets_in_key(spec.secret):
             raise InputError(
                 f"the key of 'unique' would show {shown[0]!r}, a secret argument of handler {resolved.name!r}",
-                hint=SECRET_KEY_HINT,
+                hint=KEY_SHOWS_HINT,
             )
         if missing := unique.missing(schema):
             known = [*schema.get("properties", ())]

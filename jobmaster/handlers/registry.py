@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
 from jobmaster.handlers.flow.limits import check_same_numbers
-from jobmaster.handlers.flow.unique import SECRET_KEY_HINT
+from jobmaster.handlers.flow.unique import KEY_SHOWS_HINT
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.lifespan import Lifespan, LifespanFunction
 from jobmaster.handlers.middleware import Around, check_around
@@ -139,7 +139,8 @@ class Handlers:
             raise ConfigError(f"handler {name!r}: {error}") from None
         if checked.unique is not None and (shown := checked.unique.secrets_in_key(checked.secret)):
             raise ConfigError(
-                f"handler {name!r}: the key of 'unique' would show the secret argument {shown[0]!r}", hint=SECRET_KEY_HINT
+                f"handler {name!r}: the key of 'unique' would show the secret argument {shown[0]!r}",
+                hint=KEY_SHOWS_HINT,
             )
         self._declared.append(handler)
         self._by_name[name] = handler

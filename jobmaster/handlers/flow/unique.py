@@ -52,7 +52,7 @@ class Unique(NamedTuple):
     cancelled, and the new job takes its place. Not with ``debounce``."""
 
 
-SECRET_KEY_HINT = "give 'unique' args=[...] without secret arguments, or key="
+KEY_SHOWS_HINT = "give 'unique' args=[...] without secret arguments, or key="
 """For a key that is made of a secret argument."""
 
 

@@ -109,9 +109,7 @@ async def jobs_csv(view: View) -> Response:
         raise InputError("a table is made of a search with qualifiers, not of an id", hint="for example state:failed")
 
     async def page(after: JobView | None) -> list[JobView]:
-        return await bounded(
-            lambda: view.cluster.jobs(limit=CSV_PAGE, after=after, payload=False, **search.filters)
-        )
+        return await bounded(lambda: view.cluster.jobs(limit=CSV_PAGE, after=after, payload=False, **search.filters))
 
     first = await page(None)  # what is refused, or cannot be read, is a page that says so
 

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from jobmaster.cli.main import run
 from jobmaster.cli.tables import Column, Output, emit_data, emit_item, emit_record, emit_rows
 from jobmaster.model.errors import InputError
 
@@ -91,3 +93,19 @@ def test_the_items_of_a_stream_are_lines_or_one_yaml_list(capsys: Out) -> None:
         text = capsys.readouterr().out
         assert (yaml.safe_load(text) if output is Output.YAML else [*map(json.loads, text.splitlines())]) == PLAIN
     assert not emit_item(ROWS[0], Output.WIDE)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bulk retry --yes --watch", "bulk watch x", "batch watch x", "stat", "events", "job logs x",
+    ],
+)  # fmt: skip
+def test_a_stream_as_csv_is_refused_before_anything_is_read_or_started(
+    command: str, capsys: Out, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A watched bulk operation would have begun. There is no configuration here: what needs a cluster is another error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JOBMASTER_CONFIG", "absent.yaml")
+    assert run([*command.split(), "-o", "csv"]) == 2
+    assert "csv is a format of lists" in capsys.readouterr().err
