@@ -226,9 +226,10 @@ def trace_fields() -> Fields:
     """Ids of the current trace and span; nothing without one, and where OpenTelemetry is not in use."""
     # Looked up and not imported: it is there only where traces are on, or where handlers use it.
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
+    current_span = getattr(trace, "get_current_span", None)  # absent while another thread imports the module
+    if current_span is None:
         return {}
-    context = trace.get_current_span().get_span_context()
+    context = current_span().get_span_context()
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"} if context.is_valid else {}
 
 

@@ -15,7 +15,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handler, JobContext
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, Priority
-from jobmaster.model.trace_context import TraceContext
+from jobmaster.model.trace_context import TraceContext, trace_id_of
 from jobmaster.settings.model import RunParent
 from jobmaster.tracing import attributes as names
 from jobmaster.tracing.tracing import Tracing, attach, context_of, detach, fail, start_run
@@ -72,7 +72,7 @@ class RunSpans:
     def _begin(self, job: ClaimedJob, headers: Headers) -> Span:
         entry, owned = job.entry, job.claimed_list.owned
         parent = headers.traceparent
-        carried = None if parent is None else TraceContext(parent, headers.tracestate)
+        carried = None if parent is None or trace_id_of(parent) is None else TraceContext(parent, headers.tracestate)
         span = start_run(
             self._tracer, f"{names.PROCESS} {entry.handler}", carried, links=self._links or headers.trace_linked
         )

@@ -20,6 +20,7 @@ from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
+from jobmaster.model.trace_context import checked_context
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
 from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
@@ -248,6 +249,8 @@ def _headers(text_: str | None) -> Headers:
             ordering_key_text(headers.ordering_key)
         if headers.tenant is not None:
             checked_tenant(headers.tenant[0])
+        if headers.traceparent is not None or headers.tracestate is not None:
+            checked_context(headers.traceparent, headers.tracestate)
         return headers
     except (msgspec.DecodeError, InputError) as error:
         raise InputError(f"option headers cannot be read: {error}", hint='such as {"tags": ["import"]}') from None

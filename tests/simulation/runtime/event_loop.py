@@ -243,10 +243,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 
 def _close(coro: Any) -> None:
-    """Unwind a coroutine that will never run again; what its ``finally`` wants of a loop is refused."""
+    """Unwind a coroutine that will never run again; what its ``finally`` wants of a loop is refused. A task group
+    answers with a group that holds the ``GeneratorExit``."""
     try:
         coro.close()
-    except (RuntimeError, ValueError, AttributeError, KeyError):
+    except (RuntimeError, ValueError, AttributeError, KeyError, BaseExceptionGroup):
         return
 
 

@@ -87,9 +87,9 @@ _F_SETSIG = 10
 """Linux: which signal a descriptor with O_ASYNC sends; Python has no name for it."""
 _LEFT_TASKS_SECONDS = 1.0
 _LEAVE_SECONDS = 1.5
-"""To leave the lifespans; less than the time after which the agent kills a worker that was to end."""
-_EXPORT_SECONDS = 1.0
-"""To export the last spans."""
+"""To leave the lifespans."""
+_EXPORT_SECONDS = 0.4
+"""To export the last spans; both together are less than the time after which the agent kills a worker that was to end."""
 _READ_BYTES = 64 * 1024
 _BODY_BYTES_MAX = 1 << 30
 _AGENT_GONE = b"The worker ends itself: its agent is gone, or the job has closed the socket to it."

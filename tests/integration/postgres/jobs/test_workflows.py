@@ -480,3 +480,17 @@ async def test_ended_workflows_are_forgotten_after_their_retention(db: MasterFix
     assert await db.master.maintenance.forget(RecordKind.WORKFLOWS, 2.0, 100) == 1
     assert await db.sql.fetchval("SELECT count(*) FROM workflow_step") == 1
     assert [found.id.bytes for found in await db.master.workflows.list(10)] == [running]
+
+
+async def test_a_step_without_its_trace_context_keeps_what_its_metadata_says(db: MasterFixture) -> None:
+    metadata, tenant = {"user": "1", "traceparent": "x"}, ("t",)
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    for plain, traced in (
+        (Headers(metadata=metadata), Headers(metadata=metadata, traceparent=parent, trace_linked=True)),
+        (
+            Headers(metadata=metadata, tenant=tenant),
+            Headers(metadata=metadata, traceparent=parent, tracestate="k=v", tenant=tenant),
+        ),
+        (Headers(metadata=metadata), Headers(metadata=metadata)),
+    ):
+        assert await db.sql.fetchval("SELECT untraced($1)", encode_headers(traced)) == encode_headers(plain).decode()
