@@ -1,7 +1,8 @@
 """Errors of redis-py and of the server, translated to JobMaster's errors in one place.
 
-Two things are decided. Could the call have had an effect? Error replies mean that the function did not run (Redis checks
-memory, permissions and flags before it starts one), so only a missing reply is uncertain. And which side must act: a
+Two things are decided. Could the call have had an effect? Error replies mean that it had none: Redis checks memory,
+permissions, flags and the places of the keys before it starts a function, and the functions are written so that no command
+after their first write is refused (``lua/prelude.lua``). So only a missing reply is uncertain. And which side must act: a
 store that will be back is ``Unavailable``, one that an operator must change is ``StoreRefused``.
 """
 

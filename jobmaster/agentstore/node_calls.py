@@ -5,10 +5,12 @@ protocol knows of a server holds of a node: the generation and the change counte
 them that a failover has brought an older state.
 
 There is one pipelined connection to each node. A reply or a fault that shows another node is followed, and the call is sent
-again only when the first one cannot have had an effect: an error reply means that the function did not run, and ``NotSent``
-that nothing left this process. While the keys of a slot are moved one by one, a call with several keys is refused
-(``TRYAGAIN``) as long as one of them is missing, and it is repeated for ``MOVING_SECONDS``. Keys that a function uses without
-naming them would escape that check, so such functions get a key that never exists (``BucketKeys.claimed_prefix``).
+again only when the first one cannot have had an effect: the error replies ``NOT_RUN`` mean that the function did not begin, and
+``NotSent`` that nothing left this process. While the keys of a slot are moved one by one, a call with several keys is refused
+(``TRYAGAIN``) as long as one of them is missing, and it is repeated for ``MOVING_SECONDS``; with all keys on one side it runs
+there. Keys that a function uses without naming them would escape that check, so such functions get a key that never exists
+(``BucketKeys.claimed_prefix``). A key that the function itself has emptied is missing, too, so no function uses it after that
+(``lua/prelude.lua``).
 """
 
 from __future__ import annotations
@@ -181,13 +183,19 @@ class NodeCalls(FunctionCaller):
         """The slots of each primary, as itself reports them.
 
         Raises:
-            Unavailable: slots are being moved key by key, so that a key may be read on neither side, or on both.
+            Unavailable: slots are being moved key by key, so that a key may be read on neither side, or on both; or a
+                node is a replica since a moment ago, whose primary has the keys.
         """
         own = []
         for node in await self.nodes():
             lines: bytes = await node.call(pack(b"CLUSTER", b"NODES"), mutating=False)
             line = next(line for line in lines.splitlines() if b"myself" in line)
             fields = line.split(b" ")
+            if b"master" not in fields[2].split(b","):
+                raise Unavailable(
+                    f"{node.where} is no primary any more, so the keys of its slots cannot be listed there",
+                    hint="this ends when the map of the nodes is read again",
+                )
             if b"[" in line:
                 raise Unavailable(
                     f"{node.where} is moving hash slots, so its keys cannot be listed now",

@@ -20,7 +20,7 @@ import redis.exceptions as driver
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 
-from jobmaster.agentstore.errors import NotSent
+from jobmaster.agentstore.errors import NotSent, translate
 from jobmaster.agentstore.sentinel import Address, reply_of
 from jobmaster.model.errors import StoreRefused
 
@@ -148,6 +148,8 @@ class NodeMap:
                     await connection.disconnect(nowait=True)
         except (TimeoutError, driver.TimeoutError):
             raise NotSent(f"no answer within {self._seconds:g} s") from None
+        except driver.NoPermissionError as error:
+            raise translate(error, where=f"{self._where}, node {at}", mutating=False) from None
         except driver.ResponseError as error:
             if "cluster support disabled" in str(error):
                 raise StoreRefused(

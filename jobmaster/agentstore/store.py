@@ -184,22 +184,18 @@ class AgentStore(ProducerStore):
     async def store_only_jobs(self, bucket_id: bytes) -> StoreOnlyJobs:
         """Jobs of a bucket that may have no row in the master. Reads only, and needs no ownership.
 
-        In the order in which jobs move, so that one that moves meanwhile is found further on. The head of ``pending``
-        represents all of it: entries arrive there in order, and none with an id further from this server's clock than
-        the limit for skewed clocks.
+        In the order in which jobs move, so that one that moves meanwhile is found further on; each reply is awaited before
+        the next call, because redirects of a server cluster change the order of calls that are under way together. The head
+        of ``pending`` represents all of it: entries arrive there in order, and none with an id further from this server's
+        clock than the limit for skewed clocks.
         """
         keys = self.keys.bucket(bucket_id)
-        head, names, kept = await self._calls.call_all(
-            [
-                (keys.pending, pack(b"LRANGE", keys.pending, 0, 0)),
-                (keys.lists, pack(b"SMEMBERS", keys.lists)),
-                (keys.kept, pack(b"LLEN", keys.kept)),
-            ],
-            mutating=False,
-        )
+        head = await self._calls.call(pack(b"LRANGE", keys.pending, 0, 0), keys.pending, mutating=False)
+        names = await self._calls.call(pack(b"SMEMBERS", keys.lists), keys.lists, mutating=False)
         pages = await self._calls.call_all(
             [(keys.meta, pack(b"LRANGE", keys.claimed_prefix + name, 0, -1)) for name in names], mutating=False
         )
+        kept = await self._calls.call(pack(b"LLEN", keys.kept), keys.kept, mutating=False)
         claimed = tuple(entry.id for page in pages for entry in read_entries(page))
         return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, kept)
 

@@ -22,8 +22,8 @@ redis.register_function{
     in_chunks('RPUSH', keys[2], args, 6, 5 + count)
     for i = 4, #keys do
       redis.call('UNLINK', keys[i])
-      redis.call('SREM', keys[3], args[count + i + 2])
     end
+    remove_members('SREM', 'SCARD', keys[3], args, 6 + count, #args)
     return { 'OK', redis.call('HINCRBY', keys[1], 'ver', 1) }
   end,
 }

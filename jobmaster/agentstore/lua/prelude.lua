@@ -7,6 +7,9 @@
 --      epoch, owner, lowest change counter the caller has seen, and refuse in the order GEN, ROLLBACK, FENCED, CLOSED.
 --      Only owner functions raise the counter `ver`: if producers raised it too, a store that came back older would have
 --      caught up with the owner's floor before the owner called again, and the loss would go unseen.
+--      While a slot of a server cluster is moved key by key, its node refuses a command for a key that is missing, in the
+--      middle of a function, too, and what the function did before stays done. All keys of a call are there when it begins.
+--      So after a command that may remove the last item of a key, no command of the same function names this key.
 
 -- Lua's unpack refuses about 8,000 values (LUAI_MAXCSTACK); 1,000 leaves room and is as fast.
 local CHUNK = 1000
@@ -54,13 +57,25 @@ local function refusal(meta, args, states)
   return nil, ver, tonumber(found[6]) or 0, found[7], found[8]
 end
 
--- command key <list[first..last]> in portions that unpack can carry; the last reply.
+-- command key <list[first..last]> in portions that unpack can carry, for commands that add.
 local function in_chunks(command, key, list, first, last)
-  local reply = 0
   for from = first, last, CHUNK do
-    reply = redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, last)))
+    redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, last)))
   end
-  return reply
+end
+
+-- The same for commands that remove (size_command gives the size of the key); how many were there. The key goes with its last
+-- member, so nothing is sent after it. One portion, as is usual, needs no size.
+local function remove_members(command, size_command, key, list, first, last)
+  local size = last - first >= CHUNK and redis.call(size_command, key)
+  local removed = 0
+  for from = first, last, CHUNK do
+    if removed == size then
+      break
+    end
+    removed = removed + redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, last)))
+  end
+  return removed
 end
 
 -- One token at most: a second one would only cost the owner an empty claim.

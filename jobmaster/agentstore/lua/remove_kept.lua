@@ -6,7 +6,8 @@
 --          outcomes given are put back at the end
 -- flags: allow-oom (it frees memory)
 -- why: as remove_page. What the master refuses to take (its values, not its identity) goes to the end, so that it is kept
---      and delays no other outcome; in the same step, so that a lost reply neither loses nor doubles it.
+--      and delays no other outcome; in the same step, so that a lost reply neither loses nor doubles it. Put back first:
+--      cut off first, the list may be gone (see prelude), and what was to be put back with it.
 
 redis.register_function{
   function_name = 'jm2_remove_kept',
@@ -22,8 +23,8 @@ redis.register_function{
     end
     local items, removed = redis.call('LRANGE', keys[2], 0, count - 1), 0
     if #items == count and redis.sha1hex(table.concat(items)) == args[6] then
-      redis.call('LTRIM', keys[2], count, -1)
       in_chunks('RPUSH', keys[2], args, 7, #args)
+      redis.call('LTRIM', keys[2], count, -1)
       removed = count - (#args - 6)
     end
     return { 'OK', redis.call('HINCRBY', keys[1], 'ver', 1), removed }

@@ -23,10 +23,9 @@ redis.register_function{
     end
     local removed = 0
     if kind == 'assigned' then
-      for from = 9, #args, CHUNK do
-        removed = removed + redis.call('ZREM', keys[3], unpack(args, from, math.min(from + CHUNK - 1, #args)))
-      end
+      removed = remove_members('ZREM', 'ZCARD', keys[3], args, 9, #args)
     else
+      local length = kind == 'claimed' and redis.call('LLEN', keys[3])
       local items = count > 0 and redis.call('LRANGE', keys[3], 0, count - 1) or {}
       local body = table.concat(items)
       if #items == count and redis.sha1hex(body) == args[8] then
@@ -38,7 +37,7 @@ redis.register_function{
           redis.call('HSET', keys[1], 'bytes', math.max(0, bytes - #body))
         end
       end
-      if kind == 'claimed' and redis.call('EXISTS', keys[3]) == 0 then
+      if length == removed then
         redis.call('SREM', keys[2], name)
       end
     end

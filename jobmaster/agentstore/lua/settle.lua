@@ -21,12 +21,10 @@ redis.register_function{
     if no then
       return no
     end
-    local gone = 0
     for i = 3, #keys do
       redis.call('UNLINK', keys[i])
-      gone = gone + redis.call('SREM', keys[2], args[i + 4])
     end
-    if gone > 0 then
+    if remove_members('SREM', 'SCARD', keys[2], args, 7, #args) > 0 then
       ver = redis.call('HINCRBY', keys[1], 'ver', 1)
     end
     return { 'OK', ver }

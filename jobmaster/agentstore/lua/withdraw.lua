@@ -29,7 +29,7 @@ redis.register_function{
     for from = 1, #noted, 16 do
       over[#over + 1] = string.sub(noted, from, from + 15)
     end
-    in_chunks('SREM', keys[3], over, 1, #over)
+    remove_members('SREM', 'SCARD', keys[3], over, 1, #over)
     local gone, removed = {}, {}
     local function look(due, wanted, missing)
       local rank = redis.call('ZCOUNT', keys[2], '-inf', '(' .. due)
@@ -62,7 +62,7 @@ redis.register_function{
       look(due, wanted, missing)
     end
     if #gone > 0 then
-      in_chunks('ZREM', keys[2], gone, 1, #gone)
+      remove_members('ZREM', 'ZCARD', keys[2], gone, 1, #gone)
       ver = redis.call('HINCRBY', keys[1], 'ver', 1)
     end
     return { 'OK', ver, removed }

@@ -17,10 +17,11 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.store_handle import reached
 from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
+from jobmaster.model.bucket import StoreOnlyJobs
 from jobmaster.model.errors import StoreRefused, Unavailable
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Durability
-from jobmaster.ports import ReplyStatus
+from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, make_items, new_fence, submit
 from tests.support.processes import free_port
@@ -156,6 +157,13 @@ async def test_users_of_few_rights_find_the_nodes_and_follow_their_slots(
     assert len(await store[StoreUser.OPERATOR].known_buckets()) == 2
 
 
+async def test_a_user_that_may_not_read_the_map_of_the_nodes_is_refused(connect: Connect, nodes: ValkeyCluster) -> None:
+    for node in nodes.primaries:
+        node.ask("ACL", "SETUSER", "no-map", "on", ">secret", "~*", "&*", "+@all", "-cluster")
+    with pytest.raises(StoreRefused, match=r"node 127.0.0.1:\d+ forbids what is needed: .*cluster\|info"):
+        await connect(url=nodes.url.replace("://", "://no-map:secret@"))
+
+
 class Moved(NamedTuple):
     """A bucket with jobs in each of its lists, and the nodes that its slot goes between."""
 
@@ -185,7 +193,7 @@ async def bucket(connect: Connect, nodes: ValkeyCluster) -> AsyncIterator[Moved]
 
 async def assert_whole(moved: Moved) -> None:
     """Everything is there, once, and the bucket works."""
-    claimed = await moved.store.claim(moved.fence, "after-2", 10)
+    claimed = await moved.store.claim(moved.fence, "after-9", 10)
     assert (claimed.status, claimed.raw) == (ReplyStatus.OK, moved.items)
     assert (await moved.store.read_claimed(moved.fence, "first-1")).raw == moved.claimed
 
@@ -216,6 +224,114 @@ async def test_a_slot_that_is_moved_key_by_key_gives_no_half_answers(
     assert fence.bucket_id in await store.known_buckets()
 
 
+async def test_a_job_that_moves_while_its_bucket_is_read_is_found_further_on(
+    connect: Connect, nodes: ValkeyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No two calls are under way together: a redirect would change their order."""
+    store, fence = await connect(url=nodes.url), new_fence()
+    await assert_ok(store.open_bucket(fence))
+    await submit(store, fence.bucket_id, make_items(1))
+    await store.claim(fence, "first-1", 1)
+    meta, call, under_way = store.keys.bucket(fence.bucket_id).meta, store._calls.call, [0]
+
+    async def alone(command: bytes, key: bytes = b"", *, mutating: bool) -> object:
+        under_way[0] += 1
+        assert under_way[0] == 1
+        if key == meta:
+            monkeypatch.undo()
+            await assert_ok(store.keep_outcomes(fence, [b"outcome"], ["first-1"]))
+        reply = await call(command, key, mutating=mutating)
+        under_way[0] -= 1
+        return reply
+
+    monkeypatch.setattr(store._calls, "call", alone)
+    assert await store.store_only_jobs(fence.bucket_id) == StoreOnlyJobs(None, (), 1)
+
+
+Prepared = Callable[[], Awaitable[object]]
+
+
+async def _remove_kept(moved: Moved) -> Prepared:
+    await assert_ok(moved.store.keep_outcomes(moved.fence, [b"taken", b"refused"], []))
+    return lambda: assert_ok(moved.store.remove_kept(moved.fence, [b"taken", b"refused"], [b"refused"]))
+
+
+async def _two_lists_with_one_name(moved: Moved) -> list[str]:
+    """A claimed list without its name is damage, and is removed with the others."""
+    moved.items[:] = moved.items[len((await moved.store.claim(moved.fence, "second-2", 1)).raw) :]
+    moved.source.ask("SREM", moved.store.keys.bucket(moved.fence.bucket_id).lists, "first-1")
+    moved.claimed.clear()
+    return ["second-2", "first-1"]
+
+
+async def _keep_outcomes(moved: Moved) -> Prepared:
+    await assert_ok(moved.store.keep_outcomes(moved.fence, [b"before"], []))
+    names = await _two_lists_with_one_name(moved)
+    return lambda: assert_ok(moved.store.keep_outcomes(moved.fence, [b"refused"], names))
+
+
+async def _settle(moved: Moved) -> Prepared:
+    names = await _two_lists_with_one_name(moved)
+    return lambda: assert_ok(moved.store.settle(moved.fence, names, []))
+
+
+async def _remove_claimed_page(moved: Moved) -> Prepared:
+    await assert_ok(moved.store.close_intake(moved.fence))
+    page = Page(ReplyStatus.OK, "claimed", "first-1", [], moved.claimed[:])
+    moved.claimed.clear()
+    return lambda: assert_ok(moved.store.remove_page(moved.fence, page))
+
+
+async def _remove_assigned_page(moved: Moved) -> Prepared:
+    """The members are removed in portions of a thousand, and the first one takes the last member."""
+    await assert_ok(moved.store.close_intake(moved.fence))
+    found = moved.source.ask("ZRANGE", moved.store.keys.bucket(moved.fence.bucket_id).assigned, 0, -1)
+    page = Page(ReplyStatus.OK, "assigned", "", [], [*found, *make_items(1000)])
+    return lambda: assert_ok(moved.store.remove_page(moved.fence, page))
+
+
+async def _withdraw(moved: Moved) -> Prepared:
+    noted = [new_id() for _ in range(1001)]
+    await moved.store.request_cancel(moved.fence.bucket_id, noted[0])
+    return lambda: moved.store.withdraw(moved.fence, noted, [])
+
+
+@pytest.mark.parametrize("keys_are_moved", [False, True])
+@pytest.mark.parametrize(
+    ("prepare", "kept", "gone"),
+    [
+        (_remove_kept, [b"refused"], None),
+        (_keep_outcomes, [b"before", b"refused"], "lists"),
+        (_settle, [], "lists"),
+        (_remove_claimed_page, [], "lists"),
+        (_remove_assigned_page, [], "assigned"),
+        (_withdraw, [], "cancelled"),
+    ],
+)
+async def test_a_call_that_empties_a_list_is_done_whole_when_all_keys_are_on_one_side(
+    nodes: ValkeyCluster,
+    bucket: Moved,
+    prepare: Callable[[Moved], Awaitable[Prepared]],
+    kept: list[bytes],
+    gone: str | None,
+    keys_are_moved: bool,
+) -> None:
+    """The node refuses a command for a key that is missing, also for one that the function itself has emptied."""
+    call = await prepare(bucket)
+    nodes.begin_moving(bucket.slot, bucket.source, bucket.target)
+    try:
+        if keys_are_moved:
+            nodes.move_keys(bucket.slot, bucket.source, bucket.target)
+        await call()
+    finally:
+        nodes.move_keys(bucket.slot, bucket.source, bucket.target)
+        nodes.end_moving(bucket.slot, bucket.target)
+    keys = bucket.store.keys.bucket(bucket.fence.bucket_id)
+    assert bucket.target.ask("LRANGE", keys.kept, 0, -1) == kept
+    assert gone is None or not bucket.target.ask("EXISTS", getattr(keys, gone))
+    await assert_whole(bucket)
+
+
 async def test_calls_wait_for_the_end_of_a_move(nodes: ValkeyCluster, bucket: Moved) -> None:
     store, fence = bucket.store, bucket.fence
     nodes.begin_moving(bucket.slot, bucket.source, bucket.target)
@@ -243,7 +359,10 @@ async def test_a_slot_that_is_moved_at_once_is_followed_to_a_node_without_functi
     await assert_whole(bucket)
 
 
-async def test_a_node_without_slots_has_the_functions_before_it_gets_some(connect: Connect, server_root: Path) -> None:
+async def test_a_node_without_slots_has_the_functions_before_it_gets_some(
+    connect: Connect, server_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And where it becomes a replica, it is not asked for keys."""
     with ValkeyCluster(server_root, primaries=1, replicas=0) as own:
         store = await connect(url=own.url)
         fence = new_fence()
@@ -252,6 +371,11 @@ async def test_a_node_without_slots_has_the_functions_before_it_gets_some(connec
         await eventually(lambda: _known(store, added), 20, "the new node in the map")
         await store.verify()
         assert added.ask("FUNCTION", "LIST")
+        monkeypatch.setattr("jobmaster.agentstore.node_map.AGAIN_SECONDS", 3600)
+        assert await _known(store, added)
+        added.ask("CLUSTER", "REPLICATE", own.primaries[0].id)
+        with pytest.raises(Unavailable, match=rf"node {added.name} is no primary any more"):
+            await store.known_buckets()
 
 
 async def _known(store: AgentStore, node: ClusterNode) -> bool:
