@@ -5,12 +5,12 @@ protocol knows of a server holds of a node: the generation and the change counte
 them that a failover has brought an older state.
 
 There is one pipelined connection to each node. A reply or a fault that shows another node is followed, and the call is sent
-again only when the first one cannot have had an effect: the error replies ``NOT_RUN`` mean that the function did not begin, and
-``NotSent`` that nothing left this process. While the keys of a slot are moved one by one, a call with several keys is refused
-(``TRYAGAIN``) as long as one of them is missing, and it is repeated for ``MOVING_SECONDS``; with all keys on one side it runs
-there. Keys that a function uses without naming them would escape that check, so such functions get a key that never exists
-(``BucketKeys.claimed_prefix``). A key that the function itself has emptied is missing, too, so no function uses it after that
-(``lua/prelude.lua``).
+again only when the first one cannot have had an effect: the error replies in ``NOT_RUN`` mean that the function did not
+begin, and ``NotSent`` that nothing left this process. While the keys of a slot are moved one by one, a call with several
+keys is refused (``TRYAGAIN``) as long as one of them is missing, and it is repeated for ``MOVING_SECONDS``; with all keys on
+one side it runs there. Keys that a function uses without naming them would escape that check, so such functions get a key
+that never exists (``BucketKeys.claimed_prefix``). A key that the function itself has emptied is missing, too, so no function
+uses it after that (``lua/prelude.lua``).
 """
 
 from __future__ import annotations
