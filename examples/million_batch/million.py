@@ -9,19 +9,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
 from tasks import handlers, report, square
 
-from jobmaster import BatchView, call, connect_sync
+from jobmaster import BatchView, Call, call, connect_sync
 
 BAR_CHARS = 40
 LOOK_SECONDS = 0.2
 parser = argparse.ArgumentParser(description="Submit a batch of jobs and draw its progress.")
 parser.add_argument("jobs", type=int, nargs="?", default=1_000_000)
 parser.add_argument("--key", help="run again with the same key after a crash of this program: it goes on where it was")
-parser.add_argument("--kill-agent", action="store_true", help="kill -9 an agent when a quarter of the jobs has ended")
+parser.add_argument("--kill-agent", action="store_true", help="kill -9 an agent when half of the jobs is submitted")
 chosen = parser.parse_args()
 
 
@@ -38,21 +39,25 @@ def kill_an_agent() -> None:
     listed = subprocess.run([jobmaster, "agent", "list", "-o", "json"], capture_output=True, text=True, check=True)
     agent = next(each for each in json.loads(listed.stdout) if each["state"] == "ACTIVE")
     os.kill(agent["pid"], signal.SIGKILL)
-    print(f"\nagent {agent['id']} was killed")
+    print(f"agent {agent['id']} was killed")
+
+
+def calls() -> Iterator[Call[object]]:
+    """A generator: only the jobs that are on their way are in memory."""
+    for number in range(chosen.jobs):
+        if chosen.kill_agent and number == chosen.jobs // 2:
+            kill_an_agent()
+        yield call(square, number)
 
 
 with connect_sync(handlers=handlers) as cluster:
     options = {} if chosen.key is None else {"key": chosen.key}
     with cluster.batch("squares", on_complete=call(report), description=f"{chosen.jobs} squares", **options) as batch:
-        # A generator: only the jobs that are on their way are in memory.
-        batch.submit_many(call(square, number) for number in range(chosen.jobs))
+        batch.submit_many(calls())
     print(f"{batch.submitted} jobs submitted")
-    looks, to_kill = 0, chosen.kill_agent
+    looks = 0
     while not (view := batch.get()).state.final:
         draw(view, looks)
-        if to_kill and view.done >= 0.25:
-            kill_an_agent()
-            to_kill = False
         looks += 1
         Event().wait(LOOK_SECONDS)
     draw(view, looks)
