@@ -183,6 +183,16 @@ async def horizon(connection: Connection) -> tuple[int, str]:
     return row["xid"], row["system"]
 
 
+async def newest(connection: Connection) -> tuple[int, int]:
+    """The first transaction that has not begun, and for how many seconds the oldest open write holds streams up."""
+    try:
+        row = await connection.fetchrow(sql("export/newest"))
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/newest", writes=False) from error
+    assert row is not None
+    return row["xid"], row["oldest_write_seconds"]
+
+
 async def refuse_dropped(
     connection: Connection, began: int, unread: int, ids: tuple[UUID, UUID], *, jobs: bool
 ) -> None:

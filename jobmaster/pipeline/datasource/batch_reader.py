@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 _SAMPLE_PAGES = 400
 
 
+class StreamStart(NamedTuple):
+    """Where a stream begins that has no checkpoint yet: by default with the first recorded row."""
+
+    offset: Mapping[str, Any] | None = None
+    """An end offset of another stream."""
+    from_now: bool = False
+    """Skip rows recorded before it began."""
+
+
 class ReadPlan(NamedTuple):
     """How a table is read."""
 
@@ -34,8 +43,8 @@ class ReadPlan(NamedTuple):
     snapshot: str | None
     rows_per_batch: int | None = None
     """Of a stream; ``None``: no limit."""
-    from_now: bool = False
-    """Of a stream: skip rows recorded before it began."""
+    start: StreamStart = StreamStart()
+    """Of a stream without a checkpoint."""
 
 
 class IdRange(InputPartition):

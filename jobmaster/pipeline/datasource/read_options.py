@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jobmaster.model.errors import InputError
-from jobmaster.pipeline.datasource.batch_reader import ReadPlan
+from jobmaster.pipeline.datasource.batch_reader import ReadPlan, StreamStart
 from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
 from jobmaster.pipeline.datasource.selection import selection_of
 from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, FilterOption, Table, table_of
@@ -21,8 +21,10 @@ BLOCK_BYTES = 4 * 1024 * 1024
 CLUSTER_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
     *CLUSTER_OPTIONS, "table", "columns", *(option.value for option in FilterOption), "numPartitions", "maxConnections",
-    "batchBytes", "snapshot", "pushdown", "maxRowsPerBatch", "startingPosition",
+    "batchBytes", "snapshot", "pushdown", "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
+_EARLIER_NAMES = {"maxRowsPerTrigger": "maxRowsPerBatch", "startingOffsets": "startingPosition"}
+"""Options that had other names before they got those that Spark's own sources use."""
 _OF_A_TABLE = {
     "path", "owner", "provider", "location", "external", "comment", "is_managed_location", "collation",
     "serialization.format",
@@ -81,8 +83,8 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
         tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),
-        rows_per_batch=number(raw, "maxRowsPerBatch", 1) if raw.get("maxRowsPerBatch") else None,
-        from_now=_position(raw) == "latest",
+        rows_per_batch=_rows_per_trigger(raw),
+        start=_start(raw),
     )
 
 
@@ -124,11 +126,39 @@ def options_of_schema(schema: Any) -> dict[str, str]:
     return {}
 
 
-def _position(options: Mapping[str, str]) -> str:
-    word = options.get("startingPosition") or "earliest"
-    if word not in ("earliest", "latest"):
-        raise InputError(f"option startingPosition is {word!r}", hint="give earliest or latest")
-    return word
+def _rows_per_trigger(options: Mapping[str, str]) -> int | None:
+    name, text = _of_stream(options, "maxRowsPerTrigger")
+    return number(options, name, 1) if text else None
+
+
+def _start(options: Mapping[str, str]) -> StreamStart:
+    name, text = _of_stream(options, "startingOffsets")
+    if text in (None, "earliest", "latest"):
+        return StreamStart(from_now=text == "latest")
+    try:
+        offset = json.loads(text or "")
+    except ValueError:
+        offset = None
+    numbers = ("xid", "began")
+    if (
+        not isinstance(offset, dict)
+        or not isinstance(offset.get("system"), str)
+        or not all(type(offset.get(name, 0)) is int for name in numbers)
+        or "xid" not in offset
+    ):
+        raise InputError(
+            f"option {name} is {text!r}",
+            hint='give earliest, latest, or an end offset of a stream, such as {"xid": 1234, "began": 1200, "system": "7"}',
+        )
+    return StreamStart({name: offset[name] for name in (*numbers, "system") if name in offset})
+
+
+def _of_stream(options: Mapping[str, str], name: str) -> tuple[str, str | None]:
+    """Name and text of an option that may have its earlier name."""
+    earlier = _EARLIER_NAMES[name]
+    if options.get(name) is not None and options.get(earlier) is not None:
+        raise InputError(f"the data source got both {name} and {earlier}", hint=f"give {name}")
+    return (earlier, options[earlier]) if options.get(earlier) is not None else (name, options.get(name))
 
 
 def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -61,8 +61,16 @@ class RejectsFile:
 
 
 def publish(where: str, run_id: str, names: Sequence[str]) -> None:
-    """Move the named files into the directory, and delete the other files of the run."""
+    """Move the named files into the directory, and delete the other files of the run.
+
+    Files that an earlier end of the same run has published are replaced: Spark may repeat a micro-batch that has ended.
+    """
+    from pyarrow import fs
+
     system, path = _system(where)
+    for known in system.get_file_info(fs.FileSelector(path)):
+        if known.base_name.startswith(f"part-{run_id}-"):
+            system.delete_file(known.path)
     for name in names:
         system.move(f"{path}/{_folder(run_id)}/{name}", f"{path}/{name}")
     discard(where, run_id)

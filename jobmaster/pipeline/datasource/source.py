@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -71,3 +76,13 @@ class JobMasterSource(DataSource):
             raise InputError("jobs are not overwritten", hint='use .mode("append")')
         writer: DataSourceWriter = JobMasterWriter(write_plan(self.options, schema))
         return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Writes rows of a streaming query as jobs; only ``outputMode("append")``."""
+        from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.datasource.write_options import check_stream
+        from jobmaster.pipeline.datasource.writer import JobMasterStreamWriter
+
+        if overwrite:
+            raise InputError("jobs are not overwritten", hint='use .outputMode("append")')
+        return JobMasterStreamWriter(self.options, check_stream(self.options, schema))

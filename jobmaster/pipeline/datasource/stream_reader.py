@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from jobmaster.master.driver.connection import Connection
-from jobmaster.master.history.export import cut_window, horizon, open_scan
+from jobmaster.master.history.export import cut_window, horizon, newest, open_scan
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.datasource.batch_reader import IdRange, ReadPlan, ranges, read_range
 from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window
@@ -40,20 +40,24 @@ _FIRST = 3
 
 
 class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Delivers each recorded row once. Created for every batch; its only state is the goal of ``AvailableNow``."""
+    """Delivers each recorded row once. Its only state is the goal of ``AvailableNow``, and what the last poll has found."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
         self._goal: int | None = None
+        self._newest: Offset | None = None
 
     def initialOffset(self) -> Offset:
-        """The first recorded row, or the current moment."""
+        """The first recorded row, the current moment, or the given offset."""
+        start = self.plan.start
+        if start.offset is not None:
+            return dict(start.offset)
         now, system = asyncio.run(self._on_connection(horizon))
-        first = now if self.plan.from_now else max(_FIRST, now - _REACH)
+        first = now if start.from_now else max(_FIRST, now - _REACH)
         return {"xid": first, "began": now, "system": system}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit of option ``maxRowsPerBatch``."""
+        """The limit of option ``maxRowsPerTrigger``."""
         rows = self.plan.rows_per_batch
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
@@ -67,7 +71,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         Raises:
             Refused: the server is not that of the checkpoint, or rows were dropped before they were read.
         """
-        now, system = asyncio.run(self._on_connection(horizon))
+        now, system = asyncio.run(self._on_connection(self._poll))
         if system != start["system"]:
             raise Refused(
                 "the master is another server than the one this stream has read so far: its transactions begin again",
@@ -82,6 +86,10 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             end = asyncio.run(self._cut(window.first, end, limit.max_rows))
         return {**start, "xid": end}
 
+    def reportLatestOffset(self) -> Offset | None:
+        """The newest transaction at the last poll, for the progress of the query: what the stream lags behind it."""
+        return self._newest
+
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Ranges of ids, with the transactions of the batch."""
         window = _window(start, end)
@@ -92,6 +100,12 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range of one batch."""
         return read_range(self.plan, partition)
+
+    async def _poll(self, connection: Connection) -> tuple[int, str]:
+        now, system = await horizon(connection)
+        xid, seconds = await newest(connection)
+        self._newest = {"xid": xid, "readable_xid": now, "oldest_write_seconds": seconds, "system": system}
+        return now, system
 
     async def _on_connection(self, query: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
         connection = await open_scan(self.plan.cluster.connection_factory())

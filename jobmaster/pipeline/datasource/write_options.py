@@ -27,6 +27,8 @@ from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bound
 from jobmaster.pipeline.datasource.selection import parse_time
 
 CHUNK_ROWS = 10_000
+CHUNKS_PER_SECOND = 5
+"""At least so many chunks a second, under a rate."""
 BATCH_CHARS_MAX = 200
 ADOPT_ROWS = 20_000
 """Rows of an older batch per statement, which takes some tenths of a second."""
@@ -34,6 +36,7 @@ KNOWN = (
     *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
 )  # fmt: skip
+_NOT_OF_STREAMS = ("batch", "asOf", "runId", "replay", "onDuplicate")
 _TYPES = {
     "key": ("string", "bigint", "int", "smallint", "tinyint"),
     "args": ("string", "struct", "map"),
@@ -43,6 +46,23 @@ _TYPES = {
     "due_at": ("timestamp", "string", "date"),
     "headers": ("string",),
 }
+
+
+class StreamBatch(NamedTuple):
+    """A micro-batch of a streaming query. Spark repeats it under the same number until it is committed."""
+
+    query_id: str
+    """Kept by the checkpoint of the query."""
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Name of the query among the batches of the master."""
+        return f"stream {self.query_id}"
+
+    @property
+    def run_id(self) -> str:
+        return f"{self.query_id}-{self.number}"
 
 
 class WritePlan(NamedTuple):
@@ -70,6 +90,8 @@ class _MasterState(NamedTuple):
     specs: dict[str, HandlerSpec]
     lanes: frozenset[str]
     source: int | None
+    latest: int | None
+    """Of a stream: number of its latest micro-batch."""
 
 
 def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) -> WritePlan:
@@ -87,23 +109,75 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     cluster = cluster_ref_of(options)
     run_id = check_name(options.get("runId") or new_id().hex(), "option runId", 64)
     batch, moment = _batch(options, run_id)
-    remember = check_name(options["remember"], "option remember", BATCH_CHARS_MAX) if options.get("remember") else None
-    found = asyncio.run(_read_master(cluster, batch, moment, remember, dry=dry))
+    found = asyncio.run(_read_master(cluster, batch, moment, _remembered(options), dry=dry))
     _check_moment(batch, found)
-    word = options.get("onDuplicate") or "ignore"
-    if word not in ("ignore", "fail"):
-        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
+    return _plan(options, cluster, batch, run_id, found)
+
+
+def check_stream(options: Mapping[str, str], schema: Any) -> ClusterRef:
+    """Check the options of a stream that writes jobs, before its tasks know their micro-batch; returns the cluster.
+
+    Raises:
+        InputError: an option or the schema is wrong.
+    """
+    refuse_unknown(options, (*KNOWN, "checkpointLocation"))
+    for name in _NOT_OF_STREAMS:
+        if options.get(name):
+            raise InputError(
+                f"option {name} does not go with a stream: each micro-batch is a batch of its own",
+                hint="leave it out; option remember keeps rows out that an earlier micro-batch has brought",
+            )
+    _check_schema(schema, options)
+    _refuses_duplicates(options)
+    _remembered(options)
+    return cluster_ref_of(options)
+
+
+def stream_plan(options: Mapping[str, str], cluster: ClusterRef, batch: StreamBatch) -> WritePlan:
+    """The plan of a task of a micro-batch. The options were checked.
+
+    Raises:
+        InputError: the handler is wrong.
+        Conflict: the micro-batch is over, or the history of its time has been retired.
+    """
+    found = asyncio.run(_read_master(cluster, batch.name, None, _remembered(options), number=batch.number))
+    if found.latest is not None and found.latest > batch.number:
+        raise Conflict(
+            f"micro-batch {batch.number} of {batch.name} is over: number {found.latest} has begun",
+            hint="a checkpoint is for one query at a time; stop the other one",
+        )
+    _check_moment(batch.name, found)
+    return _plan(options, cluster, batch.name, batch.run_id, found)
+
+
+def _plan(options: Mapping[str, str], cluster: ClusterRef, batch: str, run_id: str, found: _MasterState) -> WritePlan:
+    rate = number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None
+    chunk_rows = number(options, "chunkRows", CHUNK_ROWS)
     return WritePlan(
         cluster=cluster,
         batch=batch,
         run_id=run_id,
         rules=_rules(options, cluster, found),
-        chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
-        rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
+        # The first chunk does not wait, and a chunk goes in at once.
+        chunk_rows=chunk_rows if rate is None else min(chunk_rows, max(1, rate // CHUNKS_PER_SECOND)),
+        rows_per_second=rate,
         rejects=options.get("rejects"),
-        refuse_duplicates=word == "fail",
+        refuse_duplicates=_refuses_duplicates(options),
         source=found.source,
     )
+
+
+def _refuses_duplicates(options: Mapping[str, str]) -> bool:
+    word = options.get("onDuplicate") or "ignore"
+    if word not in ("ignore", "fail"):
+        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
+    return word == "fail"
+
+
+def _remembered(options: Mapping[str, str]) -> str | None:
+    """Name of the source whose rows are remembered."""
+    name = options.get("remember")
+    return check_name(name, "option remember", BATCH_CHARS_MAX) if name else None
 
 
 def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | None]:
@@ -170,14 +244,23 @@ def _rules(options: Mapping[str, str], cluster: ClusterRef, found: _MasterState)
 
 
 async def _read_master(
-    cluster: ClusterRef, batch: str, moment: Any, remember: str | None, *, dry: bool
+    cluster: ClusterRef,
+    batch: str,
+    moment: Any,
+    remember: str | None,
+    *,
+    dry: bool = False,
+    number: int | None = None,
 ) -> _MasterState:
     connections = ConnectionPool(cluster.connection_factory(), 1)
     try:
         statements = StatementRunner(connections)
         await check_schema(statements, cluster.schema)
         wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
-        row = (await statements.write("pipeline/peek_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
+        if number is not None:
+            row = (await statements.write("pipeline/open_stream_batch", batch, number))[0]
+        else:
+            row = (await statements.write("pipeline/peek_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
         handlers = [
             msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await statements.read("queries/handlers")
         ]
@@ -190,6 +273,7 @@ async def _read_master(
             {one.name: one for one in handlers},
             lanes,
             None if remember is None or dry else await _source(statements, remember),
+            None if number is None else row["latest"],
         )
     finally:
         await connections.close()

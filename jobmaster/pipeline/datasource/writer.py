@@ -1,29 +1,36 @@
-"""Batch writes: rows become jobs of the master, HELD until they are due.
+"""Writes, of batches and of streams: rows become jobs of the master, HELD until they are due.
 
 A task may die at any point and run again, and two copies of it may run at once. Ids are made from the rows, so a job that
 exists is not inserted again, and rows are counted in the transaction that inserts them.
+
+A streaming query has one batch for each of its micro-batches, with the time at which the first task of it began. Only tasks
+know the number, from Spark's local properties, so each of them asks the master for that time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
+from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
 from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser
-from jobmaster.pipeline.datasource.write_options import WritePlan
+from jobmaster.pipeline.datasource.write_options import StreamBatch, WritePlan, stream_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_QUERY, _MICRO_BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties that Spark sets for the tasks of a micro-batch."""
 
 
 @dataclass
@@ -34,6 +41,8 @@ class TaskResult(WriterCommitMessage):
     inserted: int
     rejected: int
     rejects_name: str | None
+    batch: str
+    run_id: str
 
 
 class JobMasterWriter(DataSourceArrowWriter):
@@ -41,7 +50,7 @@ class JobMasterWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
-        asyncio.run(self._call("pipeline/begin_write", plan.run_id, plan.batch))
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
@@ -53,25 +62,93 @@ class JobMasterWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rejected rows and record the end of the write: all tasks have succeeded."""
         plan = self.plan
-        done = [message for message in messages if isinstance(message, TaskResult)]
-        names = [message.rejects_name for message in done if message.rejects_name is not None]
-        if plan.rejects is not None and names:
-            publish(plan.rejects, plan.run_id, names)
-        offered = sum(message.offered for message in done)
-        rejected = sum(message.rejected for message in done)
-        asyncio.run(self._call("pipeline/end_write", plan.run_id, offered, rejected))
+        total = _Total.of(messages)
+        if plan.rejects is not None and total.rejects_names:
+            publish(plan.rejects, plan.run_id, total.rejects_names)
+        asyncio.run(_call(plan.cluster, "pipeline/end_write", plan.run_id, total.offered, total.rejected))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Discard the files of rejected rows: a task has failed. Inserted jobs stay; a repeated write completes the batch."""
         if self.plan.rejects is not None:
             discard(self.plan.rejects, self.plan.run_id)
 
-    async def _call(self, name: str, *values: object) -> None:
-        connections = ConnectionPool(self.plan.cluster.connection_factory(), 1)
-        try:
-            await StatementRunner(connections).write(name, *values)
-        finally:
-            await connections.close()
+
+class JobMasterStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query as jobs, each row once. Created for every micro-batch, by the driver.
+
+    Args:
+        cluster: found by the driver; executors may lack its environment.
+    """
+
+    def __init__(self, options: Mapping[str, str], cluster: ClusterRef) -> None:
+        self._options = options
+        self._cluster = cluster
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """One task."""
+        context = TaskContext.get()
+        assert context is not None
+        query, number = (context.getLocalProperty(name) for name in (_QUERY, _MICRO_BATCH))
+        if query is None or number is None:
+            raise Unavailable(
+                "Spark does not name the query and the micro-batch of this task", hint="run Spark 4.1 or later"
+            )
+        plan = stream_plan(self._options, self._cluster, StreamBatch(query, int(number)))
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
+        with asyncio.Runner() as runner:
+            return runner.run(_Task(plan, context.partitionId()).run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish the rejected rows and record the end. Spark may repeat a micro-batch that is committed."""
+        total = _Total.of(messages)
+        if total.run_id is None:
+            return  # no row came
+        rejects = self._options.get("rejects")
+        if rejects and total.rejects_names:
+            publish(rejects, total.run_id, total.rejects_names)
+        asyncio.run(
+            _call(
+                self._cluster,
+                "pipeline/end_stream_batch",
+                *(total.run_id, total.offered, total.rejected, total.batch),
+            )
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Discard the files of rejected rows of the tasks that ended. The micro-batch runs again with the next start."""
+        run_id, rejects = _Total.of(messages).run_id, self._options.get("rejects")
+        if rejects and run_id is not None:
+            discard(rejects, run_id)
+
+
+class _Total(NamedTuple):
+    """What all tasks of a run have done."""
+
+    offered: int
+    rejected: int
+    rejects_names: list[str]
+    batch: str | None
+    run_id: str | None
+    """``None``: there was no task."""
+
+    @classmethod
+    def of(cls, messages: list[WriterCommitMessage | None]) -> _Total:
+        done = [message for message in messages if isinstance(message, TaskResult)]
+        return cls(
+            sum(message.offered for message in done),
+            sum(message.rejected for message in done),
+            [message.rejects_name for message in done if message.rejects_name is not None],
+            done[0].batch if done else None,
+            done[0].run_id if done else None,
+        )
+
+
+async def _call(cluster: ClusterRef, name: str, *values: object) -> None:
+    connections = ConnectionPool(cluster.connection_factory(), 1)
+    try:
+        await StatementRunner(connections).write(name, *values)
+    finally:
+        await connections.close()
 
 
 class _Task:
@@ -101,7 +178,8 @@ class _Task:
                 file.close()
         finally:
             await self._importer.close()
-        return TaskResult(self._sent + rejected, self._inserted, rejected, file.name if file is not None else None)
+        rejects_name = file.name if file is not None else None
+        return TaskResult(self._sent + rejected, self._inserted, rejected, rejects_name, plan.batch, plan.run_id)
 
     def _keep(self, file: RejectsFile | None, rejects: list[RejectedRow]) -> None:
         if file is None:

@@ -36,7 +36,7 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
     if context.dry_run:
         return StepResult(summary={"table": table, "target": target, "checkpoint": checkpoint})
     source = context.spark.readStream.format("jobmaster").options(**context.source_options())
-    frame = source.options(table=table, maxRowsPerBatch=str(rows), startingPosition=position).load()
+    frame = source.options(table=table, maxRowsPerTrigger=str(rows), startingOffsets=position).load()
     writer = (
         frame.withColumn("day", F.to_date(_DAYS[table]))
         .writeStream.format("parquet")

@@ -6,4 +6,7 @@
 -- index: none
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid,
        (SELECT system_identifier::text FROM pg_control_system()) AS system,
-       left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline
+       CASE WHEN pg_is_in_recovery()
+            THEN (SELECT lpad(upper(to_hex(timeline_id)), 8, '0') FROM pg_control_checkpoint())
+            ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8)  -- a standby has none
+       END AS timeline

@@ -157,9 +157,11 @@ def test_duplicates_can_be_an_error(published: PublishedCluster) -> None:
 
 def test_all_tasks_together_keep_a_rate(published: PublishedCluster) -> None:
     began = time.monotonic()
-    published.write(published.rows(1500, tasks=2), rowsPerSecond="500", chunkRows="250")
-    assert time.monotonic() - began > 2.0  # six turns, of which the last begins 2.5 s after the first
-    assert counts(published)[0] == 1500
+    published.write(published.rows(300, tasks=2), rowsPerSecond="100")
+    assert (
+        time.monotonic() - began > 2.5
+    )  # the first chunk of a task is small, too: the last turn is 2.8 s after the first
+    assert counts(published)[0] == 300
 
 
 def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from jobmaster import Cluster, Fail, Handlers, call
@@ -36,6 +37,11 @@ def run_sql(text: str) -> None:
 async def before(cluster: Cluster, names: dict[str, Any]) -> None:
     os.environ["MASTER_DSN"] = addresses(cluster.settings).dsn
     _sessions.append(open_session(SessionOptions("local[2]", _SETTINGS, "page"), os.environ))
+    incoming = Path("incoming")
+    incoming.mkdir()
+    (incoming / "a.json").write_text(
+        "".join(f'{{"id": {n}, "name": "stream-{n}.{"png" if n < 2 else "gif"}"}}\n' for n in range(5))
+    )
     for _ in range(2):
         receipt = await cluster.submit(call(resize, "broken.png"))
         await receipt.wait(timeout=60)
@@ -49,6 +55,6 @@ async def after(names: dict[str, Any]) -> None:
     assert names["recorded"].isStreaming
     source = _sessions[0].read.format("jobmaster").option("dsnEnv", "MASTER_DSN").option("handlers", "images.resize")
     arguments = [row["args"] for row in source.option("columns", "args").load().collect()]
-    assert len(arguments) == 1002
-    assert len(set(arguments)) == 1001, "the failed jobs have the same path"
+    assert len(arguments) == 1002 + 5 + 2
+    assert len(set(arguments)) == 1001 + 5 + 2, "the failed jobs have the same path"
     _sessions[0].stop()
