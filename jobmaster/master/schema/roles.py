@@ -53,7 +53,8 @@ _SUBMITS = (
 _BULK = (
     "pipeline/adopt_batch", "pipeline/begin_write", "pipeline/claim_keys", "pipeline/count_inserted", "pipeline/end_write",
     "pipeline/lanes", "pipeline/mark_adopted", "pipeline/open_batch", "pipeline/open_source", "pipeline/peek_batch",
-    "pipeline/open_stream_batch", "pipeline/end_stream_batch", "pipeline/rate_limit", "pipeline/sources", "pipeline/write_result", "pipeline/writes", "pipeline/written",
+    "pipeline/open_stream_batch", "pipeline/end_stream_batch", "pipeline/rate_limit", "pipeline/sources",
+    "pipeline/write_result", "pipeline/writes", "pipeline/written",
 )  # fmt: skip
 _MANAGED = (
     "requests/*", "changes/*", "batches/*", "workflows/*", "signals/*", "limits/*", "breakers/*", "pauses/*", "locks/*",
