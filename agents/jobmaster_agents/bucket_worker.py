@@ -57,6 +57,7 @@ from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.pauses import Pauses
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 if TYPE_CHECKING:
     from jobmaster.tracing.tracing import Tracing
@@ -520,7 +521,9 @@ class BucketWorker:
         printed, logged = split_logged(line)
         counted: dict[str, object] = {"left_out": left_out} if left_out else {}
         if printed.strip():
-            self._log.info(Event.HANDLER_OUTPUT, {**fields, "line": printed, **counted})
+            claimed = None if job is None else self.job_table.get(job.job_id)
+            traced = {} if claimed is None else trace_fields_of(claimed.entry.headers)
+            self._log.info(Event.HANDLER_OUTPUT, {**fields, "line": printed, **traced, **counted})
             counted = {}
         if logged is not None:
             # Ours come first, and win.
@@ -528,7 +531,7 @@ class BucketWorker:
 
     def _given_up(self, job: ClaimedJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}
-        self._log.error(Event.HANDLER_GIVEN_UP, fields)
+        self._log.error(Event.HANDLER_GIVEN_UP, {**fields, **trace_fields_of(job.entry.headers)})
         if self._stuck() >= self._agent.max_running:
             self.threads_exhausted.set()
 

@@ -15,6 +15,7 @@ from types import FrameType
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 _LOOK_SECONDS = 1.0
 
@@ -56,7 +57,7 @@ class LoopWatchdog:
             fields["at"] = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
         job = running_job(frame)
         if job is not None:
-            fields |= {"handler": job.entry.handler, "job": job.entry.id}
+            fields |= {"handler": job.entry.handler, "job": job.entry.id, **trace_fields_of(job.entry.headers)}
         self._log.error(Event.LOOP_STALLED, fields)
 
 

@@ -41,13 +41,14 @@ from jobmaster.client.uniqueness.unique_submits import (
     without_key,
 )
 from jobmaster.clock import Clock, new_id
-from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry
+from jobmaster.codec import decode_entry, decode_headers, encode_args, encode_entry, encode_trace
 from jobmaster.encryption import SealKind, cipher_of
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, InvalidArguments
 from jobmaster.model.flow.uniqueness import OnConflict, SubmitAnswer, UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
-from jobmaster.ports import SubmitTraces
+from jobmaster.model.trace_context import CONTEXT_BYTES_MAX, TraceContext
+from jobmaster.ports import SubmitSpan, SubmitTraces
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -63,6 +64,25 @@ class Started(msgspec.Struct, frozen=True):
     entry: bytes
     batcher: SubmitBatcher
     future: asyncio.Future[Placement]
+
+
+class TracedStart(Started, frozen=True):
+    """One with a span that is recorded."""
+
+    span: SubmitSpan
+
+    def answered(self, future: asyncio.Future[Placement]) -> None:
+        """The bucket has answered, or the caller waits no more."""
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
+            self.span.failed(error)
+        elif future.result().level is not None:
+            self.ended(future.result())
+
+    def ended(self, placed: Placement) -> None:
+        """The job is stored."""
+        self.span.stored(ids.text(self.job_id), (placed.level or Durability.MASTER).value)
+        self.span.end()
 
 
 class PreparedSubmit(NamedTuple):
@@ -307,9 +327,13 @@ class Submitter(SubmitChecks):
             return await self._within(connection, request)
         receipt = await self.router.place(request)
         # A unique key is reserved by every submit; headers name what the handler requires.
-        if not options and request.unique is None and not request.job.headers:
+        if not options and request.unique is None and self._is_plain(request.job.headers):
             self._remember_batcher(handler, request)
         return receipt
+
+    def _is_plain(self, headers: bytes) -> bool:
+        """The headers are those that ``start`` gives a job."""
+        return not headers
 
     async def submit_within(
         self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
@@ -479,17 +503,57 @@ class TracedSubmitter(Submitter):
         traces: SubmitTraces,
     ) -> None:
         super().__init__(settings, handler_lookup, router, clock, traces)
-        self._publishing = traces.publishing
+        self._begin = traces.begin
+        self._starts = settings.limits.headers_bytes >= CONTEXT_BYTES_MAX
 
     def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
-        """``None``: each job has headers, which ``submit`` makes."""
-        return None
+        """As in ``Submitter``, with the trace context as the headers of the job. The span is not the current one meanwhile:
+        nothing that could see it runs in the context of the caller."""
+        resolved = self.handler_lookup.local(handler)
+        if (
+            resolved is None
+            or not self._starts
+            or (batcher := self._batchers.get(resolved.name)) is None
+            or self.router.pending_limit.reached
+        ):
+            return None
+        span = self._begin(resolved.name)
+        try:
+            data = self.encode(resolved, args)
+            job_id = new_id()
+            entry = encode_entry(Entry(job_id, 1, resolved.name, data, 0, encode_trace(span.context)))
+            future = batcher.coalescer.put(entry, len(entry))
+        except BaseException as error:
+            span.failed(error)
+            raise
+        started = Started(job_id, entry, batcher, future)
+        if span.recorded:
+            started = TracedStart(job_id, entry, batcher, future, span)
+            future.add_done_callback(started.answered)
+        return started
+
+    async def fall_back(self, started: Started, placed: Placement) -> Placement:
+        """See ``Submitter``; the span has lasted until now."""
+        if not isinstance(started, TracedStart):
+            return await super().fall_back(started, placed)
+        try:
+            placed = await super().fall_back(started, placed)
+        except BaseException as error:
+            started.span.failed(error)
+            raise
+        started.ended(placed)
+        return placed
+
+    def _is_plain(self, headers: bytes) -> bool:
+        given = decode_headers(headers)
+        context = None if given.traceparent is None else TraceContext(given.traceparent, given.tracestate)
+        return headers == encode_trace(context)
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
         """See ``Submitter``. A trace context that the caller gives is passed on as it is."""
         if options.get("traceparent") is not None:
             return await super().submit(handler, args, options)
-        with self._publishing(self._name_of(handler)) as span:
+        with self._begin(self._name_of(handler)) as span:
             receipt = await super().submit(handler, args, options)
             span.stored(ids.text(receipt.id), receipt.level.value)
             return receipt
@@ -500,7 +564,7 @@ class TracedSubmitter(Submitter):
         """See ``Submitter``."""
         if options.get("traceparent") is not None:
             return await super().submit_within(connection, handler, args, options)
-        with self._publishing(self._name_of(handler)) as span:
+        with self._begin(self._name_of(handler)) as span:
             receipt, request = await super().submit_within(connection, handler, args, options)
             span.stored(ids.text(receipt.id), receipt.level.value)
             return receipt, request

@@ -12,6 +12,8 @@ from jobmaster.model.errors import InputError
 
 STATE_CHARS_MAX = 512
 """What the Recommendation asks programs to pass on."""
+CONTEXT_BYTES_MAX = 620
+"""Of the JSON of one with its names, at most, rounded up."""
 _PARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _STATE = re.compile(r"[ !#-\[\]-~]{1,512}")
 """Printable ASCII without quote and backslash: the JSON of the headers has no escapes in it, so the master finds its end."""

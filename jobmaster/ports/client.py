@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.flow.tenant import TenantView
@@ -67,7 +68,29 @@ class Intake(Protocol):
 
 
 class SubmitSpan(Protocol):
-    """The span of one call that submits jobs."""
+    """The span of one call that submits jobs. A ``with`` of it makes it the current one, and ends it."""
+
+    recorded: bool
+    """False: the span is not in the sample; nothing has to be told of it."""
+
+    @property
+    def context(self) -> TraceContext | None:
+        """The span as the headers of a job have it."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None: ...
+
+    def end(self) -> None:
+        """The call has ended."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The call has ended with this error."""
+        ...
 
     def stored(self, job_id: str, level: str) -> None:
         """The job is stored."""
@@ -85,8 +108,8 @@ class SubmitTraces(Protocol):
         """The current span; ``None`` without one."""
         ...
 
-    def publishing(self, handler: str | None) -> AbstractContextManager[SubmitSpan]:
-        """The span of a call that submits jobs of a handler, or of several; it is the current one inside."""
+    def begin(self, handler: str | None) -> SubmitSpan:
+        """Begin the span of a call that submits jobs of a handler, or of several (``None``)."""
         ...
 
     def continued(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:

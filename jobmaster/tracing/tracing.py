@@ -14,6 +14,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
+from functools import lru_cache
+from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
@@ -86,36 +89,25 @@ class Tracing:
         """The current span as the headers of a job have it; ``None`` without one."""
         return context_of(trace.get_current_span())
 
-    @contextmanager
-    def publishing(self, handler: str | None) -> Iterator[PublishSpan]:
-        """The span of one call that submits jobs; it is the current one inside.
+    def begin(self, handler: str | None) -> PublishSpan:
+        """Begin the span of one call that submits jobs. It is the current one inside a ``with`` of it, which ends it, too.
 
         Args:
             handler: ``None``: jobs of several handlers.
         """
-        with self.tracer.start_as_current_span(
-            names.PUBLISH if handler is None else f"{names.PUBLISH} {handler}",
-            kind=SpanKind.PRODUCER,
-            attributes=_producing(handler),
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield PublishSpan(span)
-            except BaseException as error:
-                fail(span, type(error).__qualname__)
-                raise
+        name, attributes = _producing(handler)
+        return PublishSpan(self.tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes))
 
-    def fired(self, handler: str, schedule: str, nominal_us: int) -> TraceContext | None:
-        """The span of a fire of a schedule, which begins a trace; what its job carries."""
+    def fired(self, handler: str, schedule: str, nominal_us: int) -> PublishSpan:
+        """Begin the span of a fire of a schedule, which begins a trace."""
+        name, attributes = _producing(handler)
         span = self.tracer.start_span(
-            f"{names.PUBLISH} {handler}",
+            name,
             context=otel_context.Context(),
             kind=SpanKind.PRODUCER,
-            attributes={**_producing(handler), names.SCHEDULE: schedule, names.NOMINAL: nominal_us},
+            attributes={**attributes, names.SCHEDULE: schedule, names.NOMINAL: nominal_us},
         )
-        span.end()
-        return context_of(span)
+        return PublishSpan(span)
 
     @staticmethod
     @contextmanager
@@ -132,12 +124,43 @@ class Tracing:
 
 
 class PublishSpan:
-    """The span of a call that submits jobs."""
+    """The span of a call that submits jobs, or of a fire."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "_token", "recorded")
 
     def __init__(self, span: Span) -> None:
         self._span = span
+        self._token: Token[otel_context.Context] | None = None
+        self.recorded = span.is_recording()
+        """False: the span is not in the sample, and its end need not be told."""
+
+    @property
+    def context(self) -> TraceContext | None:
+        """The span as the headers of a job have it."""
+        return context_of(self._span)
+
+    def __enter__(self) -> Self:
+        self._token = attach(self._span)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            otel_context.detach(self._token)
+        if error is not None:
+            self.failed(error)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        """The jobs are stored."""
+        self._span.end()
+
+    def failed(self, error: BaseException) -> None:
+        """The call has raised this."""
+        fail(self._span, type(error).__qualname__)
+        self._span.end()
 
     def stored(self, job_id: str, level: str) -> None:
         """The job is stored."""
@@ -149,15 +172,18 @@ class PublishSpan:
         self._span.set_attribute(names.MESSAGE_COUNT, jobs)
 
 
-def _producing(handler: str | None) -> dict[str, AttributeValue]:
+@lru_cache(maxsize=1000)
+def _producing(handler: str | None) -> tuple[str, Mapping[str, AttributeValue]]:
+    """Name and attributes of the span of a submit; made once for each handler, because every submit needs them."""
     found: dict[str, AttributeValue] = {
         names.SYSTEM: names.SYSTEM_VALUE,
         names.OPERATION_NAME: names.PUBLISH,
         names.OPERATION_TYPE: names.SEND,
     }
-    if handler is not None:
-        found[names.HANDLER] = handler
-    return found
+    if handler is None:
+        return names.PUBLISH, found
+    found[names.HANDLER] = handler
+    return f"{names.PUBLISH} {handler}", found
 
 
 def fail(span: Span, error_type: str) -> None:

@@ -27,7 +27,6 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
 from jobmaster.metric_values import Histogram
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, Priority
 from jobmaster.ports import Claimed, ClaimerStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
@@ -43,6 +42,7 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, unfrozen_epoch
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 CLAIM_JOBS_MAX = 1000
 _AHEAD_JOBS = 500
@@ -419,8 +419,9 @@ class Claimer:
         conflicts, self._job_table.conflicts = self._job_table.conflicts, []
         for job_id, first, second in conflicts:
             self.conflicting += 1
-            fields = {"job": text(job_id), "handler": first, "other_handler": second, "bucket": self._bucket_id}
-            self._log.error(Event.JOB_CONFLICT, fields)
+            fields = {"job": job_id, "handler": first, "other_handler": second, "bucket": self._bucket_id}
+            job = self._job_table.get(job_id)
+            self._log.error(Event.JOB_CONFLICT, fields | (trace_fields_of(job.entry.headers) if job else {}))
 
     def _ready(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
         """Jobs due now; a SavePending job that is due later goes to the master, from which it is fetched when it is due."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import encode_fire_headers
 from jobmaster.model.errors import JobMasterError
-from jobmaster.model.schedule import LEAD_SECONDS, FireOutcome
+from jobmaster.model.schedule import LEAD_SECONDS, FireOutcome, Schedule
 from jobmaster.model.trace_context import TraceContext
 from jobmaster.ports import DueSchedule, FiredLine, FiringSchedules, NewFire, ScheduleMove
 from jobmaster.rules.fire_decision import decide_fires
@@ -39,8 +40,21 @@ _TURN = 10
 """Schedules that are decided between two turns of the event loop."""
 
 
-SpanOfFire = Callable[[str, str, int], TraceContext | None]
-"""Makes the span of a fire by handler, schedule and nominal time; what its job carries."""
+class FireSpan(Protocol):
+    """The span of a fire that is proposed. One that is not ended is not exported."""
+
+    @property
+    def context(self) -> TraceContext | None:
+        """What the job of the fire carries."""
+        ...
+
+    def end(self) -> None:
+        """The fire has become a job."""
+        ...
+
+
+SpanOfFire = Callable[[str, str, int], FireSpan]
+"""Begins the span of a fire by handler, schedule and nominal time."""
 
 
 class ScheduleFiring:
@@ -70,6 +84,8 @@ class ScheduleFiring:
         self._log = log
         self._look_at: float | None = None
         self._unreadable: set[str] = set()
+        self._spans: dict[tuple[str, int], FireSpan] = {}
+        """Of fires that are proposed and not decided, by schedule and nominal time."""
         self.kicked = asyncio.Event()
         self.span_of_fire: SpanOfFire | None = None
         """Set where fires are traced."""
@@ -113,7 +129,7 @@ class ScheduleFiring:
         decided, behind = 0, False
         for number, each in enumerate(due):
             try:
-                move, proposed = _proposal(each, self.span_of_fire)
+                move, proposed = _proposal(each, self._begin_span)
             except JobMasterError as error:  # another version of the recurrence, or of the zones, has accepted it
                 self._note_unreadable(each, error)
                 await self._look_later(each, epoch)
@@ -136,10 +152,22 @@ class ScheduleFiring:
         move = ScheduleMove(each.schedule.name, each.next_us, each.revision, each.next_us)
         await self._schedules.fire([move], [], -ahead, epoch)
 
+    def _begin_span(self, schedule: Schedule, nominal_us: int) -> TraceContext | None:
+        """What the job of a fire carries. The master decides whether there will be one, so the span is ended after that."""
+        if self.span_of_fire is None:
+            return None
+        span = self.span_of_fire(schedule.handler, schedule.name, nominal_us)
+        self._spans[schedule.name, nominal_us] = span
+        return span.context
+
     async def _fire(self, moves: Sequence[ScheduleMove], fires: Sequence[NewFire], epoch: int) -> int:
         """The number of lines that were decided."""
+        spans, self._spans = self._spans, {}
         lines = await self._schedules.fire(moves, fires, LEAD_SECONDS, epoch)
         fired = [line for line in lines if line.outcome == FireOutcome.FIRED]
+        for line in fired if spans else ():
+            if (span := spans.get((line.schedule, line.nominal_us))) is not None:
+                span.end()
         if fired:
             await self._due_notifier.notify({(line.lane, line.priority) for line in fired})
         self._note(lines, fired)
@@ -162,12 +190,13 @@ class ScheduleFiring:
             self._log.error(Event.SCHEDULE_UNREADABLE, {"schedule": name, "reason": str(error)})
 
 
-def _proposal(due: DueSchedule, span_of_fire: SpanOfFire | None = None) -> tuple[ScheduleMove, list[NewFire]]:
+def _proposal(
+    due: DueSchedule, begin_span: Callable[[Schedule, int], TraceContext | None] = lambda _schedule, _nominal_us: None
+) -> tuple[ScheduleMove, list[NewFire]]:
     schedule = due.schedule
 
     def headers(nominal_us: int, due_us: int) -> bytes:
-        trace = None if span_of_fire is None else span_of_fire(schedule.handler, schedule.name, nominal_us)
-        return encode_fire_headers(schedule, nominal_us, due_us, trace)
+        return encode_fire_headers(schedule, nominal_us, due_us, begin_span(schedule, nominal_us))
 
     decision = decide_fires(
         schedule, due.next_us, due.now_us, int(LEAD_SECONDS * 1e6), queued=due.decide_us > due.next_us

@@ -13,6 +13,7 @@ from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
 from jobmaster.telemetry import RunOutcome, Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.line_limit import LineLimit
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 _MESSAGE_CHARS = 500
 _SNOOZED = "snoozed"
@@ -90,6 +91,7 @@ class FailureLog:
             "reason": info.reason,
             "error": info.type,
             "message": info.message[:_MESSAGE_CHARS],
+            **trace_fields_of(row.headers),
             **({"left_out": left_out} if left_out else {}),
         }
 

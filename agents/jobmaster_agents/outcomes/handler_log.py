@@ -9,6 +9,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.line_limit import LineLimit
 from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 
 class HandlerLog:
@@ -43,4 +44,5 @@ class HandlerLog:
         if left_out is None:
             return None
         whose: dict[str, object] = {"job": entry.id, "handler": entry.handler, "attempt": entry.attempt + 1}
+        whose |= trace_fields_of(entry.headers)
         return {**whose, "left_out": left_out} if left_out else whose

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
-from jobmaster.model.ids import Fence, text
+from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import KeptPage, ReplayOutcomes, ReplayStore, ReplyStatus, Written
 from jobmaster.rules.batching import BatchSize
@@ -31,6 +31,7 @@ from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25
@@ -163,7 +164,8 @@ class KeptReplay:
         back: list[bytes] = []
         for encoded, error in rows.unreadable:
             back.append(encoded)
-            self._log_unwritable("?", f"a kept outcome cannot be read: {error}")
+            fields = {"job": "?", "reason": f"a kept outcome cannot be read: {error}"}
+            self._log.error(Event.JOB_UNWRITABLE, fields)
         if rows.finals:
             back += await self._write("record_final", rows.finals, self._record_final)
         for fence, holds in rows.holds.items():
@@ -214,12 +216,10 @@ class KeptReplay:
 
         async def on_refused(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
             back.append(pair[1])
-            self._log_unwritable(text(pair[0].id), str(error))
+            fields = {"job": pair[0].id, "handler": pair[0].handler, "reason": str(error)}
+            self._log.error(Event.JOB_UNWRITABLE, {**fields, **trace_fields_of(pair[0].headers)})
             return True
 
         batches: StoredRowsWrite[_Row] = StoredRowsWrite(self.size, backoff.pause)
         await batches.write(pairs, send, on_written, on_refused)
         return back
-
-    def _log_unwritable(self, job: str, reason: str) -> None:
-        self._log.error(Event.JOB_UNWRITABLE, {"job": job, "reason": reason})

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
-from jobmaster.model.ids import Fence, text
+from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import ReplyStatus, StepScope, WriterOutcomes, WriterStore, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, BatchSize, fitting_count
@@ -44,6 +44,7 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_
 from jobmaster_agents.state.limited_starts import LimitedStarts
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.state.time_limits import trace_fields_of
 
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
@@ -269,9 +270,8 @@ class OutcomeWriter:
     def _put_aside(self, job: ClaimedJob, error: JobMasterError) -> None:
         """The master refuses this job's values: it stays in memory and in its list and is tried again now and then."""
         job.unwritable = True
-        self._log.error(
-            Event.JOB_UNWRITABLE, {"job": text(job.entry.id), "handler": job.entry.handler, "reason": str(error)}
-        )
+        fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": str(error)}
+        self._log.error(Event.JOB_UNWRITABLE, {**fields, **trace_fields_of(job.entry.headers)})
         if job.row is not None:
             if not self._unwritable:
                 asyncio.get_running_loop().call_later(_UNWRITABLE_AGAIN_SECONDS, self._write_again)

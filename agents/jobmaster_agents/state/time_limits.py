@@ -10,9 +10,11 @@ import msgspec
 
 from jobmaster.codec import decode_headers
 from jobmaster.model.job import Delivery, Headers
+from jobmaster.model.trace_context import trace_id_of
 from jobmaster_agents.state.job_table import ClaimedJob
 
 _NO_HEADERS = Headers()
+_TRACED = b'"traceparent":"'
 
 
 def read_headers(data: bytes) -> Headers | None:
@@ -31,6 +33,14 @@ def headers_of(job: ClaimedJob) -> Headers:
     if headers is None:
         headers = job.headers = read_headers(job.entry.headers) or _NO_HEADERS
     return headers
+
+
+def trace_fields_of(headers: bytes) -> dict[str, object]:
+    """``trace_id`` for a log line about a job with these encoded headers: the trace of its submit. Nothing without one."""
+    if _TRACED not in headers:
+        return {}
+    trace_id = trace_id_of((read_headers(headers) or _NO_HEADERS).traceparent)
+    return {} if trace_id is None else {"trace_id": trace_id}
 
 
 def accept_seconds(job: ClaimedJob) -> float | None:

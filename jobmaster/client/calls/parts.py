@@ -146,7 +146,7 @@ class ClusterParts:
 
     def _publishing(self, handler: str | None) -> AbstractContextManager[SubmitSpan | None]:
         """The span of a call that submits many jobs; nothing where traces are off."""
-        return nullcontext() if self.traces is None else self.traces.publishing(handler)
+        return nullcontext() if self.traces is None else self.traces.begin(handler)
 
     def _open_waiter(self) -> ResultWaiter:
         self._refuse_closed()

@@ -153,7 +153,7 @@ class RowParser:
             if isinstance(moment, str):
                 return moment
             due_us = moment
-        encoded = self._headers(key, headers, target, checked.args)
+        encoded = self._headers(key, headers, target, checked.args, delayed=due_us > 0)
         if isinstance(encoded, str):
             return encoded
         job = NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, encoded, due_us)
@@ -201,7 +201,7 @@ class RowParser:
             return f"the due time is more than {self._rules.limits.due_ahead_days} days ahead"
         return int(due) if due > self._rules.now_us else 0
 
-    def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes) -> bytes | str:
+    def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes, *, delayed: bool) -> bytes | str:
         bare = target.ordering is None and target.tenant is None and not target.limited
         if headers is None and self._plain and bare:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
@@ -213,7 +213,10 @@ class RowParser:
             if own.deleted:
                 return "the contents of the job have been deleted"
             if self._rules.replay:
-                own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
+                # A run of an old job is none of its trace, as in a bulk retry.
+                own = msgspec.structs.replace(
+                    own, metadata={**own.metadata, "replay_of": key}, expires_us=None, traceparent=None, tracestate=None
+                )
             merged = Headers(
                 tags=tuple(dict.fromkeys((*merged.tags, *own.tags))),
                 metadata={**own.metadata, **merged.metadata},
@@ -226,7 +229,11 @@ class RowParser:
                 at_most_once=merged.at_most_once or own.at_most_once,
                 ordering_key=merged.ordering_key or own.ordering_key,
                 tenant=merged.tenant or own.tenant,
+                traceparent=(traced := merged if merged.traceparent else own).traceparent,
+                tracestate=traced.tracestate,
             )
+        if merged.traceparent is not None:
+            merged = msgspec.structs.replace(merged, trace_linked=delayed)
         if merged.ordering_key is None and target.ordering is not None:
             try:
                 merged = msgspec.structs.replace(merged, ordering_key=target.ordering(args))

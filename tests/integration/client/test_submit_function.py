@@ -300,6 +300,9 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "state alone": ("images.resize", {"path": "a"}, {"tracestate": "a=1"}, "is no W3C trace context"),
     "state with a quote": ("images.resize", {"path": "a"}, {
         "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": 'a="1"'}, "must be at most 512 printable"),
+    "trace above the limit": ("images.resize", {"path": "a"}, {
+        "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "x" * 500, "metadata": {"a": "x" * 16_000}},
+        "options have 16609 bytes together, the limit is 16384"),
     "tenant with a blank": ("images.resize", {"path": "a"}, {"tenant": "a b"}, "is not the name of a tenant"),
     "tenant with a line": ("images.resize", {"path": "a"}, {"tenant": "a\n"}, "is not the name of a tenant"),
     "tenant of another kind": ("images.resize", {"path": "a"}, {"tenant": 7}, "is not the name of a tenant"),

@@ -9,6 +9,7 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.handlers import call
+from jobmaster.model import ids
 from jobmaster.model.errors import InputError
 from jobmaster.settings.model import TraceExporter, Traces
 from jobmaster.tracing.tracing import Tracing
@@ -82,6 +83,42 @@ async def test_every_way_of_a_submit_carries_the_span_of_its_call(
     assert (spans[span].parent, trace == request.trace) == ("", False)
     refused = collector.one("publish images.resiz")
     assert (refused.failed, refused.attributes["error.type"]) == (True, "UnknownHandler")
+
+
+async def test_a_submit_without_options_carries_its_span_on_the_quick_path(
+    client: ClientFixture, traced: Cluster, tracing: Tracing, collector: OtlpReceiver
+) -> None:
+    await traced.submit(resize, {"path": "a"})  # finds the bucket
+    submitter = traced._submitter
+    assert submitter is not None
+    with tracing.tracer.start_as_current_span("request"):
+        started = submitter.start(resize, {"path": "b"})
+        assert started is not None
+        await started.future
+        with pytest.raises(InputError):
+            submitter.start(resize, {"path": 1})
+    job = ids.text(started.job_id)
+    (carried,) = await parents(traced, job)
+    await tracing.close()
+    (span,) = [each for each in collector.spans if each.attributes.get("messaging.message.id") == job]
+    assert (span.trace, span.id) == carried
+    assert (span.parent, span.attributes["jobmaster.durability"]) == (collector.one("request").id, "store")
+    (refused,) = [each for each in collector.named("publish images.resize") if each.failed]
+    assert refused.attributes["error.type"] == "InvalidArguments"
+
+
+async def test_a_submit_outside_of_the_sample_passes_on_that_it_is(
+    client: ClientFixture, open_cluster: OpenCluster, collector: OtlpReceiver
+) -> None:
+    settings = Traces(exporter=TraceExporter.OTLP, endpoint=collector.url, sample=0.0)
+    tracing = Tracing(settings, service="shop", instance="1")
+    cluster = await open_cluster(traces=tracing)
+    receipts = [await cluster.submit(resize, {"path": "a"}) for _ in range(2)]
+    found = [(await cluster.get(each)).headers.traceparent or "" for each in receipts]
+    assert len(set(found)) == 2
+    assert [int(each[-2:], 16) & 1 for each in found] == [0, 0], "the flag of the sample"
+    await tracing.close()
+    assert collector.spans == []
 
 
 async def test_the_same_workflow_in_another_span_is_the_same_one(traced: Cluster, tracing: Tracing) -> None:

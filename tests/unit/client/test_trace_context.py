@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from jobmaster.client.options import check_submit_options
-from jobmaster.codec import decode_headers, encode_fire_headers, encode_headers
+from jobmaster.codec import decode_headers, encode_fire_headers, encode_headers, encode_trace
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers
 from jobmaster.model.schedule import Schedule
-from jobmaster.model.trace_context import TraceContext, trace_id_of
+from jobmaster.model.trace_context import CONTEXT_BYTES_MAX, STATE_CHARS_MAX, TraceContext, trace_id_of
 from jobmaster.settings.model import Limits, TraceExporter, Traces
 from tests.support.deployment import ENVIRONMENT, REPOSITORY
 
@@ -52,6 +52,14 @@ def test_a_trace_context_stands_in_the_headers_and_a_delayed_job_is_marked() -> 
 def test_a_context_of_another_form_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"'trace(parent|state)'"):
         headers_of(**options)
+
+
+@pytest.mark.parametrize("state", [None, "one=1", "x" * STATE_CHARS_MAX])
+def test_a_plain_submit_writes_its_context_as_the_encoder_of_headers_does(state: str | None) -> None:
+    encoded = encode_trace(TraceContext(PARENT, state))
+    assert encoded == encode_headers(Headers(traceparent=PARENT, tracestate=state))
+    assert len(encoded) <= CONTEXT_BYTES_MAX
+    assert encode_trace(None) == b""
 
 
 def test_the_job_of_a_fire_carries_the_span_of_the_fire() -> None:

@@ -146,6 +146,30 @@ def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 'pip install "jobmaster-cluster[pipeline]"' in (caught.value.hint or "")
 
 
+def test_a_row_with_headers_keeps_the_trace_of_the_write_or_its_own() -> None:
+    own = f"00-{'a' * 32}-{'b' * 16}-01"
+    of_write = f"00-{'c' * 32}-{'d' * 16}-01"
+    rules = RowRules(
+        as_of_ms=1, now_us=1, handler=None, priority=None, lane=None, due_us=0, headers=Headers(), replay=False, lax=False,
+        allow_unregistered=True, specs={}, lanes=frozenset({"default"}), default_lane="default", default_priority=3,
+        limits=Limits(),
+    )  # fmt: skip
+    traced = json.dumps({"tags": ["a"], "traceparent": own, "tracestate": "one=1"}).encode()
+
+    def trace(rules: RowRules, headers: bytes, due: str | None = None) -> tuple[str | None, str | None, bool]:
+        made = RowParser(rules)._job("k", b"{}", "h", None, None, due, headers)
+        assert not isinstance(made, str), made
+        found = decode_headers(made.headers)
+        return found.traceparent, found.tracestate, found.trace_linked
+
+    assert trace(rules, traced) == (own, "one=1", False)
+    assert trace(rules, traced, "1971-01-01T00:00:00Z") == (own, "one=1", True)
+    in_span = rules._replace(headers=Headers(traceparent=of_write))
+    assert trace(in_span, traced) == (of_write, None, False)
+    assert trace(in_span, b'{"tags":["a"]}') == (of_write, None, False)
+    assert trace(rules._replace(replay=True), traced) == (None, None, False)
+
+
 def test_rows_have_the_ordering_key_of_their_handler_or_of_their_headers() -> None:
     ordering: dict[str, object] = {"template": "order:{order}", "defaults": {"order": 1}}
     schema: dict[str, object] = {"type": "object", "properties": {"order": {}}}

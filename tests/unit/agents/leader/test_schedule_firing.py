@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from jobmaster.codec import decode_headers
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.schedule import LEAD_SECONDS, FireOutcome, Overlap, Schedule
+from jobmaster.model.trace_context import TraceContext
 from jobmaster.ports import DueSchedule, FiredLine, NewFire, ScheduleMove
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -34,6 +35,7 @@ class Schedules:
         self.statements: list[tuple[list[ScheduleMove], list[NewFire], float, int | None]] = []
         self.failure: Exception | None = None
         self.undeclared: list[str] = []
+        self.skipped: set[str] = set()
 
     def add(self, name: str, next_us: int, **fields: object) -> None:
         what = Schedule(name=name, handler="h", **({"expression": "3600s", "overlap": Overlap.PARALLEL} | fields))  # type: ignore[arg-type]
@@ -54,7 +56,8 @@ class Schedules:
             decide_us = move.next_us - int(lead_seconds * SECOND)
             if move.next_us and decide_us <= NOW:
                 self.rows[move.name] = row._replace(next_us=move.next_us, decide_us=decide_us)
-        return [FiredLine(f.schedule, f.nominal_us, f.outcome, "default", 3, f.due_us) for f in fires]
+        lines = [FiredLine(f.schedule, f.nominal_us, f.outcome, "default", 3, f.due_us) for f in fires]
+        return [line._replace(outcome="skipped") if line.schedule in self.skipped else line for line in lines]
 
     async def retire_undeclared(self, grace_seconds: float) -> list[str]:
         gone, self.undeclared = self.undeclared, []
@@ -105,6 +108,28 @@ async def test_the_job_of_a_fire_says_which_it_is_and_when_it_expires() -> None:
     headers = decode_headers(harness.master.statements[0][1][0].headers)
     assert (headers.schedule, headers.nominal_us, headers.expires_us, headers.tags) == (
         "a", NOW, NOW + 60 * SECOND, ("t",))  # fmt: skip
+
+
+async def test_the_span_of_a_fire_is_ended_when_the_master_has_made_its_job_and_not_otherwise() -> None:
+    class Span:
+        context = TraceContext(f"00-{'a' * 32}-{'b' * 16}-01")
+
+        def __init__(self) -> None:
+            self.ended = False
+
+        def end(self) -> None:
+            self.ended = True
+
+    harness, spans = Harness(), dict[str, Span]()
+    harness.firing.span_of_fire = lambda _handler, schedule, _nominal_us: spans.setdefault(schedule, Span())
+    for name in ("fires", "skipped"):
+        harness.master.add(name, NOW)
+    harness.master.skipped.add("skipped")
+    harness.firing.on_next_fire(0.0)
+    await harness.firing.tick()
+    assert {name: span.ended for name, span in spans.items()} == {"fires": True, "skipped": False}
+    headers = [decode_headers(fire.headers) for fire in harness.master.statements[0][1]]
+    assert {each.traceparent for each in headers} == {Span.context.traceparent}
 
 
 async def test_many_schedules_are_decided_page_by_page_in_one_tick() -> None:
