@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobmaster.codec import encode_error
+from jobmaster.codec import encode_error, encode_headers
 from jobmaster.metric_values import SERIES_MAX, Histogram, Histograms, Labels
-from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
+from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import GROUPS_MAX, HANDLERS_MAX, JOB_SECONDS, METRICS, Kind, RunOutcome, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
@@ -186,6 +187,18 @@ def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog
     line = JsonLines().format(caplog.records[0])
     assert '"reason":"timeout"' in line.replace(" ", "")
     assert "on purpose" in line
+
+
+def test_the_line_of_a_failed_job_has_the_id_of_its_trace(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "jobmaster")
+    failures = FailureLog(Telemetry(), EventLog(), lambda: 0.0)
+    parent = f"00-{'a' * 32}-{'b' * 16}-01"
+    named, broken = Headers(metadata={"traceparent": parent}), Headers(traceparent='"')
+    for number, headers in enumerate((Headers(traceparent=parent, tags=("x",)), named, broken)):
+        row = final(number + 1, JobState.FAILED)._replace(error=error("error"), headers=encode_headers(headers))
+        failures.ended([row])
+    lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert [line.get("trace_id") for line in lines] == ["a" * 32, None, None]
 
 
 def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_counts_those_left_out(
