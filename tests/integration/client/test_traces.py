@@ -73,10 +73,10 @@ async def test_every_way_of_a_submit_carries_the_span_of_its_call(
         ((trace, span),) = await parents(traced, job)
         assert (trace, spans[span].parent, spans[span].name) == (request.trace, request.id, "publish images.resize")
         assert spans[span].attributes["messaging.message.id"] == str(job.id)
-    for ids in (bulk.ids, of_batch.ids):
-        ((trace, span),) = await parents(traced, *ids)
+    for jobs in (bulk.ids, of_batch.ids):
+        ((trace, span),) = await parents(traced, *jobs)
         assert (trace, spans[span].name) == (request.trace, "publish")
-        assert spans[span].attributes["messaging.batch.message_count"] == len(ids)
+        assert spans[span].attributes["messaging.batch.message_count"] == len(jobs)
     assert await parents(traced, in_sql) == {(request.trace, request.id)}
     assert await parents(traced, ordered) == {("a" * 32, "b" * 16)}
     ((trace, span),) = await parents(traced, outside)
