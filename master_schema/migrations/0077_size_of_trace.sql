@@ -1,4 +1,4 @@
--- 0076 size of trace: a submit in SQL counts the trace context among the bytes of its headers, as the clients do.
+-- 0077 size of trace: a submit in SQL counts the trace context among the bytes of its headers, as the clients do.
 
 -- As in 0074, with the limit.
 CREATE OR REPLACE FUNCTION submit_traced(headers bytea, options jsonb, due_us bigint) RETURNS bytea LANGUAGE plpgsql STABLE AS $$
