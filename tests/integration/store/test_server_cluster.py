@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -12,19 +12,24 @@ import pytest
 from redis.crc import key_slot
 
 from jobmaster.agentstore import library
+from jobmaster.agentstore import store as store_module
 from jobmaster.agentstore.acl import StoreUser, line_of, user_name
+from jobmaster.agentstore.calls import FunctionCaller
+from jobmaster.agentstore.node_calls import NodeCalls
+from jobmaster.agentstore.sentinel import Address
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.store_handle import reached
 from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.bucket import StoreOnlyJobs
-from jobmaster.model.errors import StoreRefused, Unavailable
+from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Durability
 from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, make_items, new_fence, submit
 from tests.support.processes import free_port
+from tests.support.tls_front import Authority, TlsFront
 from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import eventually
 
@@ -246,6 +251,95 @@ async def test_a_job_that_moves_while_its_bucket_is_read_is_found_further_on(
 
     monkeypatch.setattr(store._calls, "call", alone)
     assert await store.store_only_jobs(fence.bucket_id) == StoreOnlyJobs(None, (), 1)
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open connection", "first call"])
+async def test_a_call_without_a_reply_is_not_sent_again(
+    connect: Connect, nodes: ValkeyCluster, is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node serves the slot by then, as after a failover; but the call left, and the first node may have run it."""
+    fence = new_fence()
+    await assert_ok((await connect(url=nodes.url)).open_bucket(fence))
+    store = await connect(url=nodes.url, initialise=False)
+    if is_open:
+        await store.depths([fence.bucket_id])
+    meta = store.keys.bucket(fence.bucket_id).meta
+    node = nodes.owner(meta)
+    other = next(each for each in nodes.primaries if each is not node)
+    node.ask("CLIENT", "PAUSE", 600_000, "WRITE")
+    try:
+        sent = asyncio.ensure_future(submit(store, fence.bucket_id, make_items(1)))
+        client = await eventually(lambda: asyncio.to_thread(_paused_client, node), 30, "the call at its node")
+        monkeypatch.setattr("jobmaster.agentstore.node_map.AGAIN_SECONDS", 3600)
+        cast(NodeCalls, store._calls)._map.moved(key_slot(meta), Address("127.0.0.1", other.port))
+        node.ask("CLIENT", "KILL", "ID", client)
+    finally:
+        node.ask("CLIENT", "UNPAUSE")
+    with pytest.raises(OutcomeUnknown):
+        await sent
+
+
+def _paused_client(node: ClusterNode) -> int:
+    """The client whose function call waits for the end of the pause; 0: there is none."""
+    lines = node.ask("CLIENT", "LIST").decode().splitlines()
+    fields = [dict(field.split("=", 1) for field in line.split(" ")) for line in lines]
+    return next((int(each["id"]) for each in fields if each["cmd"] == "fcall" and "b" in each["flags"]), 0)
+
+
+async def test_keys_are_not_listed_while_slots_go_from_node_to_node(
+    nodes: ValkeyCluster, bucket: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that goes to a node after this one has been read is seen on neither."""
+    scan, empty = store_module._scan_node, bucket.target.name
+
+    async def then_moved(node: FunctionCaller, pattern: bytes) -> list[bytes]:
+        found = await scan(node, pattern)
+        if node.where.endswith(empty):
+            await asyncio.to_thread(nodes.move_slot, bucket.slot, bucket.source, bucket.target)
+        return found
+
+    async def target_first() -> list[FunctionCaller]:
+        return sorted(await callers(), key=lambda node: not node.where.endswith(empty))
+
+    callers = bucket.store._calls.nodes
+    monkeypatch.setattr(bucket.store._calls, "nodes", target_first)
+    monkeypatch.setattr(store_module, "_scan_node", then_moved)
+    with pytest.raises(Unavailable, match="have moved between its nodes while their keys were listed"):
+        await bucket.store.known_buckets()
+    monkeypatch.undo()
+    assert bucket.fence.bucket_id in await bucket.store.known_buckets()
+
+
+async def test_every_node_is_reached_over_tls(connect: Connect, server_root: Path, tmp_path: Path) -> None:
+    """The nodes announce the ports of the servers with TLS before them, and their connections need its certificate."""
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    context = authority.server_context("127.0.0.1")
+    async with AsyncExitStack() as stack:
+        own = stack.enter_context(ValkeyCluster(server_root, primaries=2, replicas=0))
+        fronts = {}
+        for node in own.primaries:
+            front = TlsFront(node.server.url.removeprefix("unix://"), context)
+            fronts[node] = await stack.enter_async_context(front)
+            node.ask("CONFIG", "SET", "cluster-announce-port", front.port)
+        ports = {front.port for front in fronts.values()}
+        await eventually(lambda: asyncio.to_thread(_announced, own, ports), 30, "the ports at both nodes")
+        url = f"rediss+cluster://127.0.0.1:{fronts[own.primaries[0]].port}?ssl_ca_certs="
+        with pytest.raises(Unavailable, match="certificate"):
+            await connect(url=f"{url}{other.root}")
+        before = [front.passed for front in fronts.values()]
+        store = await connect(url=f"{url}{authority.root}")
+        for fence in (await fences_on_each(store, own)).values():
+            await submit(store, fence.bucket_id, make_items(1))
+            assert await store.wait_wake([fence.bucket_id], 5) == fence.bucket_id
+            assert len((await store.claim(fence, "tls-1", 10)).raw) == 1
+        assert len(await store.known_buckets()) == 2
+        assert all(front.passed > count for front, count in zip(fronts.values(), before, strict=True))
+        await store.close()
+
+
+def _announced(cluster: ValkeyCluster, ports: set[int]) -> bool:
+    seen = [{shard[2][1] for shard in node.ask("CLUSTER", "SLOTS")} for node in cluster.primaries]
+    return all(found == ports for found in seen)
 
 
 Prepared = Callable[[], Awaitable[object]]
