@@ -28,7 +28,7 @@ from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.faults.scenarios import Scenario, borrowers_cut_off
 from tests.simulation.master.cluster_statements import ClusterStatements
 from tests.simulation.master.sim_master import MasterServer, SimMaster
-from tests.simulation.master.tables import FINAL
+from tests.simulation.master.tables import OVER
 from tests.simulation.runtime.event_loop import Deadlock, Process, SimLoop
 from tests.simulation.runtime.hosts import EPOCH_US, Host, SimClock
 from tests.simulation.runtime.network import Network
@@ -41,6 +41,7 @@ from tests.simulation.workload.guarded import GUARDED_EVERY, Guarded, with_break
 from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 from tests.simulation.workload.limited import LIMITED, LimitedJobs
 from tests.simulation.workload.lockers import Lockers
+from tests.simulation.workload.mover import Mover
 from tests.simulation.workload.orders import ORDERLY, ORDERS_EVERY, Orders, unfinished
 from tests.simulation.workload.recurring import Recurring, gaps, left_behind, undecided
 from tests.simulation.workload.signallers import Signallers
@@ -101,6 +102,7 @@ class History:
         has_unique: some jobs have unique keys, which they have in some histories only.
         has_breaker: some jobs need a resource that is down for a while, which they do in some histories only.
         has_bulk: there are bulk operations.
+        has_move: the jobs move to the master of another cluster. There are none with limits, unique keys, breakers or schedules.
     """
 
     def __init__(
@@ -113,10 +115,11 @@ class History:
         has_unique: bool = False,
         has_breaker: bool = False,
         has_bulk: bool = False,
+        has_move: bool = False,
     ) -> None:
         self.seed = seed
         by_seed = seed % LIMITED_EVERY == 5 or seed % (2 * LIMITED_EVERY) == 0
-        self._limited = by_seed if limited is None else limited
+        self._limited = (by_seed and not has_move) if limited is None else limited
         self.handlers = LIMITED if self._limited else HANDLERS
         self._scenario = scenario
         self.faultless = seed % FAULTLESS_EVERY == 0
@@ -146,8 +149,8 @@ class History:
         self.new_id = Ids(lambda: EPOCH_US + int(self.loop.now * 1e6), streams["ids"])
         kinds = ("one", "two", "one")
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
-        self.has_unique = has_unique or seed % UNIQUE_EVERY == 1
-        self.has_breaker = has_breaker or seed % GUARDED_EVERY == 3
+        self.has_unique = has_unique or (seed % UNIQUE_EVERY == 1 and not has_move)
+        self.has_breaker = has_breaker or (seed % GUARDED_EVERY == 3 and not has_move)
         self.has_bulk = has_bulk
         if self.has_breaker:
             self.handlers = with_breaker(self.handlers)
@@ -158,6 +161,7 @@ class History:
         self.has_orders = scenario is not None and scenario.__name__ in ORDERLY
         self.signallers = Signallers(self, Random(f"signals {seed}"), ACTIVE_SECONDS)
         self.run_isolated = isolated
+        self.mover = Mover(self, Random(f"move {seed}"), ACTIVE_SECONDS, without) if has_move else None
 
     def _master_us(self) -> int:
         return EPOCH_US + int(self.loop.now * 1e6) + self.master_offset_us
@@ -190,6 +194,8 @@ class History:
     def run(self, patches: list[Patch] | None = None, *, text: bool = False) -> Result:
         """Play it."""
         random.seed(self._streams["product"].getrandbits(64))
+        if self.mover is not None:
+            patches = [*(patches or ()), *self.mover.patches]
         with PatchedProduct(self.audit.hits, self.new_id, patches).opened():
             try:
                 self.loop.run(self._main())
@@ -209,7 +215,9 @@ class History:
         client = Process("client", self)
         clients = self.loop.spawn(client, self._clients())
         Lockers(self, self._streams["locks"], ACTIVE_SECONDS).start()
-        if self.seed % SIGNALS_EVERY == 3:
+        if self.mover is not None:
+            self.mover.start()
+        elif self.seed % SIGNALS_EVERY == 3:
             self.signallers.start()
         self.nemesis.quiet = False
         injector = FaultInjector(self, self._streams["faults"])
@@ -235,6 +243,8 @@ class History:
             self.audit.broken("L1", wrong)
         for wrong in self.signallers.wrong():
             self.audit.broken("signal", wrong)
+        for wrong in self.mover.wrong() if self.mover is not None else ():
+            self.audit.broken("move", wrong)
         for task in (*hosts, clients, *scenario):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
@@ -245,9 +255,13 @@ class History:
             self.settings, self.open_master(), stores, handlers=self.handlers, clock=SimClock(self.loop, 7.0)
         )
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
-        self.recurring = Recurring(self, Random(f"schedules {self.seed}"), self.new_id)
-        work = [self.clients.run(ACTIVE_SECONDS), self.recurring.run(ACTIVE_SECONDS)]
-        if self.has_orders or self.seed % ORDERS_EVERY == 2:
+        work = [self.clients.run(ACTIVE_SECONDS)]
+        if self.mover is None:
+            self.recurring = Recurring(self, Random(f"schedules {self.seed}"), self.new_id)
+            work.append(self.recurring.run(ACTIVE_SECONDS))
+        else:
+            work.append(self.mover.submit(cluster))
+        if self.has_orders or (self.seed % ORDERS_EVERY == 2 and self.mover is None):
             work.append(Orders(self, cluster, Random(f"orders {self.seed}"), self.new_id).run(ACTIVE_SECONDS))
         if self._limited:
             limited = LimitedJobs(self, self.open_master(), stores, Random(f"limits {self.seed}"))
@@ -282,7 +296,9 @@ class History:
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False
         jobs = self.audit.jobs
-        if any(row.state not in FINAL and jobs[row.id].kind not in INVALID_KINDS for row in tables.jobs.values()):
+        if self.mover is not None and not self.mover.done:
+            return False
+        if any(row.state not in OVER and jobs[row.id].kind not in INVALID_KINDS for row in tables.jobs.values()):
             return False
         missing = [
             job

@@ -135,6 +135,8 @@ class GracefulShutdown:
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
                 )
                 if not moved:
+                    # Frozen, or under a later epoch because it was: the check of its row finds that, unless it is closed.
+                    owned.closed = owned.lost
                     return False
                 if owned.state not in _COMPLETING_STATES:
                     owned.state = BucketState.COMPLETING

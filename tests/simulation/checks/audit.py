@@ -17,7 +17,7 @@ from jobmaster.settings.model import JobDefaults
 from tests.simulation.checks.breakers import BreakerChecks
 from tests.simulation.checks.limits import LimitChecks
 from tests.simulation.checks.trace import Trace
-from tests.simulation.master.tables import ALIVE, FINAL, Event, JobRow, ScheduleRow, Tables
+from tests.simulation.master.tables import ALIVE, FINAL, OVER, Event, JobRow, ScheduleRow, Tables
 from tests.simulation.runtime.event_loop import Process, SimLoop
 
 EARLY_US = 2_000
@@ -101,6 +101,8 @@ class Audit:
     now_us: Callable[[], int] = lambda: 0
     """The master's clock."""
     terminate: Callable[[set[bytes]], None] = lambda agents: None
+    is_elsewhere: Callable[[bytes], bool] = lambda job_id: False
+    """Whether a job has moved to the master of another cluster, or is on its way."""
     concluded: dict[bytes, str] = field(default_factory=dict)
     """Archived jobs and how they ended."""
     forgotten: set[bytes] = field(default_factory=set)
@@ -163,7 +165,7 @@ class Audit:
         if before is None and job_id in self.concluded and after.state != "CANCELLED":
             self.broken("I1", f"{text(job_id)} was archived as {self.concluded[job_id]} and has a row again")
         if before is not None:
-            if before.state in FINAL:
+            if before.state in OVER:
                 self.broken("I1", f"{text(job_id)} was {before.state} and becomes {after.state}")
             if after.token < before.token:
                 self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
@@ -172,7 +174,7 @@ class Audit:
             if before.cancel_requested and after.state == "HELD":
                 self.broken("cancel", f"{text(job_id)} is HELD although its cancellation was requested")
         in_no_bucket = after.state in ("HELD", "WAITING")  # no handler of a history asks for a confirmation
-        if in_no_bucket != (after.bucket_id is None) and after.state not in FINAL:
+        if in_no_bucket != (after.bucket_id is None) and after.state not in OVER:
             self.broken("I7", f"{text(job_id)} is {after.state} and names bucket {after.bucket_id!r}")
         if after.state == "SUCCEEDED" and after.result != b"%d" % after.token:
             self.broken("I4", f"{text(job_id)} has token {after.token} and the result of {after.result!r}")
@@ -484,6 +486,8 @@ class Audit:
             self.broken("unexpected", f"{text(job_id)} runs and was never submitted")
             return
         job.starts += 1
+        if self.is_elsewhere(job_id):
+            self.broken("move", f"{text(job_id)} is started while the master of another cluster has it")
         # (A submit that its client had given up may bring a second copy into any bucket.)
         early = token > 1 and self.now_us() < job.not_before_us - EARLY_US
         if early and not (job_id in self.forgotten or self.hits["fault: wall clocks jump"] or self.words_lost):
@@ -558,7 +562,7 @@ class Audit:
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED without a request")
         for row in tables.jobs.values():
-            if row.state not in FINAL and self.jobs[row.id].kind not in invalid_kinds:
+            if row.state not in OVER and self.jobs[row.id].kind not in invalid_kinds:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")
         self._batches_are_counted(tables)
         for bucket in tables.buckets.values():

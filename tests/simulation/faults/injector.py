@@ -28,6 +28,8 @@ _WEIGHTS = {
     ClusterFault.STORE_SILENT: 0.7, ClusterFault.STORE_FULL: 0.7, ClusterFault.FAILOVER: 1, ClusterFault.CLOCKS: 1,
     ClusterFault.ARCHIVE: 2, ClusterFault.FREEZE: 2, ClusterFault.JOBS_PAUSED: 2,
 }  # fmt: skip
+_OF_MOVES = tuple(kind for kind in _WEIGHTS if kind not in (ClusterFault.FAILOVER, ClusterFault.CLOCKS, ClusterFault.ARCHIVE))
+"""While the jobs move to another master. A failover of one master alone forgets what the other one knows."""
 FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
 OUTLAST_SECONDS = 10.0
@@ -60,7 +62,8 @@ class FaultInjector:
         if history.faultless:
             kinds, count = [ClusterFault.LEAVE], chance.randint(1, 3)
         else:
-            kinds = chance.sample(list(_WEIGHTS), chance.randint(3, len(_WEIGHTS)))
+            kinds = list(_WEIGHTS if history.mover is None else _OF_MOVES)
+            kinds = chance.sample(kinds, chance.randint(3, len(kinds)))
             count = chance.randint(4, 7)
         self._kinds = chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=count)
 

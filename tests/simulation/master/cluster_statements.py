@@ -11,6 +11,7 @@ from tests.simulation.master.bulk_statements import BulkStatements
 from tests.simulation.master.change_statements import ChangeStatements
 from tests.simulation.master.limit_statements import LimitStatements
 from tests.simulation.master.lock_statements import LockStatements
+from tests.simulation.master.move_statements import MoveStatements
 from tests.simulation.master.schedule_statements import ScheduleStatements
 from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 from tests.simulation.master.uniqueness_statements import UniquenessStatements
@@ -28,6 +29,7 @@ class ClusterStatements(
     BreakerStatements,
     LimitStatements,
     LockStatements,
+    MoveStatements,
     ScheduleStatements,
     UniquenessStatements,
     BatchStatements,
@@ -53,7 +55,7 @@ class ClusterStatements(
         self.tables.agents[agent_id] = row
         self.audit.registered(agent_id)
         self.audit.renewed(agent_id)
-        return [Record(id=agent_id, mode="active")]
+        return [Record(id=agent_id, mode=self.tables.mode)]
 
     def members_publish_handlers(
         self, old: Snapshot, agent_id: bytes, names: Sequence[str], specs: Sequence[str], digests: Any
@@ -107,7 +109,7 @@ class ClusterStatements(
             now_at=self.moment(now),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
             help_lanes=[], help_priorities=[], pauses=self.tables.pause_version,
-            pauses_obeyed=row.pauses_obeyed, mode="active",
+            pauses_obeyed=row.pauses_obeyed, mode=self.tables.mode,
         )]  # fmt: skip
 
     def members_certify_dead(self, old: Snapshot, certifier_id: bytes, limit: int) -> list[Record]:

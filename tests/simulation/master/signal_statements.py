@@ -53,13 +53,18 @@ class SignalStatements(JobStatements):
         late_us = min((end for end in ends if end is not None), default=None)
         self._insert(job_id, "WAITING", priority, lane, handler, 1, None, None, due_us, args, headers, late_us=late_us)
         if (kept := self._kept(rows, wait.key)) is not None:
-            if kept.recipients == "one":
-                self.tables.signals[kept.id] = kept._replace(kept_until_us=None, delivered=1)
-            row = self.tables.jobs[job_id]
-            self._put(row._replace(state="HELD", expires_us=expires_of(headers), headers=with_signal(headers, kept)))
-            self.hits["signal: kept"] += 1
+            self._receive(self.tables.jobs[job_id], kept)
         else:
             self.tables.waiting[job_id] = wait.key
+
+    def _receive(self, row: JobRow, kept: SignalRow) -> None:
+        """A job that waits gets a signal that is kept."""
+        if kept.recipients == "one":
+            self.tables.signals[kept.id] = kept._replace(kept_until_us=None, delivered=1)
+        headers = with_signal(row.headers, kept)
+        self._put(row._replace(state="HELD", expires_us=expires_of(row.headers), headers=headers))
+        self.tables.waiting.pop(row.id, None)
+        self.hits["signal: kept"] += 1
 
     def _kept(self, rows: Mapping[bytes, SignalRow], key: str) -> SignalRow | None:
         kept = [row for row in rows.values() if row.key == key and (row.kept_until_us or 0) > self.now_us()]

@@ -80,7 +80,7 @@ def _twin(name: str) -> str:
 
 
 @cache
-def _name_of(text: str) -> str:
+def name_of(text: str) -> str:
     """The statement's name, which stands in its first line."""
     return text.split(" ", 3)[2]
 
@@ -97,7 +97,7 @@ class SimConnection:
         self.old = self._server.snapshot()
 
     async def fetch(self, text: str, *args: Any) -> list[Record]:
-        name = _name_of(text)
+        name = name_of(text)
         if name in _CARRIERS:
             columns = [arg for arg in args if isinstance(arg, list)]
             self._be_in_time(name, len(columns[0]), sum(len(v) for c in columns for v in c if isinstance(v, bytes)))

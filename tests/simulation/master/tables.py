@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from jobmaster.model.flow.limit import LimitKey
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+OVER = FINAL | {"MOVED"}
+"""States that nothing in this cluster changes."""
 IN_FLIGHT = frozenset({"ASSIGNED", "PROCESSING"})
 ALIVE = frozenset({"ACTIVE", "STOPPING"})
 
@@ -152,6 +154,15 @@ class SignalRow(NamedTuple):
     kept_until_us: int | None
 
 
+class MoveRow(NamedTuple):
+    """The row of ``cluster_move``."""
+
+    target: bytes
+    target_name: str
+    page: tuple[bytes, ...]
+    moved: int
+
+
 class UniqueKeyRow(NamedTuple):
     """One row of ``unique_key``."""
 
@@ -284,6 +295,12 @@ class Tables:
     """Everything a master remembers."""
 
     def __init__(self) -> None:
+        self.name = "sim"
+        self.mode = "active"
+        self.mode_us = 0
+        self.move: MoveRow | None = None
+        self.passed_signals: dict[bytes, SignalRow] = {}
+        """On their way to another cluster."""
         self.jobs: dict[bytes, JobRow] = {}
         self.attempts: dict[AttemptKey, Refusal] = {}
         self.buckets: dict[bytes, BucketRow] = {}
