@@ -72,6 +72,8 @@ class Ablation:
     """Every history has jobs with a circuit breaker."""
     has_bulk: bool = False
     """Every history has bulk operations."""
+    has_move: bool = False
+    """In every history the jobs move to the master of another cluster."""
 
     def run(self, seed: int) -> Result:
         """One history without the guard."""
@@ -90,6 +92,7 @@ class Ablation:
             has_unique=self.has_unique,
             has_breaker=self.has_breaker,
             has_bulk=self.has_bulk,
+            has_move=self.has_move,
         )
 
 
@@ -587,6 +590,29 @@ ABLATIONS = {
         frozenset({"end of a bulk operation"}),
         has_bulk=True,
     ),
+    "quiet before a page": Ablation(
+        "jobs move to another master while agents of the old one have buckets, or may open some",
+        frozenset({"open buckets", "leases"}),
+        has_move=True,
+    ),
+    "leases before a page": Ablation(
+        "jobs move to another master while an agent that does not know the mode may open a bucket",
+        frozenset({"leases"}),
+        has_move=True,
+    ),
+    "locks of a page": Ablation(
+        "jobs that move are not locked from the look at their rows until they are MOVED",
+        frozenset({"lock of a page"}),
+        has_move=True,
+    ),
+    "a page in doubt": Ablation(
+        "a cluster is active again while jobs may be in both masters", frozenset({"page in doubt"}), has_move=True
+    ),
+    "rows that are there": Ablation(
+        "a page that is sent again replaces the rows that the other master has of it",
+        frozenset({"rows that are there"}),
+        has_move=True,
+    ),
     "a kept start": Ablation(
         "a job whose start was written leaves memory when its outcome is kept: a second copy starts under the same row",
         patches=_kept_starts_are_forgotten,
@@ -604,6 +630,7 @@ KNOWN_SEEDS = {
     "cursor of a bulk operation": 182,
     "every end of a step": 2,
     "jobs of a batch that retention takes": 9,
+    "leases before a page": 85,
     "lines of missed fires": 13,
     "number of a lock's renewal": 234,
     "one choice of trials": 25,

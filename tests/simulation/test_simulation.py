@@ -61,6 +61,13 @@ def test_histories_with_bulk_operations_keep_every_promise() -> None:
     assert all(hits[f"bulk: page of a {kind}"] for kind in ("retry", "cancel", "reschedule"))
 
 
+def test_histories_with_a_move_to_another_master_keep_every_promise() -> None:
+    results = play(seeds_of(1, 6), lambda seed: History(seed, has_move=True).run()).results
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+    hits = sum((result.hits for result in results), Counter[str]())
+    assert all(hits[what] for what in ("job moved", "mover dies", "cluster is active"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [10, pytest.param(30, marks=pytest.mark.long)])
 def test_histories_with_limits_keep_every_promise(count: int) -> None:

@@ -35,6 +35,8 @@ class MoveStatements(SignalStatements):
         move = tables.move
         if mode == "active" and move is not None and move.page and "page in doubt" not in self.without:
             raise Conflict("a move to another master was interrupted, and some jobs may be in both")
+        if mode == "active" and tables.passed_signals:
+            raise Conflict("a move to another master was interrupted, and some signals are on their way")
         if mode == "archived":
             if any(row.state in (*WAITS, *IN_FLIGHT) for row in tables.jobs.values()):
                 raise Conflict("jobs have not ended")
@@ -50,7 +52,7 @@ class MoveStatements(SignalStatements):
         move = self.tables.move
         if move is None:
             move = MoveRow(target, name, (), 0)
-        elif not move.page:
+        elif not move.page and not self.tables.passed_signals:
             move = move._replace(target=target, target_name=name)
         self.tables.move = move
         return [Record(target=move.target, target_name=move.target_name, page=list(move.page), moved=move.moved)]

@@ -251,15 +251,15 @@ class Clients:
     async def _slip_in(self, job: Job) -> None:
         """An entry that cannot be stored or decoded, as from a foreign client. It is sent once: if the answer is lost,
         it was not acknowledged."""
-        if await self._put(raw_of(job)):
+        if await self.put(raw_of(job)):
             self._audit.acknowledged(job, "agent")
 
     async def _again_elsewhere(self, job: Job) -> None:
         """The same job once more into another bucket, as by a client that gave its first answer up."""
         await asyncio.sleep(0.2 * self._chance.random() ** 3)
-        await self._put(encode_entry(Entry(job.id, 1, "fenced" if job.kind in FENCED else "plain", b"{}")))
+        await self.put(encode_entry(Entry(job.id, 1, "fenced" if job.kind in FENCED else "plain", b"{}")))
 
-    async def _put(self, raw: bytes) -> bool:
+    async def put(self, raw: bytes) -> bool:
         """Straight into some bucket; True when the store has it."""
         buckets = sorted(
             (

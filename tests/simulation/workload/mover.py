@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.codec import encode_entry
 from jobmaster.master.history.cluster_move import ClusterMove
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import text
+from jobmaster.model.job import Entry
 from jobmaster.retention import cluster_move
 from tests.simulation.checks.audit import Audit, Job
 from tests.simulation.checks.trace import Trace
@@ -123,8 +125,13 @@ class Mover:
             else:
                 history.audit.acknowledged(job, str(receipt.level))
                 break
-        if chance.random() < 0.6:
-            await asyncio.sleep((self._seconds + 1.0) * chance.random())
+        await asyncio.sleep((self._seconds + 1.0) * chance.random())
+        drawn = chance.random()
+        if drawn < 0.3:
+            # A submit without an answer is executed late: a copy in a bucket, beside the row.
+            assert history.clients is not None
+            await history.clients.put(encode_entry(Entry(job.id, 1, "plain", b"{}")))
+        elif drawn < 0.7:
             job.cancelled = True
             with contextlib.suppress(JobMasterError):
                 await cluster.cancel(job.id)
