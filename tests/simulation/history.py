@@ -102,7 +102,7 @@ class History:
         has_unique: some jobs have unique keys, which they have in some histories only.
         has_breaker: some jobs need a resource that is down for a while, which they do in some histories only.
         has_bulk: there are bulk operations.
-        has_move: the jobs move to the master of another cluster. There are none with limits, unique keys, breakers or schedules.
+        has_move: the jobs move to the master of another cluster. None has limits, unique keys, a breaker or a schedule.
     """
 
     def __init__(
@@ -229,22 +229,18 @@ class History:
         if self.audit.violations:
             return
         self.audit.final(self.master.statements.tables, INVALID_KINDS)
-        for wrong in unaccounted(self):
-            self.audit.broken("invalid job", wrong)
-        for wrong in gaps(self, self.recurring.untouched if self.recurring is not None else []):
-            self.audit.broken("I10", wrong)
-        for wrong in unfinished(self):
-            self.audit.broken("I15", wrong)
-        for wrong in left_behind(self):
-            self.audit.broken("definition", wrong)
-        for wrong in unended(self):
-            self.audit.broken("L1", wrong)
-        for wrong in unfinished_bulk(self):
-            self.audit.broken("L1", wrong)
-        for wrong in self.signallers.wrong():
-            self.audit.broken("signal", wrong)
-        for wrong in self.mover.wrong() if self.mover is not None else ():
-            self.audit.broken("move", wrong)
+        found = {
+            "invalid job": unaccounted(self),
+            "I10": gaps(self, self.recurring.untouched if self.recurring is not None else []),
+            "I15": unfinished(self),
+            "definition": left_behind(self),
+            "L1": [*unended(self), *unfinished_bulk(self)],
+            "signal": self.signallers.wrong(),
+            "move": self.mover.wrong() if self.mover is not None else [],
+        }
+        for rule, of_rule in found.items():
+            for wrong in of_rule:
+                self.audit.broken(rule, wrong)
         for task in (*hosts, clients, *scenario):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, InFlightRow, NewJob
 from jobmaster.ports import ReplyStatus, Written
 from tests.integration.agents.fixture import PRIORITY, DrivenCluster
@@ -110,3 +110,19 @@ async def test_a_freeze_that_a_failover_loses_after_the_owner_saw_it_ends_too(
     await nothing_lies_there(life)
     assert (life.owned.fence, life.lost) == (life.owner.fence, [])
     assert await states(driven, [waits]) == {waits: "SUCCEEDED"}
+
+
+async def test_an_owner_that_completes_a_bucket_finds_a_freeze_that_it_has_not_seen(
+    driven: DrivenCluster, life: Life
+) -> None:
+    """The master refuses COMPLETING under the epoch before the freeze. The bucket is not closed by that."""
+    await life.freeze(tell_store=False)
+    await life.unfreeze()
+    bucket_id = life.owned.fence.bucket_id
+    assert await life.bucket_worker.complete([bucket_id], 10.0, "test") == [bucket_id]
+    await life.beat()
+    await life.beat()
+    assert life.owned.fence.epoch == 2
+    assert await life.bucket_worker.complete([bucket_id], 10.0, "test") == []
+    rows = await driven.rows("SELECT state::text FROM bucket WHERE id = $1", text(bucket_id))
+    assert rows[0]["state"] == "READY_TO_DELETE"

@@ -24,7 +24,7 @@ PAST = "UPDATE cluster SET mode_at = mode_at - interval '1 h'"
 
 
 class Movers(TwoMasters):
-    """Six jobs, a bucket, and two targets. The master is the target of its own rows: they are taken after they were removed."""
+    """Six jobs, three buckets, and two targets. The master is the target of its own rows: they are removed, and taken."""
 
     def __init__(self) -> None:
         self.wait(self.sql.execute(
@@ -155,7 +155,9 @@ class Movers(TwoMasters):
         real = self.wait(self._page(self.real, ids))
         simulated = self.wait(self._page(self.simulated, ids))
         if gone:
-            self.wait(self.sql.execute("DELETE FROM job WHERE id = ANY ($1::uuid[])", [UUID(bytes=each) for each in ids]))
+            self.wait(
+                self.sql.execute("DELETE FROM job WHERE id = ANY ($1::uuid[])", [UUID(bytes=each) for each in ids])
+            )
             for job_id in ids:
                 tables.jobs.pop(job_id, None)
                 tables.waiting.pop(job_id, None)

@@ -28,7 +28,9 @@ _WEIGHTS = {
     ClusterFault.STORE_SILENT: 0.7, ClusterFault.STORE_FULL: 0.7, ClusterFault.FAILOVER: 1, ClusterFault.CLOCKS: 1,
     ClusterFault.ARCHIVE: 2, ClusterFault.FREEZE: 2, ClusterFault.JOBS_PAUSED: 2,
 }  # fmt: skip
-_OF_MOVES = tuple(kind for kind in _WEIGHTS if kind not in (ClusterFault.FAILOVER, ClusterFault.CLOCKS, ClusterFault.ARCHIVE))
+_OF_MOVES = tuple(
+    kind for kind in _WEIGHTS if kind not in (ClusterFault.FAILOVER, ClusterFault.CLOCKS, ClusterFault.ARCHIVE)
+)
 """While the jobs move to another master. A failover of one master alone forgets what the other one knows."""
 FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)

@@ -1,7 +1,7 @@
 """Twins of the statements about the mode of a cluster, and of those that move its jobs to another master.
 
-A row that goes to the other master is the row itself here, where the server makes JSON of it. Tables of definitions (schedules,
-limits, pauses) and keys have no twin: no job moves by them.
+A row that goes to the other master is the row itself here, where the server makes JSON of it. Tables of definitions
+(schedules, limits, pauses) and keys have no twin: no job moves by them.
 """
 
 from __future__ import annotations

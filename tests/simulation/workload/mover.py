@@ -110,7 +110,9 @@ class Mover:
         """Jobs that are due when all have moved. Some are cancelled, before or after that."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_JOBS):
-                group.create_task(self._submit(cluster, 0.8 * self._seconds * self._chance.random()), name="job to move")
+                group.create_task(
+                    self._submit(cluster, 0.8 * self._seconds * self._chance.random()), name="job to move"
+                )
 
     async def _submit(self, cluster: Cluster, wait: float) -> None:
         history, chance = self._history, self._chance
@@ -266,7 +268,7 @@ class MoveConnection:
     def transaction(self) -> _Transaction:
         return _Transaction(self._mover)
 
-    async def close(self, timeout: float) -> None:  # noqa: ASYNC109  # as the driver's
+    async def close(self, timeout: float) -> None:
         return None
 
 
