@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Collection, Iterable
+from operator import add
 
 SERIES_MAX = 1000
 """Series of a counter whose labels come from jobs."""
@@ -50,14 +52,29 @@ class Histogram:
             place += 1
         counts[place] += end - seen
 
-    def cumulative(self) -> list[tuple[str, float]]:
-        """``(upper bound, values at or below it)`` as Prometheus wants them."""
+    def cumulative(self, shown: Collection[float]) -> list[tuple[str, float]]:
+        """``(upper bound, values at or below it)`` as Prometheus wants them.
+
+        Args:
+            shown: the bounds to be returned, some of this histogram's.
+        """
         pairs: list[tuple[str, float]] = []
         running = 0
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+        for bound, count in zip(self.bounds, self.counts, strict=False):
             running += count
-            pairs.append((bound, float(running)))
+            if bound in shown:
+                pairs.append((str(bound), float(running)))
+        pairs.append(("+Inf", float(running + self.counts[-1])))
         return pairs
+
+    @classmethod
+    def sum(cls, bounds: tuple[float, ...], parts: Iterable[Histogram]) -> Histogram:
+        """The values of all parts, which have these bounds."""
+        whole = cls(bounds)
+        for part in parts:
+            whole.counts = list(map(add, whole.counts, part.counts))
+            whole.total += part.total
+        return whole
 
 
 Tally = defaultdict[str, int]

@@ -404,9 +404,9 @@ class Telemetry:
         self.progress_dropped = self.log_lines_dropped = 0
         self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
         self.job_wait_seconds = Histograms(JOB_SECONDS, GROUPS_MAX)
-        self.job_run_seconds = Histogram(JOB_SECONDS)
         self.handler_runs = Tallies()
-        self.handler_run_seconds = Histograms(HANDLER_SECONDS, HANDLERS_MAX + 1)
+        self.handler_run_seconds = Histograms(JOB_SECONDS, HANDLERS_MAX + 1)
+        """Shown with the fewer bounds ``HANDLER_SECONDS``."""
         self.slots: Series = {}
         self.backlog_jobs, self.oldest_due_seconds, self.held_jobs = (dict[Labels, float]() for _ in range(3))
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
@@ -441,6 +441,11 @@ class Telemetry:
         self.build_info: Series = {(__version__, platform.python_version()): 1.0}
         self._handlers = NameLimit(HANDLERS_MAX)
         self._readings: dict[str, Reading | SeriesReading] = {}
+
+    @property
+    def job_run_seconds(self) -> Histogram:
+        """Of all handlers. Summed at the scrape: a second histogram would cost each outcome as much as the first."""
+        return Histogram.sum(JOB_SECONDS, self.handler_run_seconds.values())
 
     def serve(self, handlers: Iterable[str]) -> None:
         """Give names of handlers their labels before other names come, and their counters the value 0: Prometheus sees no
@@ -524,7 +529,7 @@ class _Collector:
             if metric.kind is Kind.HISTOGRAM:
                 spread = HistogramMetricFamily(metric.name, metric.help, labels=labels)
                 for place, each in sorted(value.items()):
-                    spread.add_metric(list(place), each.cumulative(), each.total)
+                    spread.add_metric(list(place), each.cumulative(metric.bounds), each.total)
                 yield spread
                 continue
             make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily

@@ -114,7 +114,6 @@ class OutcomeMetrics:
             if count := len(times) if succeeded is None else succeeded[handler]:
                 telemetry.handler_runs[of_handler.succeeded] += count
             of_handler.seconds.observe_batch_us(times)
-        telemetry.job_run_seconds.observe_batch_us(ran_us)  # last: it may sort them
 
     def _of_handler(self, handler: str) -> _OfHandler:
         telemetry = self._telemetry

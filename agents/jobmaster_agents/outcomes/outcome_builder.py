@@ -61,7 +61,7 @@ class OutcomeSink(Protocol):
     """Takes the rows (the outcome writer)."""
 
     def final(self, job: ClaimedJob) -> None:
-        """``job.row`` is a ``FinalRow``."""
+        """``job.row`` is a ``FinalRow``, and ``job.weight`` its bytes."""
         ...
 
     def hold(self, job: ClaimedJob, *, here: bool) -> None:
@@ -426,16 +426,19 @@ class OutcomeBuilder:
         entry, claimed_list = job.entry, job.claimed_list
         owned = claimed_list.owned
         fence = owned.fence
-        job_id, due_us = entry.id, entry.due_us
+        job_id, due_us, args, headers = entry.id, entry.due_us, entry.args, entry.headers
         waited_us = claimed_list.clock_us + int(started * 1e6) - (due_us or _from_bytes(job_id[:6], "big") * 1000)
         attempt = entry.attempt if started == ended and state in _NEVER_RAN else entry.attempt + 1
         job.phase = _ENDED
         # The constructor of a NamedTuple is a Python function and takes three times as long.
         job.row = _new_tuple(FinalRow, (
             job_id, state, owned.priority, owned.lane, entry.handler, entry.token, fence[0], fence[1], attempt,
-            entry.rescues, due_us, waited_us if waited_us > 0 else 0, int((ended - started) * 1e6), entry.args,
-            entry.headers, result, error,
+            entry.rescues, due_us, waited_us if waited_us > 0 else 0, int((ended - started) * 1e6), args,
+            headers, result, error,
         ))  # fmt: skip
+        job.weight = len(args) + len(headers)  # as ``payload_bytes`` of the row, without its call
+        if result is not None or error is not None:
+            job.weight += len(result or error or b"")
         self._sink.final(job)
 
 

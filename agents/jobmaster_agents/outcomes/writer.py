@@ -135,8 +135,7 @@ class OutcomeWriter:
 
     def final(self, job: ClaimedJob) -> None:
         """Queue a ``FinalRow``."""
-        job.weight = weight = job.row.payload_bytes  # type: ignore[union-attr]  # (hot path: no further call)
-        self._bytes += weight
+        self._bytes += job.weight
         (self._upsert if job.has_row else self._copy).append(job)
         if self._resting:
             self._work.set()
@@ -441,13 +440,13 @@ class OutcomeWriter:
 
     def settle_accepted(self, jobs: Jobs) -> None:
         """The master has accepted what was written about these copies."""
-        claimed_lists, promoted = self._job_table.settle_accepted(jobs)
+        settled = self._job_table.settle_accepted(jobs)
         if self._limits:
             self._limits.settled(jobs)
-        self.acknowledger.delete(claimed_lists)
-        for owned, mine in by_bucket(jobs):
-            self.acknowledger.publish(owned, [job.entry.id for job in mine])
-        self._resume(promoted)
+        self.acknowledger.delete(settled.lists)
+        for owned, ids in settled.ended.items():
+            self.acknowledger.publish(owned, ids)
+        self._resume(settled.promoted)
 
     def recorded(self, row: FinalRow) -> None:
         """An attempt has recorded its outcome itself, in its own transaction."""

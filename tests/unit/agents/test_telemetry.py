@@ -49,8 +49,8 @@ def test_a_scrape_shows_plain_labelled_and_spread_numbers() -> None:
     telemetry.jobs_claimed += 7
     telemetry.jobs_ended["SUCCEEDED"] += 3
     telemetry.jobs_ended["FAILED"] += 1
-    telemetry.job_run_seconds.observe(0.003)
-    telemetry.job_run_seconds.observe(1e6)
+    telemetry.handler_run_seconds.of("h").observe(0.003)
+    telemetry.handler_run_seconds.of("g").observe(1e6)
     telemetry.read_from("jobs_running", lambda: 42)
     samples = {
         (sample.name, tuple(sample.labels.values())): sample.value
@@ -90,7 +90,7 @@ def test_a_value_on_a_bound_counts_below_it() -> None:
     spread = Histogram((1.0, 2.0))
     for value in (1.0, 1.5, 2.0, 2.1):
         spread.observe(value)
-    assert spread.cumulative() == [("1.0", 1.0), ("2.0", 3.0), ("+Inf", 4.0)]
+    assert spread.cumulative(spread.bounds) == [("1.0", 1.0), ("2.0", 3.0), ("+Inf", 4.0)]
 
 
 _edges = [round(bound * 1e6) + step for bound in JOB_SECONDS for step in (-1, 0, 1)]

@@ -94,7 +94,7 @@ def test_a_batch_that_is_accepted_late_leaves_the_copy_that_took_over_alone() ->
     lost = claim(job_table, one, "1", entry(7), entry(8))
     other = claim(job_table, two, "1", entry(7))
     job_table.forget(one.fence.bucket_id)
-    assert job_table.settle_accepted(lost.jobs) == ([], [])
+    assert job_table.settle_accepted(lost.jobs)[:2] == ([], [])
     assert job_table.get(entry(7).id) is other.jobs[0]
 
 
