@@ -229,7 +229,7 @@ class BucketWorker:
             limits=self.limits,
             pauses=self.pauses,
         )
-        self.executor.reweigh_tenants(settings.tenants.weights)
+        self.executor.reweigh_tenants(settings.tenants)
         self.due_fetcher = DueFetcher(
             master.onboarding,
             self.outcome_writer.bucket_enqueuer,
@@ -472,7 +472,7 @@ class BucketWorker:
         self._pool.set_log_level(_log_level(settings))
         self.executor.set_slots(agent)
         self.outcome_builder.defaults = settings.jobs
-        self.executor.reweigh_tenants(settings.tenants.weights)
+        self.executor.reweigh_tenants(settings.tenants)
         for claimer in self.claimers.values():
             claimer.prefetch_limit = PrefetchLimit.of(agent, claimer.owned)
             claimer.wake()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import Context, copy_context
 from itertools import chain, islice, takewhile
 from typing import NamedTuple, Protocol
@@ -14,7 +14,8 @@ from jobmaster.handlers.current import set_here, set_running
 from jobmaster.model.flow.limit import LimitKey
 from jobmaster.model.flow.tenant import tenant_of
 from jobmaster.rules.priority_order import effective_level
-from jobmaster_agents.execute.tenant_queue import TenantQueue
+from jobmaster.settings.model import Tenants
+from jobmaster_agents.execute.tenant_queue import TenantQueue, spare_slots
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.limited_starts import may_borrow
@@ -272,6 +273,7 @@ class BucketQueue:
         "returned_jobs",
         "running",
         "slots",
+        "turns",
         "wants_jobs",
     )
 
@@ -279,6 +281,8 @@ class BucketQueue:
         self.owned = owned
         self.bucket_id = owned.fence.bucket_id
         self.jobs: deque[ClaimedJob] | TenantQueue = deque()
+        self.turns: TenantQueue | None = None
+        """``jobs``, once a job of a tenant has come."""
         self.deferred: list[ClaimedJob] = []
         """Jobs whose start needs an accepted write, while the master does not answer."""
         self.aside = JobsAside()
@@ -292,28 +296,45 @@ class BucketQueue:
         """More jobs wait in the store or the master: ``on_room`` is called once when the queue falls to ``refill_level``."""
         self.refill_level = low_water
 
-    def append(self, job: ClaimedJob, weights: Mapping[str, int]) -> None:
+    def append(self, job: ClaimedJob, tenants: Tenants) -> None:
         """The last job, of its tenant; the first one of a tenant makes turns of the queue."""
         jobs = self.jobs
-        if job.entry.headers and type(jobs) is deque and tenant_of(job.entry.headers):
-            self.jobs = TenantQueue(weights, jobs)
+        if job.entry.headers and self.turns is None and tenant_of(job.entry.headers):
+            self.jobs = self.turns = TenantQueue(tenants.weights, jobs, self.running)
             jobs.clear()  # a slot may be about to take the next one from it
+            self.share_slots(tenants)
         self.jobs.append(job)
 
     @property
     def is_fair(self) -> bool:
         """True once a job of a tenant has come."""
-        return type(self.jobs) is TenantQueue
+        return self.turns is not None
 
-    def reweigh(self, weights: Mapping[str, int]) -> None:
-        """Other weights of tenants."""
-        if type(self.jobs) is TenantQueue:
-            self.jobs.reweigh(weights)
+    def reweigh(self, tenants: Tenants) -> None:
+        """Other weights of tenants, and other spare slots."""
+        if self.turns is not None:
+            self.turns.reweigh(tenants.weights)
+            self.share_slots(tenants)
+
+    def share_slots(self, tenants: Tenants) -> None:
+        """The number of slots is another one."""
+        if self.turns is not None:
+            self.turns.slots = self.slots
+            self.turns.spare = spare_slots(self.slots, tenants.spare)
+
+    def may_start(self, left: int, now: float) -> bool:
+        """True when one of the waiting jobs may have one of the free slots.
+
+        Args:
+            left: jobs that the process may start beside those that run.
+            now: CLOCK_BOOTTIME seconds.
+        """
+        free = min(self.slots - self.running, left)
+        return self.turns is None or self.turns.may_start(free, now)
 
     def overfull(self, room: int, now: float) -> bool:
         """True when jobs of several tenants come, and one of them has its share of the room: claim on, and ``shed``."""
-        jobs = self.jobs
-        return type(jobs) is TenantQueue and jobs.is_contested(now) and bool(self.over_share(room))
+        return self.turns is not None and self.turns.is_contested(now) and bool(self.over_share(room))
 
     @property
     def room(self) -> int:
@@ -322,25 +343,22 @@ class BucketQueue:
 
     def over_share(self, room: int) -> list[str]:
         """Tenants that have their share of the room for waiting jobs, or more."""
-        jobs = self.jobs
-        return jobs.over_share(room, self.least_share) if type(jobs) is TenantQueue else []
+        return [] if self.turns is None else self.turns.over_share(room, self.least_share)
 
     def take_behind(self, jobs: list[ClaimedJob]) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
         """Claimed jobs: those to be queued, and those that wait behind jobs of their tenant in the master."""
-        queued = self.jobs
-        return queued.take_behind(jobs, self.least_share) if type(queued) is TenantQueue else (jobs, [])
+        return (jobs, []) if self.turns is None else self.turns.take_behind(jobs, self.least_share)
 
     def fetched_all(self, but: Collection[str]) -> None:
         """No job of any tenant waits in the master, but of these."""
-        if type(self.jobs) is TenantQueue:
-            self.jobs.fetched_all(but)
+        if self.turns is not None:
+            self.turns.fetched_all(but)
 
     def shed(self, room: int) -> list[ClaimedJob]:
         """Remove and return jobs beyond the room, of tenants that have more than their share."""
-        jobs = self.jobs
-        if type(jobs) is not TenantQueue or len(jobs) <= room:
+        if self.turns is None or len(self.turns) <= room:
             return []
-        return [job for job in jobs.shed(room, self.least_share) if job.phase is JobPhase.QUEUED]
+        return [job for job in self.turns.shed(room, self.least_share) if job.phase is JobPhase.QUEUED]
 
     def gave_back(self, jobs: Collection[ClaimedJob]) -> None:
         """These jobs are on their way to the master, because of their tenants."""
@@ -376,8 +394,8 @@ class BucketQueue:
         taken = [job for job in self.waiting() if job.phase is JobPhase.QUEUED and wanted(job)]
         if taken:
             gone = set(taken)
-            if type(self.jobs) is TenantQueue:
-                self.jobs.remove(gone)
+            if self.turns is not None:
+                self.turns.remove(gone)
             else:
                 self.jobs = deque(job for job in self.jobs if job not in gone)
             self.deferred[:] = [job for job in self.deferred if job not in gone]
@@ -400,7 +418,7 @@ class QueueChoice(NamedTuple):
 
 
 def choose_queue(
-    queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, *, boosted_last: bool
+    queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, left: int, *, boosted_last: bool
 ) -> QueueChoice:
     """Choose among the queues that have jobs and room.
 
@@ -409,6 +427,7 @@ def choose_queue(
 
     Args:
         now: CLOCK_BOOTTIME seconds.
+        left: jobs that the process may start beside those that run.
         boosted_last: ``boosted`` of the previous choice.
     """
     first: BucketQueue | None = None
@@ -416,7 +435,7 @@ def choose_queue(
     first_level = best_level = -1.0
     others = False
     for queue in queues:
-        if queue.jobs and queue.running < queue.slots:
+        if queue.jobs and queue.running < queue.slots and (queue.turns is None or queue.may_start(left, now)):
             others = best is not None
             priority = queue.owned.priority
             level = effective_level(priority, waited_seconds(queue.jobs[0], now), age_boost_seconds)

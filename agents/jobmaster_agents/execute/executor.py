@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handler, JobContext
 from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Priority
-from jobmaster.settings.model import AgentSettings
+from jobmaster.settings.model import AgentSettings, Tenants
 from jobmaster_agents.execute.aside import Aside
 from jobmaster_agents.execute.bucket_queues import (
     CANCEL_AGAIN_SECONDS,
@@ -106,8 +106,7 @@ class Executor:
         self._on_room = on_room
         self._pauses = pauses or Pauses()
         self._limits = limits
-        self.tenant_weights: Mapping[str, int] = {}
-        """Of tenants, from the configuration; the others have 1."""
+        self.tenants = Tenants()
         self._on_overdue = on_overdue
         self._on_detached = on_detached
         self._context = copy_context()
@@ -165,7 +164,7 @@ class Executor:
                 queue = self._queues.get(claimed_list.owned.fence.bucket_id)
             if queue is not None:
                 if job.entry.headers:
-                    queue.append(job, self.tenant_weights)
+                    queue.append(job, self.tenants)
                 else:
                     queue.jobs.append(job)
         self._begin()
@@ -279,6 +278,7 @@ class Executor:
         self._settings = settings or self._settings
         for queue in self._queues.values():
             queue.slots = 0 if queue.owned.frozen else self._slots_of(queue.owned)
+            queue.share_slots(self.tenants)
         self._wake_slot()
 
     @property
@@ -286,11 +286,12 @@ class Executor:
         """Jobs that may run at once."""
         return min(sum(queue.slots for queue in self._queues.values()), self._settings.max_running)
 
-    def reweigh_tenants(self, weights: Mapping[str, int]) -> None:
-        """Other weights of tenants; those that are not named have 1."""
-        self.tenant_weights = weights
+    def reweigh_tenants(self, tenants: Tenants) -> None:
+        """Other weights of tenants, and other spare slots."""
+        self.tenants = tenants
         for queue in self._queues.values():
-            queue.reweigh(weights)
+            queue.reweigh(tenants)
+        self._wake_slot()
 
     def close(self, bucket_id: bytes) -> None:
         """Stop serving the bucket; its waiting jobs belong to the caller."""
@@ -401,9 +402,12 @@ class Executor:
                 if not await self._yield_turn():
                     await self._park()
                 continue
-            choice = choose_queue(self._queues.values(), now, self._age_boost_seconds, boosted_last=self._boosted_last)
+            left = self._settings.max_running - self.running
+            choice = choose_queue(
+                self._queues.values(), now, self._age_boost_seconds, left, boosted_last=self._boosted_last
+            )
             queue = choice.queue
-            if queue is None or self.running >= self._settings.max_running:
+            if queue is None or left <= 0:
                 await self._park()
             elif now >= self._ownership.soft_until and not self._ownership.may_start_in(queue.owned, now):
                 # Past half the lease nothing starts, unless the store is the lease authority for the bucket.
@@ -431,7 +435,12 @@ class Executor:
         for _ in range(count):
             if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
                 break
-            job = jobs.popleft()
+            if (turns := queue.turns) is None:
+                job = jobs.popleft()
+            elif (next_job := turns.take(min(queue.slots - queue.running, limit - self.running), now)) is None:
+                break
+            else:
+                job = next_job
             if job.phase is _QUEUED:
                 if jobs and not self._waking:
                     self._wake_slot()
@@ -471,6 +480,8 @@ class Executor:
             outcome_builder.end_unstarted(job, now)
             return now
         queue.running += 1
+        if queue.turns is not None:
+            queue.turns.started(job)
         self.running += 1
         job.phase = _RUNNING
         slot.job = job
@@ -498,6 +509,8 @@ class Executor:
             return now
         slot.job = None
         queue.running -= 1
+        if queue.turns is not None:
+            queue.turns.ended(job)
         self.running -= 1
         self.finished += 1
         ended = self._now()
@@ -575,9 +588,11 @@ class Executor:
         return self._now()
 
     def _free(self, slot: Slot, queue: BucketQueue | None) -> None:
-        slot.job = None
+        job, slot.job = slot.job, None
         if queue is not None:
             queue.running -= 1
+            if queue.turns is not None and job is not None:
+                queue.turns.ended(job)
         self.running -= 1
 
     # ------------------------------------------------------------ starts that need an accepted write
@@ -649,6 +664,8 @@ class Executor:
         if queue is None:
             return
         queue.running -= 1
+        if queue.turns is not None:
+            queue.turns.ended(job)
         self.running -= 1
         if (full := self._limits.take_denial(job)) is not None and job.phase is _QUEUED:
             self.aside.put(queue, job, full, asked=True)

@@ -396,7 +396,7 @@ class DueFetcher:
         due.hinted = False
         queue = self._executor.queue_of(fence.bucket_id)
         fair = queue if queue is not None and queue.is_fair else None
-        turns = None if fair is None else TenantTurns(fair.over_share(fair.room), self._executor.tenant_weights)
+        turns = None if fair is None else TenantTurns(fair.over_share(fair.room), self._executor.tenants.weights)
         answer = await self._onboarding.onboard(
             fence,
             owned.lane,

@@ -29,6 +29,7 @@ _LIVE = (
     ("jobs", "backoff_jitter"),
     ("observability", "log_level"),
     ("tenants", "weights"),
+    ("tenants", "spare"),
 )
 _UNITS = ("_seconds", "_bytes")
 
