@@ -342,8 +342,8 @@ class Tenants(Section, frozen=True, kw_only=True):
     window: PositiveCount = 5000
     """Jobs waiting in one bucket above which jobs of tenants are written to the master, which passes them on in turns."""
     spare: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.06
-    """Part of a bucket's slots that tenants which run more than their share leave free for others, while jobs of several tenants
-    come: rounded down, one at least of 10 slots and more, none of fewer."""
+    """Part of a bucket's slots that tenants which run more than their share leave free for others, while jobs of several
+    tenants come: rounded down, one at least of 10 slots and more, none of fewer."""
 
 
 class Leases(Section, frozen=True, kw_only=True):

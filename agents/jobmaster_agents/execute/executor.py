@@ -502,15 +502,13 @@ class Executor:
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
             self._limits.ended(job)
             return self._raised(slot, queue, job, error, now)
-        if job.limited is not None:
-            self._limits.ended(job)
+        if job.limited is not None or queue.turns is not None:
+            self._returned(slot, queue, job)
         cause = slot.cause
         if cause is not None and slot.detached:
             return now
         slot.job = None
         queue.running -= 1
-        if queue.turns is not None:
-            queue.turns.ended(job)
         self.running -= 1
         self.finished += 1
         ended = self._now()
@@ -525,6 +523,13 @@ class Executor:
             slot.tainted = True
         outcome_builder.returned(job, result, now, ended)
         return ended
+
+    def _returned(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> None:
+        """Its permits and its tenant's slot are free."""
+        if job.limited is not None:
+            self._limits.ended(job)
+        if queue.turns is not None and not slot.detached:
+            queue.turns.ended(job)
 
     def _prepare(
         self, slot: Slot, queue: BucketQueue, job: ClaimedJob, handler: Handler, now: float

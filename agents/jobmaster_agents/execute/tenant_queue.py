@@ -8,9 +8,10 @@ by 1 / weight. A tenant that comes in begins at the turn that is served now, so 
 * the first job of a tenant that comes in starts after at most one job of each other tenant of its weight;
 * no slot is idle while a job of any tenant waits, but the spare slots.
 
-Turns alone are not enough where one tenant runs in every slot: the next job of another waits until one of these ends, and runs
-that began together end together. So, while jobs of several tenants come, a few slots are *spare*: they are for tenants that run
-fewer jobs than their share of the slots, counted with one more tenant to come. A tenant within its share is never passed over.
+Turns alone are not enough where one tenant runs in every slot: the next job of another waits until one of these ends, and
+runs that began together end together. So, while jobs of several tenants come, a few slots are *spare*: they are for tenants
+that run fewer jobs than their share of the slots, counted with one more tenant to come. A tenant within its share is never
+passed over.
 
 Jobs without a tenant are those of one tenant without a name.
 

@@ -18,7 +18,7 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Headers
 from jobmaster.settings.model import AgentSettings, ClusterSettings, Tenants
 from jobmaster_agents.execute.bucket_queues import BucketQueue
-from jobmaster_agents.execute.tenant_queue import CONTESTED_SECONDS, TenantQueue
+from jobmaster_agents.execute.tenant_queue import CONTESTED_SECONDS, TenantQueue, spare_slots
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import WorkerHarness
@@ -250,3 +250,89 @@ async def test_one_tenant_alone_is_not_spilled(harness: WorkerHarness) -> None:
     await harness.settled()
     assert order == ["only"] * 200
     assert not [row for row in harness.master.rows.values() if row.state == "HELD"]
+
+
+# ---------------------------------------------------------------- spare slots
+
+
+@pytest.mark.parametrize(("slots", "part", "spare"), [(50, 0.06, 3), (10, 0.06, 1), (9, 0.06, 0), (50, 0.0, 0)])
+def test_spare_slots_are_a_part_of_the_slots(slots: int, part: float, spare: int) -> None:
+    assert spare_slots(slots, part) == spare
+
+
+def with_spare(weights: dict[str, int], jobs: list[ClaimedJob]) -> TenantQueue:
+    queue = TenantQueue(weights, jobs)
+    queue.slots, queue.spare = 20, 2
+    return queue
+
+
+def fill(queue: TenantQueue, free: int, now: float = 1.0) -> dict[str, int]:
+    """Start jobs until there is no free slot for any that waits."""
+    started: dict[str, int] = {}
+    while (started_job := queue.take(free, now)) is not None:
+        queue.started(started_job)
+        started[name(started_job)] = started.get(name(started_job), 0) + 1
+        free -= 1
+    assert not queue.may_start(free, now)
+    return started
+
+
+def test_a_flood_leaves_the_spare_slots_to_others_while_these_come() -> None:
+    queue = with_spare({}, [job("light"), *(job("heavy") for _ in range(100))])
+    assert fill(queue, 20) == {"light": 1, "heavy": 17}
+    for _ in range(3):
+        queue.append(job("light"))
+    assert fill(queue, 2) == {"light": 2}
+    ended = job("heavy")
+    queue.ended(ended)
+    assert fill(queue, 1) == {"light": 1}, "within its share it is passed over nowhere"
+    queue.ended(ended)
+    assert fill(queue, 1) == {}
+    assert fill(queue, 1, now=CONTESTED_SECONDS + 2.0) == {"heavy": 1}, "no other has come for a minute"
+
+
+def test_a_share_of_the_slots_goes_by_weight() -> None:
+    tenants = [f"t{n}" for n in range(5)]
+    queue = with_spare({"big": 60}, [job(one) for one in ["big", *tenants] for _ in range(30)])
+    assert fill(queue, 20) == {"big": 15, **dict.fromkeys(tenants, 1)}, "no tenant above its share is before it"
+    equal = with_spare({}, [job(f"t{n}") for n in range(25) for _ in range(3)])
+    assert sum(fill(equal, 20).values()) == 20, "many tenants, each within its share, fill every slot"
+
+
+def test_a_job_that_comes_back_does_not_start_in_a_spare_slot_of_others() -> None:
+    queue = with_spare({}, [job("light"), *(job("heavy") for _ in range(100))])
+    fill(queue, 20)
+    queue.appendleft(job("heavy"))
+    assert queue.take(2, 1.0) is None
+    queue.append(job("light"))
+    taken_job = queue.take(2, 1.0)
+    assert taken_job is not None
+    assert name(taken_job) == "light"
+    assert [name(each) for each in (queue.take(3, 1.0), queue.take(3, 1.0)) if each is not None] == ["heavy"] * 2
+
+
+async def test_a_job_starts_at_once_while_a_flood_of_another_tenant_runs() -> None:
+    order.clear()
+    go.clear()
+    async with WorkerHarness(handlers, AgentSettings(max_running=20, slots=20, bucket_buffer=60)) as harness:
+        bucket = harness.bucket()
+        executor = harness.bucket_worker.executor
+        harness.submit(bucket, [entry("heavy", "block") for _ in range(41)])
+        await until(lambda: executor.running == 20, "a tenant alone to have every slot")
+        harness.submit(bucket, [entry("light", "block")])
+        queue = executor.queue_of(bucket.fence.bucket_id)
+        assert queue is not None
+        await until(lambda: len(queue.jobs) == 22, "the job of another tenant to wait")
+        go.set()
+        await harness.settled()
+        go.clear()
+        harness.submit(bucket, [entry("heavy", "block") for _ in range(40)])
+        await until(lambda: executor.running == 19, "the flood to have all slots but the spare one")
+        harness.submit(bucket, [entry("light")])
+        await until(lambda: order == ["light"], "the job of another tenant to run")
+        await until(lambda: executor.running == 19, "its slot to stay free")
+        settings = ClusterSettings(tenants=Tenants(spare=0.0))
+        harness.bucket_worker.retune(settings, AgentSettings(max_running=20, slots=20, bucket_buffer=60))
+        await until(lambda: executor.running == 20, "no slot to be spare")
+        go.set()
+        await harness.settled()
