@@ -23,12 +23,14 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.handlers.current import set_running
 from jobmaster.model.errors import Unavailable
-from jobmaster.model.job import ErrorInfo, RunMode
-from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster.model.job import RunMode
+from jobmaster_agents.execute.attempt_result import AttemptResult
 from jobmaster_agents.execute.bucket_queues import CANCEL_AGAIN_SECONDS, OnDetached, OnOverdue, should_detach
 from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob, Done
-from jobmaster_agents.execute.process_pool.pool import ProcessPool
+from jobmaster_agents.execute.process_jobs import NOT_STARTED_PAUSE_SECONDS, make_process_job, record_result
+from jobmaster_agents.execute.process_pool.pool import DEATHS_MAX, DIED_BEFORE, ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.execute.process_pool.worker_process import GivenJob
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner, is_current_task
 from jobmaster_agents.outcomes.outcome_builder import (
@@ -37,19 +39,15 @@ from jobmaster_agents.outcomes.outcome_builder import (
     is_at_most_once,
     needs_master,
     needs_write,
-    sealed_result,
     warn_after_seconds,
 )
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
-from jobmaster_agents.state.limited_starts import LimitedStarts
+from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
 from jobmaster_agents.state.ownership import Ownership
 
 if TYPE_CHECKING:
     from jobmaster_agents.execute.run_spans import RunSpans
 
-_WORKER_GRACE_SECONDS = 5.0
-"""Added to the deadline of the pool, so that the sweep here stops a job first."""
-_NOT_STARTED_PAUSE_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 """For workers to be killed and transactions to be rolled back when the process ends."""
 
@@ -105,6 +103,7 @@ class Dispatcher:
             RunMode.PROCESS: self._in_processes,
             RunMode.ASYNC: self._in_tasks,
         }
+        pool.on_room = functools.partial(self._admit_soon, self._in_processes)
         self._dispatched: dict[ClaimedJob, DispatchedJob] = {}
         self._stuck: set[DispatchedJob] = set()
         self._rollbacks: set[asyncio.Task[None]] = set()
@@ -124,7 +123,10 @@ class Dispatcher:
         limit = self._alone if self._outcome_builder.runs_alone(job) else self._limits[handler.options.mode]
         dispatched = self._dispatched[job] = DispatchedJob(job, done, limit, self._make_context)
         limit.waiting.append(dispatched)
-        self._admit(limit)
+        if limit is self._in_processes:
+            self._admit_soon(limit)  # jobs of one turn of the loop travel together
+        else:
+            self._admit(limit)
 
     def stop(self, job: ClaimedJob, cause: StopCause) -> None:
         """Kill the worker process, cancel the task, or quarantine the thread (its late result is dropped)."""
@@ -137,12 +139,15 @@ class Dispatcher:
         if dispatched.context is not None:
             dispatched.context.cancelled = True
         now = self._now()
+        if dispatched.given is not None:
+            self._pool.stop(dispatched.given)
+            return
         if dispatched.task is not None:
             if dispatched.on_loop:
                 dispatched.stop_requested_at, dispatched.stop_repeat_at = now, now + CANCEL_AGAIN_SECONDS
             dispatched.task.cancel()
             return
-        if not dispatched.admitted:
+        if not dispatched.admitted and dispatched in dispatched.limit.waiting:
             dispatched.limit.waiting.remove(dispatched)
         self._stopped(dispatched, now)
         # Admit waiting jobs only after this turn: another job that is stopped in the same turn must not take the free place.
@@ -163,6 +168,7 @@ class Dispatcher:
                     self._repeat_stop(dispatched, now)
         for dispatched in self._stuck:
             self._repeat_stop(dispatched, now)
+        self._pool.take_back_stalled(now)
         for limit in (*self._limits.values(), self._alone):
             if limit.waiting:
                 self._admit(limit)
@@ -226,10 +232,15 @@ class Dispatcher:
     # ------------------------------------------------------------ admission
 
     def _admit(self, limit: ConcurrencyLimit) -> None:
+        limit.is_due = False
+        if limit is self._in_processes:
+            self._give_ahead(limit)
         while limit.waiting and limit.admitted < limit.size:
             now = self._now()
             if (dispatched := self._next(limit, now)) is None:
                 return  # the sweep tries again
+            if limit is self._in_processes and self._may_be_given(dispatched.job) and not self._pool.grows:
+                return  # a worker that has room will say so
             limit.waiting.remove(dispatched)
             limit.admitted += 1
             dispatched.admitted = True
@@ -273,8 +284,9 @@ class Dispatcher:
         return self._ownership.may_start(now) or (not needs_master(job) and self._ownership.may_start_in(owned, now))
 
     def _admit_soon(self, limit: ConcurrencyLimit) -> None:
-        if limit.waiting:
-            self._loop.call_soon(self._admit, limit)
+        if limit.waiting and not limit.is_due:
+            limit.is_due = True
+            self._loop.call_soon(self._admit, limit, context=self._context)
 
     def _finish(self, dispatched: DispatchedJob, then: Callable[[ConcurrencyLimit], None] | None = None) -> None:
         if self._dispatched.pop(dispatched.job, None) is None:
@@ -390,7 +402,7 @@ class Dispatcher:
 
     def _not_started(self, dispatched: DispatchedJob) -> None:
         if dispatched.cause is None:
-            self._outcome_builder.release(dispatched.job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
+            self._outcome_builder.release(dispatched.job, after_seconds=NOT_STARTED_PAUSE_SECONDS, now=self._now())
             self._finish(dispatched)
 
     def _thread_ended(
@@ -432,7 +444,7 @@ class Dispatcher:
             return
         dispatched.is_ending = True
         if not dispatched.started:  # no thread could be started; it may have been stopped meanwhile
-            self._end_unstarted(dispatched, pause_seconds=_NOT_STARTED_PAUSE_SECONDS)
+            self._end_unstarted(dispatched, pause_seconds=NOT_STARTED_PAUSE_SECONDS)
             return
         self._around_ended(dispatched, error, result)
         self._finish(dispatched)
@@ -491,7 +503,7 @@ class Dispatcher:
         process_job: ProcessJob | None = None
         result: AttemptResult | None = None
         try:
-            process_job = self._process_job(dispatched)
+            process_job = make_process_job(self._outcome_builder, job, self._now())
             begin = functools.partial(self._may_begin, dispatched)
             if self._spans is not None:
                 begin = functools.partial(self._begin_traced, dispatched, process_job, self._spans)
@@ -506,19 +518,19 @@ class Dispatcher:
             # No process could be started: not the job's fault. (An at-most-once job that may have begun is not given back.)
             now = self._now()
             if isinstance(error, OSError) and not (dispatched.started and is_at_most_once(job)):
-                self._outcome_builder.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=now)
+                self._outcome_builder.release(job, after_seconds=NOT_STARTED_PAUSE_SECONDS, now=now)
             else:
                 self._outcome_builder.raised(job, error, dispatched.started or now, now)
             self._finish(dispatched)
             return
         if not dispatched.started:
-            self._end_unstarted(dispatched, pause_seconds=_NOT_STARTED_PAUSE_SECONDS)
+            self._end_unstarted(dispatched, pause_seconds=NOT_STARTED_PAUSE_SECONDS)
             return
         success = None if process_job is None else process_job.success
         if success is None or not await self._transactional.settlement.settle_process_result(
             job, success, result, dispatched.started
         ):
-            self._process_ended(dispatched, result)
+            record_result(self._outcome_builder, dispatched, result, self._now())
         self._finish(dispatched)
 
     async def _begin_traced(self, dispatched: DispatchedJob, process_job: ProcessJob, spans: RunSpans) -> bool:
@@ -527,60 +539,94 @@ class Dispatcher:
             process_job.trace = spans.begin_elsewhere(dispatched.job)
         return begins
 
-    def _process_job(self, dispatched: DispatchedJob) -> ProcessJob:
-        job = dispatched.job
+    # ------------------------------------------------------------ jobs ahead of a running one
+
+    def _give_ahead(self, limit: ConcurrencyLimit) -> None:
+        """Give waiting jobs to workers, several at a time; those that wait behind a job that cannot be given wait on."""
+        while limit.waiting and (worker := self._pool.room()) is not None:
+            given: list[GivenJob] = []
+            share, now = self._pool.share_of(len(limit.waiting)), self._now()
+            while len(given) < share and (dispatched := self._next(limit, now)) is not None:
+                job = dispatched.job
+                if not self._may_be_given(job) or not self._pool.fits(
+                    worker, given, job.entry.handler, len(job.entry.args)
+                ):
+                    break
+                limit.waiting.remove(dispatched)
+                if (each := self._given(dispatched, now)) is not None:
+                    given.append(each)
+            if not given:
+                return
+            self._pool.give(worker, given)
+
+    def _may_be_given(self, job: ClaimedJob) -> bool:
+        """True when nothing needs to be written or begun at its very start, but its lease to be in force."""
         handler = job.handler
-        assert handler is not None
-        success = None
-        if handler.options.records_itself:
-            success = self._outcome_builder.success_row(job, self._now())
-            job.has_row = True
-        entry, owned = job.entry, job.claimed_list.owned
-        headers = self._outcome_builder.headers(job)
-        return ProcessJob(
-            job_id=entry.id,
-            handler=entry.handler,
-            args=handler.args_of(entry),
-            token=entry.token,
-            attempt=entry.attempt + 1,
-            max_attempts=self._outcome_builder.max_attempts(job),
-            rescues=entry.rescues,
-            lane=owned.lane,
-            priority=owned.priority,
-            tags=headers.tags,
-            metadata=headers.metadata,
-            snoozes=headers.snoozes,
-            timeout_seconds=self._outcome_builder.timeout_seconds(job) + _WORKER_GRACE_SECONDS,
-            success=success,
+        return (
+            self._spans is None
+            and handler is not None
+            and not handler.options.records_itself
+            and not needs_write(job)
+            and not has_limits(job)
         )
 
-    def _process_ended(self, dispatched: DispatchedJob, result: AttemptResult | None) -> None:
-        now = self._now()
-        if dispatched.cause is not None or result is None:
-            started = dispatched.started if result is None else now - result.ran_us / 1e6
-            self._outcome_builder.stopped(dispatched.job, dispatched.cause or StopCause.RELEASE, started, now)
-            return
-        job, started = dispatched.job, now - result.ran_us / 1e6
-        kind = result.kind
-        if kind is ResultKind.OK:
-            self._outcome_builder.encoded(job, sealed_result(job, result.result), started, now)
-        elif kind is ResultKind.TIMEOUT:
-            self._outcome_builder.stopped(job, StopCause.TIMEOUT, started, now)
-        elif kind is ResultKind.CANCELLED:
-            self._outcome_builder.stopped(job, StopCause.RELEASE, started, now)
-        elif kind is ResultKind.NOT_STARTED:
-            self._outcome_builder.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=now)
-        else:
-            info = result.error or ErrorInfo(type="Crashed", message="the worker process ended", reason="crashed")
-            if kind is ResultKind.CANCEL:
-                self._outcome_builder.cancelled(job, info.message, started, now)
-            elif kind is ResultKind.SNOOZE:
-                self._outcome_builder.snoozed(job, info, started, now, result.after_seconds)
-            elif kind is ResultKind.FAIL:
-                self._outcome_builder.failed(job, info, started, now)
-            elif info.reason == "arguments":
-                self._outcome_builder.arguments_rejected(job, info, started, now)
+    def _given(self, dispatched: DispatchedJob, now: float) -> GivenJob | None:
+        job = dispatched.job
+        try:
+            process_job = make_process_job(self._outcome_builder, job, now)
+        except Exception as error:  # arguments that do not open
+            self._loop.call_soon(self._not_given, dispatched, error)
+            return None
+        dispatched.given = given = GivenJob(
+            process_job,
+            functools.partial(self._given_ended, dispatched),
+            functools.partial(self._given_started, dispatched),
+            self._ownership.may_start_until(job.claimed_list.owned.present) - now,
+            self._pool.expected_seconds(process_job.handler),
+        )
+        return given
+
+    def _not_given(self, dispatched: DispatchedJob, error: Exception) -> None:
+        if dispatched.cause is None:
+            now = self._now()
+            self._outcome_builder.raised(dispatched.job, error, now, now)
+            self._finish(dispatched)
+
+    def _given_started(self, dispatched: DispatchedJob, ago_seconds: float) -> None:
+        self._begin(dispatched, self._now() - ago_seconds)
+
+    def _given_ended(self, dispatched: DispatchedJob, result: AttemptResult | None) -> None:
+        """``result`` ``None``: it has not begun."""
+        given, dispatched.given = dispatched.given, None
+        if self._transactional.closing and dispatched.cause is None:
+            return  # the process ends: no outcome
+        try:
+            if given is not None and result is not None:
+                self._pool.note_run(given.job.handler, result)
+                record_result(self._outcome_builder, dispatched, result, self._now())
+                self._finish(dispatched)
+            elif dispatched.cause is not None or dispatched.job.phase is not JobPhase.RUNNING:
+                self._end_unstarted(dispatched)
+            elif given is not None and not given.taken_back:
+                self._died_unstarted(dispatched)
             else:
-                self._outcome_builder.attempt_failed(job, info, started, now, result.after_seconds)
-            if result.policy_problem:
-                self._outcome_builder.on_policy_problem(job, result.policy_problem)
+                self._wait_again(dispatched)
+        except Exception as defect:  # as in a slot or a task: a job without outcome would hold up the exit
+            self._on_failure(defect)
+
+    def _died_unstarted(self, dispatched: DispatchedJob) -> None:
+        dispatched.deaths += 1
+        if dispatched.deaths <= DEATHS_MAX:
+            self._wait_again(dispatched)
+            return
+        self._begin(dispatched, self._now())
+        record_result(self._outcome_builder, dispatched, DIED_BEFORE, self._now())
+        self._finish(dispatched)
+
+    def _wait_again(self, dispatched: DispatchedJob) -> None:
+        """Behind those that came back with it, and before all others."""
+        limit = dispatched.limit
+        at = next((at for at, each in enumerate(limit.waiting) if not each.came_back), len(limit.waiting))
+        dispatched.came_back = True
+        limit.waiting.insert(at, dispatched)
+        self._admit_soon(limit)

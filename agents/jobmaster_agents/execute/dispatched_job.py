@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jobmaster.handlers import JobContext
+from jobmaster_agents.execute.process_pool.worker_process import GivenJob
 from jobmaster_agents.execute.thread_pool import ThreadJob
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
@@ -25,12 +26,14 @@ class OpenAttempt(Protocol):
 class ConcurrencyLimit:
     """How many jobs of one kind run at once, and which jobs wait."""
 
-    __slots__ = ("admitted", "size", "waiting")
+    __slots__ = ("admitted", "is_due", "size", "waiting")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.admitted = 0
         self.waiting: deque[DispatchedJob] = deque()
+        self.is_due = False
+        """The next turn of the loop admits jobs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +58,12 @@ class DispatchedJob:
     context: JobContext | None = None
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
+    given: GivenJob | None = None
+    """It lies with a worker process, and may have begun there."""
+    deaths: int = 0
+    """Worker processes that ended with it before it began."""
+    came_back: bool = False
+    """It has lain with a worker process before, and waits first."""
     cause: StopCause | None = None
     stop_requested_at: float = 0.0
     """When a handler on the loop was first cancelled; 0: it was not, or it is killed instead."""

@@ -255,6 +255,11 @@ class Ownership:
         store_term = owned.store_term
         return store_term is not None and now < store_term.soft_until and not self.fenced.is_set()
 
+    def may_start_until(self, owned: OwnedBucket) -> float:
+        """When ``may_start_in`` ends, unless the lease or the store term is renewed."""
+        store_term = owned.store_term
+        return self.soft_until if store_term is None else max(self.soft_until, store_term.soft_until)
+
     def may_keep(self, owned: OwnedBucket, now: float) -> bool:
         """True when outcomes may be kept in this bucket; its store would refuse them from a fenced owner."""
         store_term = owned.store_term

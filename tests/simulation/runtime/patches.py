@@ -167,6 +167,14 @@ class SimPool:
             return AttemptResult(kind=ResultKind.NOT_STARTED)
         return await _run_isolated(job, asyncio.get_running_loop().time())
 
+    grows = True
+
+    def room(self) -> None:
+        """Every job comes by ``run``."""
+
+    def take_back_stalled(self, now: float) -> None:
+        return None
+
     def kill_all(self) -> None:
         return None
 

@@ -1,7 +1,12 @@
 """A pool of worker processes for handlers of mode ``process``: a handler cannot harm another job.
 
 A handler that raises, hangs, exits, crashes the interpreter, floods its output or leaves threads and children behind
-costs its own attempt and at most one worker process, which is replaced. Workers start when they are first needed.
+costs its own attempt and at most one worker process, which is replaced. Workers start when they are first needed, or before
+that by ``warm``.
+
+A worker that runs short jobs is given further ones before it asks: as many as it will have begun within a few turns of the
+loop, by the run times of their handlers. So it does not wait for the agent between two jobs. What does not begin soon,
+because a job takes longer than usual, is taken back for the other workers.
 
 This module assigns workers to jobs and starts workers; ``worker_process`` runs, stops and kills one worker.
 """
@@ -14,6 +19,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from math import inf
 
 import msgspec
 
@@ -24,6 +30,7 @@ from jobmaster.settings.model import Traces
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import (
+    GivenJob,
     OnOutput,
     OnReport,
     WorkerLimits,
@@ -40,6 +47,17 @@ async def _at_once() -> bool:
     return True
 
 
+AHEAD_SECONDS = 0.02
+"""Work that lies with one worker: more than the agent takes between two looks at its sockets, and little to wait for."""
+AHEAD_JOBS = 64
+_AHEAD_BYTES = 256 * 1024
+"""Of arguments: what a socket takes without a second write."""
+_JOB_SECONDS = 0.0001
+"""What a job costs a worker beside its handler."""
+_STALLED_SECONDS = 0.05
+_NEWEST_SHARE = 0.2
+DEATHS_MAX = 3
+"""So often a process may end with a job that it has not begun. Then the job counts as the cause."""
 _START_AGAIN_SECONDS = 0.25
 _START_AGAIN_SECONDS_MAX = 10.0
 
@@ -109,6 +127,10 @@ class ProcessPool:
         self._failures = 0
         self._not_before = 0.0
         self._closing = asyncio.Event()
+        self._typical_seconds: dict[str, float] = {}
+        """How long jobs of a handler keep a worker."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when ``room`` may have an answer."""
 
     def set_log_level(self, log_level: str | None) -> None:
         """The least severe line of the root logger in workers that start from now on; ``None``: left to their modules."""
@@ -128,7 +150,7 @@ class ProcessPool:
         A cancellation of the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
         returned or raised, the handler does not run any more.
         """
-        while True:
+        for deaths in range(DEATHS_MAX + 1):
             try:
                 worker = await self._next_worker()
             except WorkerStartFailed as error:
@@ -141,9 +163,84 @@ class ProcessPool:
                     self._became_idle(worker)
             if not begins:
                 return _TOO_LATE
-            if worker.usable:
-                return await worker.run(job)
-            take_back()
+            if not worker.usable:
+                take_back()
+            elif (result := await worker.run(job)) is not None:
+                self.note_run(job.handler, result)
+                return result
+            elif deaths < DEATHS_MAX:
+                take_back()
+        return DIED_BEFORE
+
+    # ------------------------------------------------------------ jobs ahead
+
+    @property
+    def grows(self) -> bool:
+        """True while fewer workers than the size of the pool have started, or are starting: a job that waits for one comes
+        by ``run``."""
+        return len(self._shared) + self._starting < self._size
+
+    def room(self) -> WorkerProcess | None:
+        """A worker that may be given jobs now; ``None``: there is none, or jobs that came by ``run`` wait for it."""
+        if self._closing.is_set() or any(not waiter.done() for waiter in self._waiters):
+            return None
+        while self._free:
+            if self._free[-1].usable:
+                return self._free[-1]
+            self._free.pop()
+        for worker in self._shared:
+            if worker.takes_more and worker.load_seconds <= AHEAD_SECONDS / 2 and worker.jobs <= AHEAD_JOBS // 2:
+                return worker
+        return None
+
+    def expected_seconds(self, handler: str) -> float:
+        """How long a job of a handler will probably keep a worker; infinite while none has ended."""
+        return self._typical_seconds.get(handler, inf)
+
+    def fits(self, worker: WorkerProcess, jobs: Sequence[GivenJob], handler: str, args_bytes: int) -> bool:
+        """True when a job may be given to the worker together with these: the first job of an idle worker, or one that will
+        begin soon."""
+        count = worker.jobs + len(jobs)
+        load = worker.load_seconds + sum(each.expected_seconds for each in jobs)
+        return not count or (
+            count < AHEAD_JOBS
+            and load + self.expected_seconds(handler) <= AHEAD_SECONDS
+            and args_bytes + sum(len(each.job.args) for each in jobs) <= _AHEAD_BYTES
+        )
+
+    def share_of(self, waiting: int) -> int:
+        """How many of so many waiting jobs one worker should get at most."""
+        workers = max(sum(worker.usable or worker.takes_more for worker in self._shared), 1)
+        return -(-waiting // workers)
+
+    def give(self, worker: WorkerProcess, jobs: Sequence[GivenJob]) -> None:
+        """Give jobs to the worker that ``room`` has returned; their callbacks say what becomes of them."""
+        if self._free and self._free[-1] is worker:
+            self._free.pop()
+        worker.give(jobs)
+
+    def stop(self, given: GivenJob) -> None:
+        """Have a job come back, or, if it has begun, stop it."""
+        if given.worker is not None:
+            given.worker.stop(given, ResultKind.CANCELLED)
+
+    def note_run(self, handler: str, result: AttemptResult) -> None:
+        """Learn how long jobs of a handler take."""
+        seconds = result.ran_us / 1e6 + _JOB_SECONDS
+        before = self._typical_seconds.get(handler, seconds)
+        # A longer run counts in full: jobs behind it would wait.
+        share = 1.0 if seconds > 4 * before else _NEWEST_SHARE
+        self._typical_seconds[handler] = before + share * (seconds - before)
+
+    def take_back_stalled(self, now: float) -> None:
+        """Have workers return the jobs that have not begun in time; called often while there are any."""
+        for worker in self._shared:
+            if worker.jobs > 1:
+                worker.take_back(now - _STALLED_SECONDS)
+
+    def warm(self) -> None:
+        """Start the workers before the first job."""
+        self._grow(self._size)
 
     async def run_alone(self, job: ProcessJob, begin: MayBegin = _at_once) -> AttemptResult:
         """Run one attempt in a fresh process that ends afterwards, so that only this job can have caused its crash. Takes
@@ -157,7 +254,7 @@ class ProcessPool:
                 finally:
                     if not begins:
                         worker.leave("its one job did not begin")
-                return await worker.run(job) if begins else _TOO_LATE
+                return (await worker.run(job) or DIED_BEFORE) if begins else _TOO_LATE
         except WorkerStartFailed as error:
             return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
 
@@ -199,6 +296,9 @@ class ProcessPool:
                 self._became_idle(waiter.result())
             raise
 
+    def _has_room(self) -> None:
+        self.on_room()
+
     def _take_waiters(self) -> Iterator[asyncio.Future[WorkerProcess]]:
         while self._waiters:
             waiter = self._waiters.popleft()
@@ -213,6 +313,7 @@ class ProcessPool:
             waiter.set_result(worker)
             return
         self._free.append(worker)  # last in, first out: warm caches
+        self.on_room()
 
     def _went(self, worker: WorkerProcess) -> None:
         self._processes.discard(worker)
@@ -220,14 +321,16 @@ class ProcessPool:
         if worker in self._free:
             self._free.remove(worker)
         self._grow()
+        self.on_room()
 
     # ------------------------------------------------------------ starting workers
 
-    def _grow(self) -> None:
+    def _grow(self, at_least: int = 0) -> None:
         """Start workers while more jobs wait than workers start, up to the size of the pool."""
         # A worker that cleans up after its job is ready sooner than a new one.
         waiting = sum(not waiter.done() for waiter in self._waiters)
         waiting -= sum(worker.cleaning_up for worker in self._shared)
+        waiting = max(waiting, at_least - len(self._shared))
         while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
             self._starting += 1
             task = self._loop.create_task(self._start_shared(), name="jobmaster-worker-start")
@@ -268,6 +371,7 @@ class ProcessPool:
             self._went,
             self._on_output,
             self._on_report,
+            self._has_room,
         )
         self._processes.add(worker)
         try:
@@ -287,6 +391,10 @@ def _closed() -> WorkerStartFailed:
     return WorkerStartFailed(ErrorInfo(type="PoolClosed", message=text, reason="crashed"))
 
 
+DIED_BEFORE = AttemptResult(
+    kind=ResultKind.CRASHED,
+    error=ErrorInfo(type="WorkerDied", message="every worker process that was given the job ended", reason="crashed"),
+)
 _TOO_LATE = AttemptResult(
     kind=ResultKind.NOT_STARTED,
     error=ErrorInfo(type="LeaseInDoubt", message="the lease was in doubt when its process was ready", reason="crashed"),

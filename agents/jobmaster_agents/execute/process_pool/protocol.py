@@ -3,13 +3,19 @@
 A frame is four bytes of length (big-endian) and a MessagePack array with a tag. Standard output carries no messages: handlers
 may print to it.
 
-Parent: ``Setup`` once, then any number of ``RunJob``, each with at most some ``StopJob``; ``Leave`` at the end.
-Child: ``Ready`` after ``Setup``, then per ``RunJob`` one ``JobEnded`` and one ``Ready`` when it has cleaned up after the job.
+Parent: ``Setup`` once, then any number of ``RunJob``, several at a time: the worker runs one after another. ``StopJob`` and
+``TakeBack`` name a job, ``GoOn`` answers a ``JobEnded`` with ``printed``; ``Leave`` comes at the end.
+Child: ``Ready`` after ``Setup``. Then per ``RunJob`` either ``Returned``, or ``Started`` *before* the job runs and
+``JobEnded`` after it. ``Ready`` when it has cleaned up and no other job is there; ``Started`` of the next job means the same.
+What is known at one moment travels in one write: the end of a job with the start of the next one.
+
+A socket keeps what was written by a process that has died. So the agent knows of every job whether it has begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 import msgspec
 
@@ -23,7 +29,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult
 _LENGTH_BYTES = 4
 
 
-class ProcessJob(msgspec.Struct, kw_only=True, eq=False):
+class ProcessJob(msgspec.Struct, kw_only=True, array_like=True, eq=False):
     """One attempt to be run in a worker process. Only ``trace`` is set later, when the attempt begins."""
 
     job_id: bytes
@@ -38,7 +44,7 @@ class ProcessJob(msgspec.Struct, kw_only=True, eq=False):
     lane: str
     priority: int
     timeout_seconds: float
-    """Counted from the moment when the job is sent to a ready worker, not from ``run``."""
+    """Counted from its start."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     snoozes: int = 0
@@ -78,12 +84,24 @@ class RunJob(msgspec.Struct, frozen=True, tag="run", array_like=True):
     number: int
     """Number of the job in this worker, so that a late ``StopJob`` cannot hit the next one."""
     job: ProcessJob
+    start_before: float = inf
+    """When the authority to start it ends (CLOCK_BOOTTIME seconds): the lease at the time when it was sent."""
 
 
 class StopJob(msgspec.Struct, frozen=True, tag="stop", array_like=True):
-    """Interrupt the job of that number."""
+    """Interrupt the job of that number, or return it if it has not begun."""
 
     number: int
+
+
+class TakeBack(msgspec.Struct, frozen=True, tag="back", array_like=True):
+    """Return the job of that number if it has not begun; else go on with it."""
+
+    number: int
+
+
+class GoOn(msgspec.Struct, frozen=True, tag="go", array_like=True):
+    """The output of the last job has been read."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave", array_like=True):
@@ -91,7 +109,7 @@ class Leave(msgspec.Struct, frozen=True, tag="leave", array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
-    """The worker has cleaned up and waits for a job."""
+    """The worker has cleaned up, and has no job."""
 
     problem: ErrorInfo | None = None
     """Why it could not start; it has ended."""
@@ -99,11 +117,27 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """Why it must not get another job (threads or processes left behind, too large); empty: it may."""
 
 
+class Started(msgspec.Struct, frozen=True, tag="started", array_like=True):
+    """A job begins now."""
+
+    number: int
+    at: float
+    """CLOCK_BOOTTIME seconds."""
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned", array_like=True):
+    """A job has not begun and will not begin here: it was taken back, or its authority to start has ended."""
+
+    number: int
+
+
 class JobEnded(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     """A job has ended."""
 
     number: int
     result: AttemptResult
+    printed: bool = False
+    """There was output while it ran: the worker waits for ``GoOn``, so that no output of the next job mixes with it."""
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progress", array_like=True):
@@ -122,8 +156,8 @@ class Logged(msgspec.Struct, frozen=True, tag="logged", array_like=True):
     """Number of the first line of the run that is kept."""
 
 
-ToWorker = Setup | RunJob | StopJob | Leave
-ToParent = Ready | JobEnded | Progressed | Logged
+ToWorker = Setup | RunJob | StopJob | TakeBack | GoOn | Leave
+ToParent = Ready | Started | Returned | JobEnded | Progressed | Logged
 
 _ENCODER = msgspec.msgpack.Encoder()
 to_worker = msgspec.msgpack.Decoder(ToWorker)
@@ -151,13 +185,16 @@ class FrameReader:
         """The bodies that are complete with this data."""
         buffer = self._buffer
         buffer += data
-        while len(buffer) >= _LENGTH_BYTES:
-            length = int.from_bytes(buffer[:_LENGTH_BYTES], "big")
-            if length > self._max:
-                raise ValueError(f"a frame of {length} bytes, at most {self._max} are allowed")
-            end = _LENGTH_BYTES + length
-            if len(buffer) < end:
-                return
-            body = bytes(buffer[_LENGTH_BYTES:end])
-            del buffer[:end]
-            yield body
+        at = 0
+        try:
+            while len(buffer) >= at + _LENGTH_BYTES:
+                length = int.from_bytes(buffer[at : at + _LENGTH_BYTES], "big")
+                if length > self._max:
+                    raise ValueError(f"a frame of {length} bytes, at most {self._max} are allowed")
+                end = at + _LENGTH_BYTES + length
+                if len(buffer) < end:
+                    return
+                begin, at = at + _LENGTH_BYTES, end
+                yield bytes(buffer[begin:end])
+        finally:
+            del buffer[:at]  # once, and not after each frame: it moves the rest

@@ -4,6 +4,9 @@ The main thread runs one handler after another (async handlers on a loop that st
 the messages of the agent, because a running handler must be stopped from outside: a ``StopJob`` cancels the task of an async
 handler, and raises ``Interrupted`` in the main thread for a plain one. The agent kills a handler that ignores both.
 
+Several jobs may lie here. One that has not begun is given back by the second thread, also while another one runs. The start
+of each job is written to the agent before it runs: whatever then happens to this process, the agent knows which job ran.
+
 The process never outlives its agent: the agent holds the other end of the *lifeline* pipe, and when the agent has ended for
 any reason, the kernel sends SIGKILL to this process and all processes that it has started. (PR_SET_PDEATHSIG alone was tried:
 it spares the handler's children, fires when the *thread* that forked ends, and no thread of ours can act while a handler
@@ -24,7 +27,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -64,13 +67,17 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.log_records import keep_logs, keep_records
 from jobmaster_agents.execute.process_pool.protocol import (
     FrameReader,
+    GoOn,
     JobEnded,
     Leave,
     ProcessJob,
     Ready,
+    Returned,
     RunJob,
     Setup,
+    Started,
     StopJob,
+    TakeBack,
     ToParent,
     ToWorker,
     encode_frame,
@@ -78,7 +85,7 @@ from jobmaster_agents.execute.process_pool.protocol import (
 )
 from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
 from jobmaster_agents.execute.process_pool.worker_log import LogReporter
-from jobmaster_agents.execute.process_pool.worker_output import WorkerLines
+from jobmaster_agents.execute.process_pool.worker_output import OutputReads, WorkerLines
 from jobmaster_agents.execute.process_pool.worker_progress import ProgressReporter
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
@@ -104,11 +111,19 @@ class Interrupted(BaseException):
 class Worker:
     """State of the process."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, output_reads: OutputReads) -> None:
         self._sock = sock
+        self._output_reads = output_reads
         self._pid = os.getpid()
         self._frames = FrameReader(_BODY_BYTES_MAX)
-        self._inbox: queue.SimpleQueue[RunJob | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        """Numbers of jobs; ``None``: leave."""
+        self._given: dict[int, RunJob] = {}
+        """Jobs that have not begun. The thread that takes one out, in one step of the interpreter, decides about it."""
+        self._go_on = threading.Semaphore(0)
+        self._outgoing = bytearray()
+        """Frames of the main thread that go out with its next one."""
+        self._ready_is_due = True
         self._main_thread = threading.get_ident()
         self._clock = SystemClock()
         self._handlers = Handlers()
@@ -156,18 +171,66 @@ class Worker:
         self._log.start()
         if keep_logs(self._handlers):
             keep_records()
-        process_state = ProcessState()
-        self._send(Ready())
-        while (run := self._inbox.get()) is not None:
+        process_state = ProcessState(self._output_reads)
+        while (run := self._next_job()) is not None:
             result = self._run(run)
-            self._reporter.flush()
-            self._log.flush()
-            self._send(JobEnded(run.number, result))
-            self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
+            if replace := self._end(run.number, result, process_state, setup.growth_bytes):
+                self._send(Ready(replace=replace))
+                while self._inbox.get() is not None:
+                    pass  # no other job begins here: the agent ends the process
         if self._loop is not None:
             self._loop.run_until_complete(self._lifespans.close(_LEAVE_SECONDS))
         if tracing is not None:
             self._open_loop().run_until_complete(tracing.close(_EXPORT_SECONDS))
+
+    def _next_job(self) -> RunJob | None:
+        """The next job, which begins now: the agent knows it. ``None``: leave."""
+        while True:
+            try:
+                number = self._inbox.get_nowait()
+            except queue.Empty:
+                if self._ready_is_due:
+                    self._ready_is_due = False
+                    self._send(Ready())
+                number = self._inbox.get()
+            if number is None:
+                self._send_outgoing()
+                return None
+            run = self._given.pop(number, None)
+            if run is None:
+                continue  # it was taken back
+            now = self._clock.boottime()
+            if now < run.start_before:
+                self._ready_is_due = True
+                self._send(Started(number, now))
+                return run
+            self._send(Returned(number))
+
+    def _end(self, number: int, result: AttemptResult, process_state: ProcessState, growth_bytes: int) -> str:
+        """Report the end of a job and restore the process. Returns why it must not run another job; empty: it may.
+
+        The report goes out with the start of the next job; at once if what the job has left behind takes time to remove, or
+        if it has printed.
+        """
+        self._reporter.flush()
+        self._log.flush()
+        broken = ""
+        try:
+            process_state.restore()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        except Exception as error:
+            broken = _not_restored(error)
+        printed = process_state.has_printed()
+        self._outgoing += encode_frame(JobEnded(number, result, printed))
+        tasks = self._left_tasks()
+        if printed or tasks or broken:
+            self._send_outgoing()
+        if printed:
+            self._go_on.acquire()
+        replace = broken or self._why_unusable(process_state, growth_bytes, tasks)
+        process_state.mark_output()
+        return replace
 
     def _open_lifespans(self, seconds: float) -> None:
         self._lifespans = lifespans = OpenLifespans(self._handlers, seconds)
@@ -194,9 +257,15 @@ class Worker:
                 for body in self._frames.feed(data):
                     message: ToWorker = to_worker.decode(body)
                     if isinstance(message, RunJob):
-                        self._inbox.put(message)
-                    elif isinstance(message, StopJob):
-                        self._stop(message.number)
+                        self._given[message.number] = message
+                        self._inbox.put(message.number)
+                    elif isinstance(message, StopJob | TakeBack):
+                        if self._given.pop(message.number, None) is not None:
+                            self._send(Returned(message.number))
+                        elif isinstance(message, StopJob):
+                            self._stop(message.number)
+                    elif isinstance(message, GoOn):
+                        self._go_on.release()
                     elif isinstance(message, Leave):
                         self._inbox.put(None)
                 if not (data := self._sock.recv(_READ_BYTES)):
@@ -224,9 +293,22 @@ class Worker:
             raise Interrupted("stopped by the agent")
 
     def _send(self, message: ToParent) -> None:
+        """Send a message; of the main thread, what it has held back goes first."""
+        frame = encode_frame(message)
+        if threading.get_ident() == self._main_thread and self._outgoing:
+            self._outgoing += frame
+            self._send_outgoing()
+        else:
+            self._write(frame)
+
+    def _send_outgoing(self) -> None:
+        frames, self._outgoing = self._outgoing, bytearray()
+        self._write(frames)
+
+    def _write(self, frames: bytes | bytearray) -> None:
         try:
             with self._sending:
-                self._sock.sendall(encode_frame(message))
+                self._sock.sendall(frames)
         except OSError:
             kill_process_group(_AGENT_GONE)
 
@@ -412,22 +494,22 @@ class Worker:
 
     # ------------------------------------------------------------ after it
 
-    def _clean_up(self, process_state: ProcessState, growth_bytes: int) -> str:
-        """Restore the state of the process. Returns why it must not run another job; empty: it may."""
+    def _why_unusable(
+        self, process_state: ProcessState, growth_bytes: int, tasks: Collection[asyncio.Task[Any]]
+    ) -> str:
         try:
-            process_state.restore()
-            if self._loop is not None and (left := self._end_left_tasks(self._loop)):
+            if self._loop is not None and (left := self._end_left_tasks(self._loop, tasks)):
                 return left
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
             return process_state.why_unusable(self._is_ours, growth_bytes)
         except Exception as error:  # the job has closed or broken something that cannot be restored
-            return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
+            return _not_restored(error)
 
-    def _end_left_tasks(self, loop: asyncio.AbstractEventLoop) -> str:
+    def _left_tasks(self) -> Collection[asyncio.Task[Any]]:
+        return () if self._loop is None else asyncio.all_tasks(self._loop) - self._lifespan_tasks
+
+    def _end_left_tasks(self, loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.Task[Any]]) -> str:
         if self._lifespans.ended.is_set():
             return "a lifespan of the handlers has ended before its time"
-        tasks = asyncio.all_tasks(loop) - self._lifespan_tasks
         for task in tasks:
             task.cancel()
         if tasks:
@@ -441,6 +523,10 @@ class Worker:
     @staticmethod
     def _is_ours(thread: threading.Thread) -> bool:
         return thread.name.startswith(CountingExecutor.PREFIX)
+
+
+def _not_restored(error: Exception) -> str:
+    return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
 
 
 def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:
@@ -522,10 +608,11 @@ def close_others(*ours: int) -> None:
 
 def main() -> None:
     """Entry of the process."""
-    sock_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
+    sock_fd, lifeline_fd, reads_fd = map(int, sys.argv[1:4])
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # the process kills its group at the end: no other process may be in it
-    close_others(sock_fd, lifeline_fd)
+    close_others(sock_fd, lifeline_fd, reads_fd)
+    output_reads = OutputReads(reads_fd)
     for fd in (sock_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # programs that handlers start must not inherit them
     arm_lifeline(lifeline_fd)
@@ -533,7 +620,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    Worker(socket.socket(fileno=sock_fd)).serve()
+    Worker(socket.socket(fileno=sock_fd), output_reads).serve()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import mmap
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,6 +29,7 @@ EXTRA_BYTES = 400
 _LEFT_OUT = "extra_left_out"
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
+_COUNTER_BYTES = 8
 LINES = 100
 """Lines of one job that are passed on at most."""
 LINES_PER_SECOND = 1000
@@ -165,6 +168,47 @@ class OutputLines:
             self._emit(line[:_LINE_BYTES].decode("utf-8", "replace").rstrip("\r") + cut)
 
 
+class OutputReads:
+    """How often the agent has read output of a worker: one number in memory that both share.
+
+    With what is still in the pipe it shows a worker whether a job has printed, also from C or from another program. A worker
+    synchronises with its agent after a job that may have printed, and only then.
+
+    Args:
+        fd: file of the memory; closed here. ``None``: a new one, whose descriptor ``share`` returns.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.fd = -1
+        if fd is None:
+            self.fd = fd = _anonymous_file()
+            os.ftruncate(fd, _COUNTER_BYTES)
+        self._memory = mmap.mmap(fd, _COUNTER_BYTES)
+        self._count = memoryview(self._memory).cast("Q")
+        if self.fd < 0:
+            os.close(fd)
+
+    @property
+    def count(self) -> int:
+        """Reads so far."""
+        return self._count[0]
+
+    def add(self) -> None:
+        """A read begins."""
+        self._count[0] += 1
+
+    def close_file(self) -> None:
+        """The worker has its own descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _anonymous_file() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class OutputTail:
     """Reads one pipe and keeps the end of its output.
 
@@ -173,6 +217,7 @@ class OutputTail:
         keep_bytes: size of the end that is kept.
         bytes_per_second: reading pauses when more comes.
         lines: receives all output that is read.
+        reads: counts the reads.
     """
 
     def __init__(
@@ -182,6 +227,7 @@ class OutputTail:
         keep_bytes: int,
         bytes_per_second: int,
         lines: OutputLines | None = None,
+        reads: OutputReads | None = None,
     ) -> None:
         self._loop = loop
         self._fd = fd
@@ -190,6 +236,9 @@ class OutputTail:
         self._left = self._allowance
         self._tail = bytearray()
         self._lines = lines
+        self._reads = reads
+        self._fresh = bytearray()
+        """Read, and not yet passed on: the start of the job that has written it may not have been seen yet."""
         self._resume: asyncio.TimerHandle | None = None
         self.seen_bytes = 0
         """Bytes since ``begin``."""
@@ -212,7 +261,8 @@ class OutputTail:
         """Read what is in the pipe now, at most one pipe full: a process that was left behind may go on printing."""
         for _ in range(32):
             if self._fd < 0 or not self._read():
-                return
+                break
+        self._pass_on()
 
     def close(self) -> None:
         """Stop reading and close the pipe."""
@@ -224,23 +274,32 @@ class OutputTail:
             self._resume.cancel()
 
     def _read(self) -> int:
+        if self._reads is not None:
+            self._reads.add()  # before the read: see ``ProcessState.has_printed``
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return 0
+        self._fresh += data
+        return len(data)
+
+    def _pass_on(self) -> None:
+        data, self._fresh = bytes(self._fresh), bytearray()
         self.seen_bytes += len(data)
         self._tail += data
         if self._lines is not None and data:
             self._lines.feed(data)
         if len(self._tail) > 2 * self._keep:
             del self._tail[: -self._keep]
-        return len(data)
 
     def _readable(self) -> None:
         count = self._read()
         if not count:
             self._loop.remove_reader(self._fd)  # end of file would be readable for ever
             return
+        # The start of the job was written to the socket before this output. Two turns later it has been read from there. (A
+        # job that prints is the last one that begins until the agent has read its output: what is read belongs to it.)
+        self._loop.call_soon(self._loop.call_soon, self._pass_on)
         self._left -= count
         if self._left <= 0:
             self._loop.remove_reader(self._fd)

@@ -1,7 +1,10 @@
-"""The agent's side of one worker process: start, one job at a time, stop, exit, output.
+"""The agent's side of one worker process: start, the jobs that were given to it, stop, exit, output.
 
 Callbacks drive it (a frame came, the process ended, a timer fired), so that no order of events leaves a job without an end:
 the first event decides the result, later ones change nothing.
+
+The worker runs one job at a time, and others may lie with it. A job has begun when the worker has written so. One that has
+not begun can be taken back, and comes back by itself when the process ends.
 """
 
 from __future__ import annotations
@@ -13,29 +16,36 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
+from jobmaster.clock import SystemClock
 from jobmaster.codec import cut_text
 from jobmaster.model.job import ErrorInfo
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
     FrameReader,
+    GoOn,
     JobEnded,
     Leave,
     Logged,
     ProcessJob,
     Progressed,
     Ready,
+    Returned,
     RunJob,
     Setup,
+    Started,
     StopJob,
+    TakeBack,
+    ToParent,
     ToWorker,
     encode_frame,
     to_parent,
 )
-from jobmaster_agents.execute.process_pool.worker_output import OutputLines, OutputTail
+from jobmaster_agents.execute.process_pool.worker_output import OutputLines, OutputReads, OutputTail
 
 _FRAME_SPARE_BYTES = 64 * 1024
 _LAST_FRAMES_SECONDS = 1.0
@@ -44,6 +54,8 @@ _STOPPED_TEXT = {
     ResultKind.CANCELLED: ("Cancelled", "cancelled while running", "cancelled"),
 }
 
+_boottime = SystemClock.boottime
+"""The clock that an agent and its workers share."""
 _PROGRAM = "jobmaster_agents.execute.process_pool.worker_main"
 
 
@@ -56,6 +68,8 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For a new process to import the handlers."""
     lifespan_seconds: float = 0.0
     """For a new process to start the lifespans of the handlers, after the import."""
+    start_job_seconds: float = 30.0
+    """For a worker without a running job to begin the next one that was sent to it."""
     cleanup_seconds: float = 5.0
     """For a worker to clean up after a job; a slower one is replaced."""
     jobs_per_worker: int = 1000
@@ -74,6 +88,34 @@ OnOutput = Callable[[str, int, "ProcessJob | None"], None]
 """Called with each line that a worker has printed, its process id and the job that it runs."""
 
 
+@dataclass(slots=True, eq=False)
+class GivenJob:
+    """A job that is to be given to a worker, or was.
+
+    Args:
+        on_started: called with the seconds since its start, when it has begun.
+        on_ended: called once, with its result; ``None``: it has not begun and will not.
+        start_within: seconds from now after which it must not begin.
+        expected_seconds: how long it will probably keep the worker.
+    """
+
+    job: ProcessJob
+    on_ended: Callable[[AttemptResult | None], None]
+    on_started: Callable[[float], None] = lambda ago: None
+    start_within: float = float("inf")
+    expected_seconds: float = 0.0
+    number: int = 0
+    """In its worker."""
+    given_at: float = 0.0
+    started_at: float = 0.0
+    """By the clock of the pool; 0: it has not begun."""
+    cause: ResultKind | None = None
+    """Why it is being stopped."""
+    taken_back: bool = False
+    """The worker was asked to return it, or its authority to start had ended there."""
+    worker: WorkerProcess | None = None
+
+
 class WorkerStartFailed(Exception):
     """No worker process could be started; ``info`` has the error."""
 
@@ -83,10 +125,11 @@ class WorkerStartFailed(Exception):
 
 
 class WorkerProcess(asyncio.Protocol):
-    """A worker process and the job it runs.
+    """A worker process and the jobs that were given to it.
 
     Args:
-        on_idle: called when the worker may run another job.
+        on_idle: called when the worker has no job.
+        on_room: called when jobs have ended while others lie with it.
         on_gone: called once, when the process has ended or could not be started.
         on_output: called with each line that it prints.
         on_report: called with how far a handler is, and with its lines for the log of the job.
@@ -102,6 +145,7 @@ class WorkerProcess(asyncio.Protocol):
         on_gone: Callable[[WorkerProcess], None],
         on_output: OnOutput,
         on_report: OnReport,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._setup = setup
@@ -111,20 +155,29 @@ class WorkerProcess(asyncio.Protocol):
         self._on_idle = on_idle
         self._on_gone = on_gone
         self._on_report = on_report
-        self._lines = OutputLines(lambda line: on_output(line, self.pid, self._job))
+        self._on_room = on_room
+        self._lines = OutputLines(lambda line: on_output(line, self.pid, self._job()))
         self._frames = FrameReader(setup.result_bytes + 2 * setup.error_bytes + _FRAME_SPARE_BYTES)
         self._transport: asyncio.WriteTransport | None = None
         self._lifeline = -1
         self._output: OutputTail | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._due: Callable[[], None] | None = None
+        """What follows when the present stage (a run, a stop, the tidying-up) takes too long."""
+        self._due_at = 0.0
         self._hung_up = self._loop.create_future()
         self._first_ready: asyncio.Future[Ready] = self._loop.create_future()
-        self._ended: asyncio.Future[AttemptResult] | None = None
-        self._cause: ResultKind | None = None
-        self._job: ProcessJob | None = None
+        self._given: dict[int, GivenJob] = {}
+        """Jobs that have neither ended nor come back, in the order of their starts."""
+        self._running: GivenJob | None = None
         self._number = 0
-        self.started_at = 0.0
-        """When it was given its job, by ``now``."""
+        self._begun = 0
+        """Number of jobs that have begun."""
+        self._cleaning = False
+        """Its last job has ended, and it has not said that it is as before."""
+        self.load_seconds = 0.0
+        """How long the jobs that it has will probably take."""
         self._idle = False
         self._last_job = False
         self._leaving = False
@@ -172,16 +225,22 @@ class WorkerProcess(asyncio.Protocol):
         ours, theirs = socket.socketpair()
         life_read, self._lifeline = os.pipe()
         out_read, out_write = os.pipe()
+        reads = OutputReads()
         self._output = OutputTail(
-            self._loop, out_read, self._limits.output_kept_bytes, self._limits.output_bytes_per_second, self._lines
+            self._loop,
+            out_read,
+            self._limits.output_kept_bytes,
+            self._limits.output_bytes_per_second,
+            self._lines,
+            reads,
         )
         try:
             ours.setblocking(False)
             self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(life_read),
+                sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(life_read), str(reads.fd),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, close_fds=True,
-                pass_fds=(theirs.fileno(), life_read), start_new_session=True,
+                pass_fds=(theirs.fileno(), life_read, reads.fd), start_new_session=True,
                 # Only until the child has read the setup: it then uses our sys.path and restores the variable.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(self._setup.import_path)},
             )  # fmt: skip
@@ -189,6 +248,7 @@ class WorkerProcess(asyncio.Protocol):
             theirs.close()
             os.close(life_read)
             os.close(out_write)
+            reads.close_file()
         self._process = process
         self.pid = process.pid
         return process
@@ -203,8 +263,8 @@ class WorkerProcess(asyncio.Protocol):
         if self._output is not None:
             self._output.read_available()
         text = describe_exit(code)
-        if self._ended is not None:
-            self._settle(self._died(text))
+        if (running := self._running) is not None:
+            self._settle(running, self._died(running, text))
         elif not self._first_ready.done():
             text = f"a worker process {text} before it was ready"
             self._first_ready.set_result(
@@ -231,12 +291,12 @@ class WorkerProcess(asyncio.Protocol):
             pass
 
     def finish(self, reason: str) -> None:
-        """Stop the running job, if any, then end the process."""
+        """Stop the running job, if any, take back the others, then end the process."""
         self._last_job = True
-        if self._ended is None:
+        for given in list(self._given.values()):
+            self.stop(given, ResultKind.CANCELLED)
+        if not self._given:
             self.leave(reason)
-        else:
-            self.stop(ResultKind.CANCELLED)
 
     def leave(self, reason: str) -> None:
         """End the process normally, by SIGKILL after the grace time; only between two jobs."""
@@ -245,7 +305,7 @@ class WorkerProcess(asyncio.Protocol):
         self._leaving = True
         self._logger.debug("worker process %d ends: %s", self.pid, reason)
         self._send(Leave())
-        self._later(self._limits.kill_grace_seconds, self.kill)
+        self._within(self._limits.kill_grace_seconds, self.kill)
 
     async def wait_gone(self) -> None:
         """Wait until the process has ended and its resources are closed."""
@@ -254,7 +314,8 @@ class WorkerProcess(asyncio.Protocol):
 
     def _close_resources(self) -> None:
         self._dead = True
-        self._cancel_timers()
+        self._within(None)
+        self._return_all()
         if self._transport is not None:
             self._transport.close()
         if self._output is not None:
@@ -264,81 +325,119 @@ class WorkerProcess(asyncio.Protocol):
             self._lifeline = -1
         self._on_gone(self)
 
-    # ------------------------------------------------------------ one job
+    # ------------------------------------------------------------ jobs
 
-    async def run(self, job: ProcessJob) -> AttemptResult:
-        """Run one job; the worker must be idle.
+    def give(self, jobs: Sequence[GivenJob]) -> None:
+        """Hand over jobs, in one write; the worker must be usable, or busy with short jobs."""
+        now, boottime = self._now(), _boottime()
+        frames = []
+        for given in jobs:
+            self._number += 1
+            given.number, given.given_at, given.worker = self._number, now, self
+            self._given[given.number] = given
+            self.load_seconds += given.expected_seconds
+            frames.append(encode_frame(RunJob(given.number, given.job, boottime + given.start_within)))
+        self._idle = False
+        if self._running is None:
+            self._within(self._limits.start_job_seconds, self.kill)
+        self._write(frames)
+
+    async def run(self, job: ProcessJob) -> AttemptResult | None:
+        """Run one job; the worker must be idle. ``None``: the process has ended before the job began.
 
         A cancellation of the caller stops the handler (first asked, then killed) *before* it is passed on; a second
         cancellation kills at once.
         """
-        assert self.usable, "a worker runs one job at a time"
-        self._ended = ended = self._loop.create_future()
-        self._job = job
-        self._idle = False
-        self._cause = None
-        self._number += 1
-        self.started_at = self._now()
-        if self._output is not None:
-            self._output.begin()
-        self._send(RunJob(self._number, job))
-        self._later(job.timeout_seconds, self.stop, ResultKind.TIMEOUT)
+        assert self.usable, "a job that is awaited is the only one of its worker"
+        ended: asyncio.Future[AttemptResult | None] = self._loop.create_future()
+        given = GivenJob(job, lambda result: None if ended.done() else ended.set_result(result))
+        self.give((given,))
         try:
             await asyncio.wait((ended,))
         except asyncio.CancelledError:
-            self.stop(ResultKind.CANCELLED)
+            self.stop(given, ResultKind.CANCELLED)
             try:
                 await asyncio.wait((ended,))
             except asyncio.CancelledError:
                 self.kill()
             raise
-        result: AttemptResult = ended.result()
-        return result
+        return ended.result()
+
+    @property
+    def jobs(self) -> int:
+        """Number of jobs that it has."""
+        return len(self._given)
 
     @property
     def usable(self) -> bool:
-        """True when it may be given a job now."""
+        """True when it has no job and may be given one now."""
         return self._idle and not (self._dead or self._leaving or self._last_job)
+
+    @property
+    def takes_more(self) -> bool:
+        """True when it runs a job and may be given others."""
+        return (
+            self._running is not None
+            and self._running.cause is None
+            and not (self._dead or self._leaving or self._last_job)
+            and self._begun + len(self._given) < self._limits.jobs_per_worker
+        )
 
     @property
     def cleaning_up(self) -> bool:
         """True when its job has ended and it will most likely be usable soon."""
-        return not (self._idle or self._dead or self._leaving or self._last_job) and self._ended is None
+        return self._cleaning and not (self._given or self._dead or self._leaving or self._last_job)
 
-    def stop(self, cause: ResultKind) -> None:
-        """Stop the running job: ask its handler, kill the process group after the grace time."""
-        if self._ended is None:
+    def stop(self, given: GivenJob, cause: ResultKind) -> None:
+        """Stop a job: have it returned if it has not begun; else ask its handler, and kill the process group after the grace
+        time."""
+        if self._given.get(given.number) is not given or given.cause is not None:
             return
-        if self._cause is None:
-            self._cause = cause
-            self._send(StopJob(self._number))
-            self._later(self._limits.kill_grace_seconds, self.kill)
+        given.cause = cause
+        self._send(StopJob(given.number))
+        if self._running is None or given is self._running:
+            self._within(self._limits.kill_grace_seconds, self.kill)
 
-    def _settle(self, result: AttemptResult) -> None:
-        if self._output is not None:
-            self._output.read_available()  # output from before the result
-            self._lines.end()
-        ended, self._ended, self._job = self._ended, None, None
-        self._cancel_timers()
-        if ended is not None and not ended.done():
-            ended.set_result(result)
+    def take_back(self, before: float) -> None:
+        """Ask for the jobs that were given before a moment and have not begun."""
+        frames = []
+        for given in self._given.values():
+            if given is not self._running and given.given_at < before and not (given.taken_back or given.cause):
+                given.taken_back = True
+                frames.append(encode_frame(TakeBack(given.number)))
+        if frames:
+            self._write(frames)
 
-    def _stopped(self, cause: ResultKind, how: str, ran_us: int) -> AttemptResult:
-        assert self._job is not None
+    def _job(self) -> ProcessJob | None:
+        return None if self._running is None else self._running.job
+
+    def _forget(self, given: GivenJob) -> None:
+        del self._given[given.number]
+        self.load_seconds = self.load_seconds - given.expected_seconds if self._given else 0.0
+
+    def _settle(self, given: GivenJob, result: AttemptResult) -> None:
+        self._running = None
+        self._forget(given)
+        given.on_ended(result)
+
+    def _return_all(self) -> None:
+        for given in list(self._given.values()):
+            self._forget(given)
+            given.on_ended(None)
+
+    def _stopped(self, given: GivenJob, cause: ResultKind, how: str, ran_us: int) -> AttemptResult:
         type_, text, reason = _STOPPED_TEXT[cause]
-        message = text.format(self._job.timeout_seconds) + how
+        message = text.format(given.job.timeout_seconds) + how
         error = ErrorInfo(type=type_, message=message, reason=reason, traceback=self._printed())
         return AttemptResult(kind=cause, error=error, ran_us=ran_us)
 
-    def _died(self, text: str) -> AttemptResult:
-        ran_us = int((self._now() - self.started_at) * 1e6)
-        if self._cause is not None:
-            return self._stopped(self._cause, "; it did not stop when asked and was killed", ran_us)
+    def _died(self, given: GivenJob, text: str) -> AttemptResult:
+        ran_us = int((self._now() - given.started_at) * 1e6)
+        if given.cause is not None:
+            return self._stopped(given, given.cause, "; it did not stop when asked and was killed", ran_us)
         message = f"the worker process that ran the job {text}"
         error = ErrorInfo(type="WorkerDied", message=message, reason="crashed", traceback=self._printed())
-        self._logger.warning(
-            "worker process %d of a job (handler %s) %s", self.pid, self._job and self._job.handler, text
-        )
+        self._logger.warning("worker process %d of a job (handler %s) %s", self.pid, given.job.handler, text)
         return AttemptResult(kind=ResultKind.CRASHED, error=error, ran_us=ran_us)
 
     def _printed(self) -> str:
@@ -349,19 +448,28 @@ class WorkerProcess(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """``asyncio.Protocol``: bytes from the worker."""
+        begun = self._begun
         try:
             for body in self._frames.feed(data):
-                message = to_parent.decode(body)
-                if isinstance(message, Progressed | Logged):
-                    if self._job is not None and message.number == self._number:
-                        self._on_report(self._job, message)
-                elif isinstance(message, JobEnded):
-                    self._job_ended(message)
-                else:
-                    self._became_ready(message)
+                self._received(to_parent.decode(body))
         except (ValueError, msgspec.DecodeError) as error:  # the handler wrote to our socket
             self._logger.warning("worker process %d sent bytes that are no message (%s); it is killed", self.pid, error)
             self.kill()
+        if self._begun != begun and not self._idle:
+            self._on_room()
+
+    def _received(self, message: ToParent) -> None:
+        if isinstance(message, JobEnded):
+            self._job_ended(message)
+        elif isinstance(message, Started):
+            self._job_started(message)
+        elif isinstance(message, Progressed | Logged):
+            if self._running is not None and message.number == self._running.number:
+                self._on_report(self._running.job, message)
+        elif isinstance(message, Returned):
+            self._job_returned(message.number)
+        else:
+            self._became_ready(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """``asyncio.Protocol``: the socket is closed. The end of the process decides, not that of the socket."""
@@ -373,47 +481,112 @@ class WorkerProcess(asyncio.Protocol):
         if self._watcher is not None and not self._watcher.done():
             self.kill()
 
+    def _job_started(self, message: Started) -> None:
+        given = self._given.get(message.number)
+        if self._running is not None or given is None:
+            raise ValueError("it has begun a job out of turn")
+        self._running = given
+        self._begun += 1
+        self._cleaning = False
+        ago = max(_boottime() - message.at, 0.0)
+        given.started_at = self._now() - ago
+        if self._output is not None:
+            self._output.begin()
+        if given.cause is None:
+            self._within(given.job.timeout_seconds - ago, self._overdue)
+        else:
+            self._within(self._limits.kill_grace_seconds, self.kill)
+        given.on_started(ago)
+
+    def _overdue(self) -> None:
+        if self._running is not None:
+            self.stop(self._running, ResultKind.TIMEOUT)
+
     def _job_ended(self, message: JobEnded) -> None:
-        if self._ended is None or message.number != self._number:
+        given = self._running
+        if given is None or message.number != given.number:
             return  # it ended while it was being killed
+        if self._output is not None and message.printed:
+            self._output.read_available()
+            self._lines.end()
+            self._send(GoOn())
         result = message.result
-        if result.kind is ResultKind.CANCELLED and self._cause is not None:
-            result = self._stopped(self._cause, "", result.ran_us)
-        self._settle(result)
-        self._later(self._limits.cleanup_seconds, self.kill)
+        if result.kind is ResultKind.CANCELLED and given.cause is not None:
+            result = self._stopped(given, given.cause, "", result.ran_us)
+        self._cleaning = True
+        self._within(self._limits.cleanup_seconds, self.kill)
+        self._settle(given, result)
+
+    def _job_returned(self, number: int) -> None:
+        given = self._given.get(number)
+        if given is None or given is self._running:
+            raise ValueError("it has returned a job that it does not have")
+        given.taken_back = True
+        self._forget(given)
+        given.on_ended(None)
+        if not (self._given or self._cleaning):
+            self._within(None)
+            self._next_stage()
 
     def _became_ready(self, message: Ready) -> None:
         if self._leaving:
             return
-        if self._ended is not None or self._idle:
+        if self._running is not None or self._idle:
             # Accepted as the end of the job it would give the worker a second job while the first runs.
             raise ValueError("it is ready out of turn")
-        self._cancel_timers()
+        self._cleaning = False
         if not self._first_ready.done():
+            self._within(None)
             self._first_ready.set_result(message)
         elif message.replace:
             self._logger.info("worker process %d is replaced: %s", self.pid, message.replace)
             self._leaving = True
             self.kill()  # what the job left behind would delay a normal exit
-        elif self._last_job:
+        elif not self._given:
+            self._within(None)
+            self._next_stage()
+
+    def _next_stage(self) -> None:
+        """It has no job."""
+        if self._leaving or self._dead:
+            return
+        if self._last_job:
             self.leave("it was to end after this job")
-        elif self._number >= self._limits.jobs_per_worker:
-            self.leave(f"it has run {self._number} jobs")
+        elif self._begun >= self._limits.jobs_per_worker:
+            self.leave(f"it has run {self._begun} jobs")
         else:
             self._idle = True
             self._on_idle(self)
 
     def _send(self, message: ToWorker) -> None:
+        self._write((encode_frame(message),))
+
+    def _write(self, frames: Sequence[bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(message))
+            self._transport.write(b"".join(frames))
 
-    def _later(self, seconds: float, callback: Callable[..., None], *args: object) -> None:
-        self._timers.append(self._loop.call_later(seconds, callback, *args))
+    def _within(self, seconds: float | None, call: Callable[[], None] | None = None) -> None:
+        """Call it unless another stage begins in time. One timer serves all jobs: it is only moved when it fires."""
+        self._due = call
+        if call is None or seconds is None:
+            if self._dead and self._timer is not None:
+                self._timer.cancel()
+            return
+        self._due_at = due_at = _boottime() + seconds
+        if self._timer is None or self._timer_at > due_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = self._loop.call_later(seconds, self._time_over), due_at
 
-    def _cancel_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+    def _time_over(self) -> None:
+        self._timer = None
+        if (call := self._due) is None:
+            return
+        if (left := self._due_at - _boottime()) > 0:
+            self._within(left, call)
+        else:
+            self._due = None
+            call()
 
 
 def describe_exit(code: int) -> str:

@@ -104,6 +104,14 @@ class SlowPool:
         self.alone.append(job.job_id)
         return await self.run(job, begin)
 
+    grows = True
+
+    def room(self) -> None:
+        """Every job comes by ``run``."""
+
+    def take_back_stalled(self, now: float) -> None:
+        pass
+
     def kill_all(self) -> None:
         pass
 

@@ -47,13 +47,14 @@ class WatchedPool(ProcessPool):
 
     def running(self, job: ProcessJob) -> WorkerProcess | None:
         """The worker that runs a job."""
-        return next((process for process in self._processes if process._job is job), None)
+        return next((each for each in self._processes if each._running is not None and each._running.job is job), None)
 
-    def stop(self, job: ProcessJob) -> None:
+    def stop_running(self, job: ProcessJob) -> None:
         """Stop a running job as the end of the pool does."""
         worker = self.running(job)
         assert worker is not None
-        worker.stop(ResultKind.CANCELLED)
+        assert worker._running is not None
+        worker.stop(worker._running, ResultKind.CANCELLED)
 
     def _went(self, worker: WorkerProcess) -> None:
         self.ended_processes += 1
