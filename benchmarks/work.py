@@ -1,9 +1,9 @@
 """``python -m benchmarks.work``: kinds of work in each mode of handlers, from the store to one committed outcome each.
 
 The jobs of a case are handed in while the agent is frozen, then the agent is let go. The rate runs from that moment to the
-last outcome in the master (``changed_at``, on the same machine's clock); the outcomes are counted in the table. Celery's prefork
-pool, with as many children as there are worker processes, takes turns with the cases of mode ``process`` on the same servers:
-its rate counts jobs as they end, whether or not an outcome was stored by then.
+last outcome in the master (``changed_at``, on the same machine's clock); the outcomes are counted in the table. Celery's
+prefork pool, with as many children as there are worker processes, takes turns with the cases of mode ``process`` on the same
+servers: its rate counts jobs as they end, whether or not an outcome was stored by then.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(runs: int, modes: str, kinds: str, scale: float, as_json: bool, save: b
     """Jobs a second by kind of work and mode."""
     agents = {
         "default": {
-            "buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": 1, "isolated_processes": WORKERS, "threads": THREADS, "isolated_jobs": 100_000,
+            "buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": 1, "isolated_processes": WORKERS, "threads": THREADS,
         }
     }  # fmt: skip
     overrides = {"agents": agents, "handlers": ["benchmarks.support.work_handlers"]}

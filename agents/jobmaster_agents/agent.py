@@ -441,6 +441,7 @@ class AgentRuntime:
         """Open the buckets of the configuration, once the pauses are known."""
         if self._agent.mode in WORKING_MODES:
             await self.pause_watch.read_once.wait()
+            self.bucket_worker.warm_processes()
         await self.bucket_provisioner.open_all()
 
     def set_serving(self) -> None:

@@ -301,6 +301,11 @@ class BucketWorker:
         self.outcome_builder.resources = lifespans.resources
         self._workers_leave = self._workers_leave or lifespans.needed
 
+    def warm_processes(self) -> None:
+        """Start worker processes before the first job that needs one; to import the handlers takes them a while."""
+        if any(handler.options.mode is RunMode.PROCESS for handler in self._handlers.values()):
+            self._pool.warm(self._agent.isolated_warm)
+
     def open(self, owned: OwnedBucket) -> None:
         """Serve a bucket that this agent owns in the master and that is open in the store."""
         bucket_id = owned.fence.bucket_id

@@ -284,7 +284,9 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Threads for ``thread`` handlers of one process."""
     isolated_processes: PositiveCount = 2
     """Worker processes for ``process`` handlers of one process."""
-    isolated_jobs: PositiveCount = 1000
+    isolated_warm: Count = 1
+    """Of these, how many start with the agent, before the first job, if it has a ``process`` handler."""
+    isolated_jobs: PositiveCount = 100_000
     """Jobs after which a worker process is replaced."""
     isolated_growth_bytes: Bytes = 512 * 1024 * 1024
     """Growth of a worker process's resident memory since its first job after which it is replaced (Linux); 0 = never."""

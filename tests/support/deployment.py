@@ -113,7 +113,12 @@ class Deployment:
             "handlers": ["tests.system.jobs"],
             "leases": {"lease": "3s", "renew": "0.8s", "grace": "10s"},
             "observability": {"log_format": "json"},
-            "agents": {"default": {"buckets": {"critical": 1, "high": 1, "medium": 2, "low": 1, "very_low": 1}}},
+            "agents": {
+                "default": {
+                    "buckets": {"critical": 1, "high": 1, "medium": 2, "low": 1, "very_low": 1},
+                    "isolated_warm": 0,  # most tests need no worker process
+                }
+            },
         }
 
     @property

@@ -128,3 +128,11 @@ async def kills_agent(ctx: JobContext, path: str) -> None:
 @handlers.job(name="fenced", start="fenced")
 async def fenced(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
+
+
+@handlers.job(name="noted_in_process", mode="process", max_attempts=3, backoff=0.01)
+def noted_in_process(ctx: JobContext, path: str, dies: bool = False) -> None:
+    """Short; ends its worker process at its first attempt if it is asked to."""
+    witness(ctx, path, "ran")
+    if dies and ctx.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -238,9 +238,9 @@ class ProcessPool:
             if worker.jobs > 1:
                 worker.take_back(now - _STALLED_SECONDS)
 
-    def warm(self) -> None:
-        """Start the workers before the first job."""
-        self._grow(self._size)
+    def warm(self, count: int) -> None:
+        """Start so many workers before the first job, at most the size of the pool."""
+        self._grow(count)
 
     async def run_alone(self, job: ProcessJob, begin: MayBegin = _at_once) -> AttemptResult:
         """Run one attempt in a fresh process that ends afterwards, so that only this job can have caused its crash. Takes
