@@ -105,6 +105,8 @@ class Dispatcher:
         }
         pool.on_room = functools.partial(self._admit_soon, self._in_processes)
         self._dispatched: dict[ClaimedJob, DispatchedJob] = {}
+        self._given_jobs: dict[DispatchedJob, GivenJob] = {}
+        """Jobs that lie with a worker process, and may have begun there."""
         self._stuck: set[DispatchedJob] = set()
         self._rollbacks: set[asyncio.Task[None]] = set()
         self._on_overdue = on_overdue
@@ -139,8 +141,8 @@ class Dispatcher:
         if dispatched.context is not None:
             dispatched.context.cancelled = True
         now = self._now()
-        if dispatched.given is not None:
-            self._pool.stop(dispatched.given)
+        if (given := self._given_jobs.get(dispatched)) is not None:
+            self._pool.stop(given)
             return
         if dispatched.task is not None:
             if dispatched.on_loop:
@@ -577,13 +579,14 @@ class Dispatcher:
         except Exception as error:  # arguments that do not open
             self._loop.call_soon(self._not_given, dispatched, error)
             return None
-        dispatched.given = given = GivenJob(
+        given = GivenJob(
             process_job,
             functools.partial(self._given_ended, dispatched),
             functools.partial(self._given_started, dispatched),
             self._ownership.may_start_until(job.claimed_list.owned.present) - now,
             self._pool.expected_seconds(process_job.handler),
         )
+        self._given_jobs[dispatched] = given
         return given
 
     def _not_given(self, dispatched: DispatchedJob, error: Exception) -> None:
@@ -597,7 +600,7 @@ class Dispatcher:
 
     def _given_ended(self, dispatched: DispatchedJob, result: AttemptResult | None) -> None:
         """``result`` ``None``: it has not begun."""
-        given, dispatched.given = dispatched.given, None
+        given = self._given_jobs.pop(dispatched, None)
         if self._transactional.closing and dispatched.cause is None:
             return  # the process ends: no outcome
         try:

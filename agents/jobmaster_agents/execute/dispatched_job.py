@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jobmaster.handlers import JobContext
-from jobmaster_agents.execute.process_pool.worker_process import GivenJob
 from jobmaster_agents.execute.thread_pool import ThreadJob
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
@@ -58,8 +57,6 @@ class DispatchedJob:
     context: JobContext | None = None
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
-    given: GivenJob | None = None
-    """It lies with a worker process, and may have begun there."""
     deaths: int = 0
     """Worker processes that ended with it before it began."""
     came_back: bool = False

@@ -371,8 +371,8 @@ class ProcessPool:
             self._went,
             self._on_output,
             self._on_report,
-            self._has_room,
         )
+        worker.on_room = self._has_room
         self._processes.add(worker)
         try:
             await worker.start()

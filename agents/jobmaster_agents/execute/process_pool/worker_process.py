@@ -129,7 +129,6 @@ class WorkerProcess(asyncio.Protocol):
 
     Args:
         on_idle: called when the worker has no job.
-        on_room: called when jobs have ended while others lie with it.
         on_gone: called once, when the process has ended or could not be started.
         on_output: called with each line that it prints.
         on_report: called with how far a handler is, and with its lines for the log of the job.
@@ -145,7 +144,6 @@ class WorkerProcess(asyncio.Protocol):
         on_gone: Callable[[WorkerProcess], None],
         on_output: OnOutput,
         on_report: OnReport,
-        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._setup = setup
@@ -155,7 +153,8 @@ class WorkerProcess(asyncio.Protocol):
         self._on_idle = on_idle
         self._on_gone = on_gone
         self._on_report = on_report
-        self._on_room = on_room
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when jobs have ended while others lie with it."""
         self._lines = OutputLines(lambda line: on_output(line, self.pid, self._job()))
         self._frames = FrameReader(setup.result_bytes + 2 * setup.error_bytes + _FRAME_SPARE_BYTES)
         self._transport: asyncio.WriteTransport | None = None
@@ -456,7 +455,7 @@ class WorkerProcess(asyncio.Protocol):
             self._logger.warning("worker process %d sent bytes that are no message (%s); it is killed", self.pid, error)
             self.kill()
         if self._begun != begun and not self._idle:
-            self._on_room()
+            self.on_room()
 
     def _received(self, message: ToParent) -> None:
         if isinstance(message, JobEnded):
