@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import redis.exceptions as driver
+from hiredis import Reader
 from redis.asyncio.connection import AbstractConnection
 
 from jobmaster.agentstore.connections import Connector
@@ -29,6 +30,10 @@ STALL_SECONDS = 0.05
 """An alarm that rings later than this means that our own loop stood still; the answer may lie in the socket already."""
 GRACE_SECONDS = 0.25
 """How much longer it then waits, once."""
+
+_NOTHING = object()
+"""No whole reply has come."""
+_CLOSED_BY_SERVER = "the server closed the connection"
 
 
 class _Call:
@@ -43,38 +48,70 @@ class _Call:
         self.reply = reply
 
 
-class _Link:
-    """The life of one connection."""
+class _Link(asyncio.Protocol):
+    """The life of one connection.
+
+    redis-py opens it and logs in; then its transport gets this class as its protocol, with a reader of hiredis of its own.
+    The driver's own reading and writing (a stream, and a task for each direction) cost more than the rest of a call.
+    """
 
     def __init__(self, connection: AbstractConnection, timeout_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._connection = connection
         self._timeout_seconds = timeout_seconds
         self._outbox: list[_Call] = []
         self._waiting: deque[_Call] = deque()
-        self._post = asyncio.Event()
+        self._flushing = False
+        self._paused = False
+        """As much lies in the transport as may."""
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
-        self.dead = False
-        self._tasks = [self._loop.create_task(self._send()), self._loop.create_task(self._receive())]
+        self._dropped = False
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        """The transport is closed."""
+        # The driver has no public names for these.
+        stream, writer, parser = connection._reader, connection._writer, connection._parser
+        assert stream is not None
+        assert writer is not None
+        self._reader = Reader(
+            protocolError=driver.InvalidResponse, replyError=parser.parse_error, notEnoughData=_NOTHING
+        )
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
+        self._end = self._loop.create_task(self._disconnect(connection))
+        if stream.at_eof() or self._transport.is_closing():
+            self.drop(_CLOSED_BY_SERVER)
+
+    @property
+    def dead(self) -> bool:
+        """No call goes out any more. The transport knows it first."""
+        return self._dropped or self._transport.is_closing()
 
     def call(self, command: bytes) -> asyncio.Future[object]:
-        """Queue a command; the future gets the reply, or the error reply as an exception."""
+        """Send a command; the future gets the reply, or the error reply as an exception.
+
+        A command goes out at once while no other is on its way. Otherwise those of one turn of the loop go out in one write.
+        """
         call = _Call(command, self._loop.time() + self._timeout_seconds, self._loop.create_future())
         if self.dead:
             call.reply.set_exception(NotSent("the connection has just been lost"))
             return call.reply
-        self._outbox.append(call)
-        self._post.set()
+        if self._waiting or self._outbox or self._paused:
+            self._outbox.append(call)
+            if not (self._flushing or self._paused):
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+        else:
+            self._waiting.append(call)
+            self._transport.write(command)
         if self._alarm is None:
             self._set_alarm(call.due)
         return call.reply
 
     def drop(self, reason: str) -> None:
         """End the link now; every call on it fails."""
-        if self.dead:
+        if self._dropped:
             return
-        self.dead = True
+        self._dropped = True
         if self._alarm is not None:
             self._alarm.cancel()
         for call in self._waiting:
@@ -85,46 +122,62 @@ class _Link:
                 call.reply.set_exception(NotSent(reason))
         self._waiting.clear()
         self._outbox.clear()
-        # Each task that ends drops the link; cancelled by itself, it would stop at its own next await, half cleaned up.
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        self._transport.abort()
 
     async def close(self) -> None:
         """End the link and wait until nothing of it is left."""
         self.drop("the connection was closed by this process")
-        await asyncio.wait(self._tasks)
+        await asyncio.wait((self._end,))
 
-    async def _send(self) -> None:
-        """Everything that gathered since the last write goes out in one."""
+    async def _disconnect(self, connection: AbstractConnection) -> None:
+        """Give the driver's connection back at the end."""
         try:
-            while True:
-                await self._post.wait()
-                self._post.clear()
-                calls, self._outbox = self._outbox, []
-                self._waiting.extend(calls)
-                await self._connection.send_packed_command([call.command for call in calls], check_health=False)
-        except (driver.RedisError, OSError) as error:
-            self.drop(str(error))
+            await self._lost
         finally:
             self.drop("the connection was given up")
+            await connection.disconnect(nowait=True)
 
-    async def _receive(self) -> None:
+    # ------------------------------------------------------------ called by the transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed, by whichever side."""
+        self.drop(_CLOSED_BY_SERVER if exc is None else str(exc))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def eof_received(self) -> None:
+        """The server closes it."""
+        self.drop(_CLOSED_BY_SERVER)
+
+    def pause_writing(self) -> None:
+        """Later calls wait here."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """Calls go out again."""
+        self._paused = False
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Each reply to its call."""
+        if self._dropped:
+            return
         try:
-            while True:
-                outcome: object
-                try:
-                    outcome = await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
-                except driver.RedisError as error:
-                    if not is_reply(error):
-                        raise
-                    outcome = error
+            self._reader.feed(data)
+            while (outcome := self._reader.gets(False)) is not _NOTHING:
                 self._deliver(outcome)
-        except (driver.RedisError, OSError) as error:
+        except driver.RedisError as error:
             self.drop(str(error))
-        finally:
-            self.drop("the connection was given up")
-            await self._connection.disconnect(nowait=True)
+
+    # ------------------------------------------------------------ inside
+
+    def _flush(self) -> None:
+        """Everything that gathered goes out in one write."""
+        self._flushing = False
+        if self._outbox and not self._paused:
+            calls, self._outbox = self._outbox, []
+            self._waiting.extend(calls)
+            self._transport.writelines([call.command for call in calls])
 
     def _deliver(self, outcome: object) -> None:
         if not self._waiting:
@@ -133,6 +186,8 @@ class _Link:
         if isinstance(outcome, driver.RedisError):
             if not reply.done():
                 reply.set_exception(outcome)
+            if not is_reply(outcome):
+                raise outcome
             if shows_replica(outcome):
                 raise driver.ReadOnlyError("the server takes no writes: it is a replica, or has none")
         elif not reply.done():
