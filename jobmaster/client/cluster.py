@@ -135,7 +135,7 @@ class Cluster(JobCalls, LockCalls):
             receipt = await submitter.submit(handler, args, options)
             return self._receipt(receipt)
         try:
-            placed = await started.future
+            placed = await started.placement
             if placed.level is None:
                 placed = await submitter.fall_back(started, placed)
         except OutcomeUnknown as error:

@@ -2,6 +2,7 @@
 
 While the allowed number of calls is under way, later items gather in the next batch, so batches grow by themselves exactly
 when calls are slow. No task and no timer per item, one future per caller (so that cancelling one caller touches no other).
+A caller that has been the only one for a while makes its calls itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 """The same in bytes."""
 CHUNK_BYTES_MAX = BATCH_BYTES
 """Bytes of one call, so that no single call keeps a store busy for long."""
+_LONE_CALLS = 2
+"""After so many calls of one item each, with no other item meanwhile, an item is taken to be of a single caller."""
 
 
 class PendingLimit:
@@ -73,12 +76,14 @@ class Coalescer(Generic[Item, Answer]):
     """Gathers items into calls of ``send``, which returns one answer (or error) per item."""
 
     __slots__ = (
+        "_alone_over",
         "_bytes",
         "_calls",
         "_calls_max",
         "_chunk",
         "_futures",
         "_items",
+        "_lone",
         "_loop",
         "_pending_limit",
         "_scheduled",
@@ -107,6 +112,17 @@ class Coalescer(Generic[Item, Answer]):
         self._calls = 0
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lone = 0
+        """Calls of one item, one after the other, during which no other item came."""
+        self._alone_over: asyncio.Future[None] | None = None
+        """Waited for by ``close``: the call of a single caller is over."""
+
+    def answer(self, item: Item, size: int) -> Awaitable[Answer]:
+        """The answer for ``item`` (``size`` bytes), to be awaited at once. A single caller makes the call itself: the
+        task, the future and the two turns of the loop of ``put`` cost it as much as the call."""
+        if self._lone >= _LONE_CALLS and not self._calls and not self._items:
+            return self._call_alone(item, size)
+        return self.put(item, size)
 
     def put(self, item: Item, size: int) -> asyncio.Future[Answer]:
         """The answer for ``item`` (``size`` bytes), which is sent with the next call."""
@@ -133,6 +149,9 @@ class Coalescer(Generic[Item, Answer]):
         _fail(futures, closed())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._calls:
+            self._alone_over = self._loop.create_future()
+            await self._alone_over
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -174,10 +193,29 @@ class Coalescer(Generic[Item, Answer]):
         except Exception as error:
             _fail(futures, error)
         finally:
-            self._calls -= 1
-            self._pending_limit.release(len(items), size)
-            if self._items and not self._scheduled:
-                self._flush()
+            self._ended(len(items), size)
+
+    async def _call_alone(self, item: Item, size: int) -> Answer:
+        """One item, sent in the caller's own task. A caller that is cancelled gives up its call, and no other's."""
+        self._calls += 1
+        self._pending_limit.jobs += 1
+        self._pending_limit.bytes += size
+        try:
+            (answer,) = await self._send([item])
+        finally:
+            self._ended(1, size)
+            if self._alone_over is not None and not self._alone_over.done():
+                self._alone_over.set_result(None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _ended(self, count: int, size: int) -> None:
+        self._calls -= 1
+        self._pending_limit.release(count, size)
+        self._lone = self._lone + 1 if count == 1 and not self._calls and not self._items else 0
+        if self._items and not self._scheduled:
+            self._flush()
 
 
 def closed() -> Unavailable:

@@ -6,8 +6,7 @@ handler, arguments (encoding, size, signature), options, due time, lane.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -63,7 +62,7 @@ class Started(msgspec.Struct, frozen=True):
     job_id: bytes
     entry: bytes
     batcher: SubmitBatcher
-    future: asyncio.Future[Placement]
+    placement: Awaitable[Placement]
 
 
 class TracedStart(Started, frozen=True):
@@ -303,7 +302,7 @@ class Submitter(SubmitChecks):
         data = self.encode(resolved, args)
         job_id = new_id()
         entry = encode_entry(Entry(job_id, 1, resolved.name, data))
-        return Started(job_id, entry, batcher, batcher.coalescer.put(entry, len(entry)))
+        return Started(job_id, entry, batcher, batcher.coalescer.answer(entry, len(entry)))
 
     async def fall_back(self, started: Started, placed: Placement) -> Placement:
         """Place a started submit that no bucket took."""
