@@ -12,6 +12,8 @@ from typing import Protocol
 import pytest
 import redis.asyncio
 
+from jobmaster.agentstore.calls import pack
+from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT
@@ -195,6 +197,32 @@ async def test_a_loop_that_stood_still_does_not_blame_the_store(one_bucket: OneB
         await asyncio.sleep(0)
     time.sleep(1.1)
     assert await call != [None]
+
+
+async def test_a_lone_command_goes_out_at_once_and_later_ones_of_the_same_turn_together(connect: Connect) -> None:
+    store = await connect()
+    assert isinstance(store._connection, PipelinedConnection)
+    link = store._connection._link
+    assert link is not None
+    replies = [link.call(pack(b"ECHO", b"%d" % number)) for number in range(4)]
+    assert (len(link._waiting), len(link._outbox)) == (1, 3)
+    await asyncio.sleep(0)
+    assert not link._outbox
+    assert await asyncio.gather(*replies) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_commands_wait_while_the_socket_takes_no_more(connect: Connect) -> None:
+    store = await connect()
+    assert isinstance(store._connection, PipelinedConnection)
+    link = store._connection._link
+    assert link is not None
+    texts = [bytes([number]) * 2_000_000 for number in range(8)]
+    replies = [link.call(pack(b"ECHO", texts[0]))]
+    assert link._paused
+    replies += [link.call(pack(b"ECHO", text)) for text in texts[1:]]
+    assert len(link._outbox) == 7
+    assert await asyncio.gather(*replies) == texts
+    assert not link._paused
 
 
 async def test_a_server_that_is_gone_is_unavailable_to_all_callers_at_once(

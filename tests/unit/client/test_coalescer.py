@@ -148,3 +148,83 @@ async def test_the_gate_shuts_on_jobs_or_bytes_and_opens_when_answers_come() -> 
         await asyncio.gather(*futures)
         await waiting
         assert not pending_limit.reached
+
+
+async def test_a_single_caller_makes_its_calls_in_its_own_task() -> None:
+    target = DoublingBatchTarget()
+    senders: list[asyncio.Task[object] | None] = []
+
+    async def send(items: list[int]) -> list[int | Exception]:
+        senders.append(asyncio.current_task())
+        return await target.send(items)
+
+    line = Coalescer(send, chunk=100, calls_max=2, pending_limit=PendingLimit())
+    for number in range(100, 105):
+        assert await line.answer(number, 1) == number * 2
+    own = asyncio.current_task()
+    assert [sender is own for sender in senders] == [False, False, True, True, True]
+    with pytest.raises(ValueError, match="odd one out"):
+        await line.answer(13, 1)
+
+
+async def test_callers_that_come_together_share_calls_again() -> None:
+    target, limit = DoublingBatchTarget(), PendingLimit()
+
+    async def send(items: list[int]) -> list[int | Exception]:
+        await asyncio.sleep(0)  # a store does not answer in the same turn
+        return await target.send(items)
+
+    line = Coalescer(send, chunk=100, calls_max=2, pending_limit=limit)
+
+    async def caller(number: int) -> int:
+        return await line.answer(number, 1)
+
+    for number in range(100, 105):
+        await caller(number)
+    target.calls.clear()
+    for _ in range(3):
+        await asyncio.gather(*(caller(number) for number in range(100, 150)))
+    # The first call of the first round left before the others came.
+    assert [len(call) for call in target.calls] == [1, 49, 50, 50]
+    assert (limit.jobs, limit.bytes) == (0, 0)
+
+
+async def test_closing_waits_for_the_call_that_a_single_caller_makes() -> None:
+    target = DoublingBatchTarget()
+    line = gathering(target)
+    for number in range(100, 103):
+        await line.answer(number, 1)
+    target.open.clear()
+
+    async def caller() -> int:
+        return await line.answer(7, 1)
+
+    call = asyncio.ensure_future(caller())
+    await until(lambda: len(target.calls) == 4, "the call")
+    closing = asyncio.ensure_future(line.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    target.open.set()
+    await closing
+    assert await call == 14
+
+
+async def test_a_single_caller_that_is_cancelled_leaves_the_place_to_the_next() -> None:
+    target, limit = DoublingBatchTarget(), PendingLimit()
+    line = gathering(target, pending_limit=limit)
+    for number in range(100, 103):
+        await line.answer(number, 1)
+    target.open.clear()
+
+    async def caller(number: int) -> int:
+        return await line.answer(number, 1)
+
+    first = asyncio.ensure_future(caller(1))
+    second = asyncio.ensure_future(caller(2))
+    await until(lambda: len(target.calls) == 5, "both calls")
+    first.cancel()
+    target.open.set()
+    assert await second == 4
+    assert first.cancelled()
+    assert (limit.jobs, limit.bytes) == (0, 0)
+    assert await caller(3) == 6
