@@ -6,6 +6,7 @@ handler, arguments (encoding, size, signature), options, due time, lane.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, cast
 
