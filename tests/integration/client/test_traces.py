@@ -94,7 +94,7 @@ async def test_a_submit_without_options_carries_its_span_on_the_quick_path(
     with tracing.tracer.start_as_current_span("request"):
         started = submitter.start(resize, {"path": "b"})
         assert started is not None
-        await started.future
+        await started.placement
         with pytest.raises(InputError):
             submitter.start(resize, {"path": 1})
     job = ids.text(started.job_id)
