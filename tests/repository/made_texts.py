@@ -14,7 +14,7 @@ from jobmaster.audit.invariants import INVARIANTS
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.specification import bucket_transitions, job_transitions
-from jobmaster.telemetry import METRICS
+from jobmaster.telemetry import METRICS, Telemetry
 
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(?P<begin><!-- made from the code: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -93,6 +93,7 @@ def idle_metrics() -> set[str]:
         for key in METRICS
         if not key.startswith(prefixes)
         and key not in _OF_ITS_OWN
+        and not isinstance(vars(Telemetry).get(key), property)  # the sum of another metric
         and not re.search(rf"telemetry\.{key}\b|read_(?:from|series)\(\s*\"{key}\"", code)
     }
 
