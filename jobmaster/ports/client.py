@@ -25,8 +25,9 @@ from jobmaster.ports.bulk_operations import ClientBulk
 from jobmaster.ports.events import ClientEvents
 from jobmaster.ports.inspection import InspectionQueries
 from jobmaster.ports.job_logs import ReadJobLogs
+from jobmaster.ports.job_rows import Release
 from jobmaster.ports.limits import ClientLimits
-from jobmaster.ports.master import BucketQueries, PauseReader, Release
+from jobmaster.ports.master import BucketQueries, PauseReader
 from jobmaster.ports.master_answers import CountStep, EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.operating import OperatingMaster, OperatingStore
 from jobmaster.ports.schedules import ClientSchedules
