@@ -19,8 +19,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
 # of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
 TEST_PROCESSES ?= 4
-# The slow tests mostly wait: for leases, for processes, for Spark. With four processes two cores were idle now and then.
-CLUSTER_TEST_PROCESSES ?= 5
+# The slow tests mostly wait: for leases, for processes. With five processes two cores were idle for a fifth of the time.
+CLUSTER_TEST_PROCESSES ?= 6
 SPARK_TEST_PROCESSES ?= 2
 # A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
 # failed at first must be listed in tests/quarantine.toml.
@@ -70,8 +70,10 @@ demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: f
 dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jobmaster
 	@$(BIN)/jobmaster dev
 
-test: test-fast ## Static checks and every test that is not marked long: the fast part, then the slow one
-	@$(MAKE) --no-print-directory test-slow
+# The tests of Spark begin with the fast ones: they wait for one Java after another, and the fast part leaves a sixth of the
+# time of two cores. The clusters begin when the fast part has passed.
+test: $(PIPELINE_STAMP) ## Static checks and every test that is not marked long: the fast part and Spark, then the clusters
+	@$(MAKE) --no-print-directory -j3 test-spark test-clusters BEFORE_CLUSTERS="lint test-unmarked"
 
 # The static checks need one processor, and the tests wait now and then: both at once.
 test-fast: $(STAMP) ## Static checks and every test not marked slow
@@ -90,10 +92,10 @@ test-slow: $(PIPELINE_STAMP)
 test-long: $(PIPELINE_STAMP) ## What `make test` leaves out: tests marked long, and the race drill 500 times
 	@$(MAKE) --no-print-directory test-slow LENGTH=long
 
-test-clusters: $(PIPELINE_STAMP)
+test-clusters: $(PIPELINE_STAMP) $(BEFORE_CLUSTERS)
 	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and $(LENGTH) and not spark"
 
-# A JVM for each process, beside the clusters: what they print comes when they have ended.
+# A JVM for each process, beside other tests: what they print comes when they have ended.
 test-spark: $(PIPELINE_STAMP)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
 		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and $(LENGTH) and spark" >$$log 2>&1; status=$$?; \
