@@ -9,8 +9,9 @@
 -- in: $8 integer most jobs of one portion
 -- out: status text, delivered bigint, finished boolean (false: send the same again), kept_until timestamptz
 -- move: WAITING -> HELD
--- fence: the lock of the key, held alone until the commit, so the signals of a key have an order, and each job gets one. Jobs are read
---        after the lock by a statement of its own, in id order, FOR UPDATE: a cancel or a time-out that came first has made the
---        row another one. The token stays: a waiting row is the assignment of no bucket. The signal's row answers a repeat.
+-- fence: the jobs that wait are locked first, in id order, and the key second, as a cancel and a time-out do whose continuation waits
+--        for the key. The lock of the key is held alone until the commit, so the signals of a key have an order, and each job gets one.
+--        Jobs are read after that lock by a statement of its own, FOR UPDATE SKIP LOCKED: a cancel or a time-out that came first has
+--        made the row another one, and one that is under way leaves the signal unfinished. The token stays: a waiting row is the assignment of no bucket. The signal's row answers a repeat.
 -- index: job_signal for the jobs, job_pkey with bounds for the update; signal_pkey
 SELECT * FROM send_signal($1::uuid, $2::text, $3::bytea, $4::text, $5::double precision, $6::integer, $7::text, $8::integer)

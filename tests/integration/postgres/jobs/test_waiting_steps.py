@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from jobmaster.clock import new_id
+from jobmaster.master.driver.statements import statement
 from jobmaster.model.flow.signal import OutgoingSignal
 from jobmaster.model.flow.workflow import StepState, WorkflowState
 from jobmaster.model.job import JobState, SignalWait
@@ -108,3 +109,49 @@ async def test_a_signal_and_a_step_that_begins_to_wait_never_miss_each_other(db:
     await connection.close()
     assert answer.delivered == 1
     assert await state_of(db, other, 2) is JobState.HELD
+
+
+async def test_a_cancel_of_a_waiting_job_and_a_signal_to_its_key_do_not_deadlock(db: MasterFixture) -> None:
+    """The cancel has locked the job, and a step behind it begins to wait for the same key: that locks the key second."""
+    of = workflow_id()
+    await start(db, of, step(of, 1, waits=PAID), step(of, 2, 1, waits=PAID, on="end"))
+    job = UUID(bytes=await job_of(db, of, 1))
+    connection = await db.connect(deadlock_timeout="10ms")  # a deadlock would end the cancel
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("SELECT FROM job WHERE id = $1 FOR UPDATE", job)
+
+    async def cancel() -> None:
+        assert await connection.fetchval(statement("requests/cancel").text, job, "ann") == "CANCELLED"
+        await transaction.commit()
+
+    answer = await db.after_lock("signals/send", db.master.signals.send(signal(), "test"), cancel)
+    assert (answer.delivered, answer.finished) == (1, True)
+    await connection.close()
+    assert await states(db, of) == [C, R]
+    assert await state_of(db, of, 2) is JobState.HELD
+
+
+async def test_a_job_that_is_being_changed_leaves_its_signal_unfinished(db: MasterFixture) -> None:
+    """It began to wait after the signal had locked those that waited; under the key no row is waited for."""
+    of, other = workflow_id(), await db.connect()
+    await start(db, of, step(of, 1), step(of, 2, 1, waits=PAID))
+    key = "signal_lock(signal_key_form($1))"
+    sent = signal(keep=600.0, to="one")
+
+    async def begin_to_wait() -> None:
+        await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", UUID(bytes=await job_of(db, of, 1)))
+        await transaction.start()
+        await other.execute("SELECT FROM job WHERE id = $1 FOR UPDATE", UUID(bytes=await job_of(db, of, 2)))
+        await holder.execute(f"SELECT pg_advisory_unlock({key})", PAID.key)
+
+    holder, transaction = await db.connect(), other.transaction()
+    await holder.execute(f"SELECT pg_advisory_lock({key})", PAID.key)
+    answer = await db.after_lock("signals/send", db.master.signals.send(sent, "test"), begin_to_wait)
+    assert (answer.delivered, answer.finished, answer.kept_until_us) == (0, False, None)
+    await transaction.rollback()
+    again = await db.master.signals.send(sent, "test")
+    assert (again.delivered, again.finished) == (1, True)
+    assert await state_of(db, of, 2) is JobState.HELD
+    for connection in (holder, other):
+        await connection.close()
