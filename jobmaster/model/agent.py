@@ -75,4 +75,5 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     """For whom its jobs run when their submit names no tenant."""
     digest: str = ""
-    """sha256 of everything above; two agents that differ are a finding of ``doctor``."""
+    """sha256 of everything above: what is published again unchanged is not written again. A new field with a default changes
+    it once for every handler, which costs one write each and has no other effect."""
