@@ -496,6 +496,11 @@ ABLATIONS = {
         frozenset({"signal lock"}),
         scenario=scenarios.jobs_and_signals_that_meet,
     ),
+    "lock of the key of a step's signal": Ablation(
+        "a signal, and a step that begins to wait for it, see what was there when their statements began",
+        frozenset({"signal lock of a step"}),
+        scenario=scenarios.jobs_and_signals_that_meet,
+    ),
     "id of a signal": Ablation(
         "a signal that is sent again under its id is delivered again",
         frozenset({"signal id"}),

@@ -117,6 +117,8 @@ class SignalStatements(JobStatements):
         """Jobs that wait for a key, by id; a cancel may have ended some."""
         seen = old.waiting if "signal lock" in self.without else self.tables.waiting
         rows = [self.tables.jobs[job_id] for job_id, its in sorted(seen.items()) if its == key]
+        if "signal lock of a step" in self.without:
+            rows = [row for row in rows if row.id in old.waiting or decode_headers(row.headers).workflow is None]
         return [row for row in rows if row.state == "WAITING"]
 
     def _leave(self, row: JobRow, state: str, **values: Any) -> None:

@@ -131,7 +131,7 @@ class WorkflowStatements(SignalStatements):
             return [Record(started=False if same else None)]
         self.tables.workflows[of] = WorkflowRow(of, name, undoes, args_bytes)
         self.tables.workflow_steps[of] = steps
-        self._advance(of, steps)
+        self._advance(of, steps, old)
         return [Record(started=True)]
 
     def workflows_cancel(self, old: Snapshot, of: bytes, actor: str) -> list[Record]:
@@ -149,7 +149,7 @@ class WorkflowStatements(SignalStatements):
             return [Record(cancelled=False, jobs=jobs)]
         self.tables.workflows[of] = there._replace(state="CANCELLING", cancelled=True)
         self._call_off(of, "CANCELLED")
-        self._advance(of, self.tables.workflow_steps[of])
+        self._advance(of, self.tables.workflow_steps[of], old)
         for job_id in jobs:
             self.audit.called_off(job_id)
             if "cancel cascade" not in self.without:
@@ -173,7 +173,7 @@ class WorkflowStatements(SignalStatements):
             again = (failed and step.runs_on == "undo") if undone else failed or skipped or step.number in cleanup
             if again:
                 self._set(of, step._replace(state="PENDING", ended=None, error=None))
-        self._advance(of, self.tables.workflow_steps[of])
+        self._advance(of, self.tables.workflow_steps[of], old)
         return [Record(resumed=True)]
 
     def workflows_get(self, old: Snapshot, of: bytes) -> list[Record]:
@@ -214,7 +214,7 @@ class WorkflowStatements(SignalStatements):
         seen = self.tables.workflow_steps[of]
         if "join lock" in self.without:  # the ends of others are those of the begin of the statement
             seen = {**old.workflow_steps.get(of, seen), step.number: seen[step.number]}
-        self._advance(of, seen)
+        self._advance(of, seen, old)
 
     def _end_step(self, of: bytes, step: StepRow, state: str, result: bytes | None, error: str | None) -> None:
         there = self.tables.workflows[of]
@@ -230,10 +230,11 @@ class WorkflowStatements(SignalStatements):
             if step.state == "PENDING" and step.runs_on == "success" and step.number not in cleanup:
                 self._set(of, step._replace(state=state))
 
-    def _advance(self, of: bytes, seen: Steps) -> None:
+    def _advance(self, of: bytes, seen: Steps, old: Snapshot) -> None:
         """
         Args:
             seen: the steps as the statement sees them.
+            old: what was there when it began.
         """
         if self.tables.workflows[of].state in FINAL:
             return
@@ -254,7 +255,7 @@ class WorkflowStatements(SignalStatements):
             for step in sorted(ready, key=lambda one: one.number):
                 state = _decision(seen, step)
                 if state == "STARTED":
-                    state = self._run(of, step)
+                    state = self._run(of, step, old)
                 else:
                     self._set(of, step._replace(state=state))
                 moved = moved or state != "STARTED"
@@ -262,9 +263,9 @@ class WorkflowStatements(SignalStatements):
                 seen = self.tables.workflow_steps[of]
         if any(step.runs_on != "undo" and step.state in _OPEN for step in seen.values()):
             return
-        self._finish(of, failed)
+        self._finish(of, failed, old)
 
-    def _finish(self, of: bytes, failed: bool) -> None:
+    def _finish(self, of: bytes, failed: bool, old: Snapshot) -> None:
         there = self.tables.workflows[of]
         state = "CANCELLED" if there.cancelled else "FAILED" if failed else "SUCCEEDED"
         if there.undoes and state != "SUCCEEDED":
@@ -284,14 +285,14 @@ class WorkflowStatements(SignalStatements):
                         self._set(of, undo._replace(state="BLOCKED"))
                 if broken or not left:
                     break
-                self._run(of, max(left, key=lambda undo: steps[undo.parents[0]].ended or 0))
+                self._run(of, max(left, key=lambda undo: steps[undo.parents[0]].ended or 0), old)
         for step in self.tables.workflow_steps[of].values():
             if step.state == "PENDING":
                 self._set(of, step._replace(state="SKIPPED"))
         self.tables.workflows[of] = self.tables.workflows[of]._replace(state=state)
         self.hits[f"workflow: {state}"] += 1
 
-    def _run(self, of: bytes, step: StepRow) -> str:
+    def _run(self, of: bytes, step: StepRow, old: Snapshot) -> str:
         there, steps = self.tables.workflows[of], self.tables.workflow_steps[of]
         data, wrong = step.args, None
         for place, source, path in json.loads(step.refs):
@@ -314,9 +315,8 @@ class WorkflowStatements(SignalStatements):
             self.audit.began_step(self.tables, made, step.name, [job_id for job_id in before if job_id is not None])
             due_us = self.now_us() + step.delay_us
             if decode_headers(step.headers).signal is not None:
-                self._await_signal(
-                    self.tables.signals, made, step.priority, step.lane, step.handler, due_us, data, step.headers
-                )
+                signals = old.signals if "signal lock of a step" in self.without else self.tables.signals
+                self._await_signal(signals, made, step.priority, step.lane, step.handler, due_us, data, step.headers)
             else:
                 self._insert(made, "HELD", step.priority, step.lane, step.handler, 1, None, None, due_us, data,
                              step.headers)  # fmt: skip

@@ -6,12 +6,15 @@ import asyncio
 from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.signals.wait import signal
+from jobmaster.client.workflows.definition import chain, step
 from jobmaster.codec import decode_headers
+from jobmaster.handlers import call
 from jobmaster.model import ids
-from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.errors import Conflict, InputError, JobMasterError
 from tests.simulation.checks.audit import Job
 from tests.simulation.faults.nemesis import Nemesis
 from tests.simulation.master.sim_master import SimMaster
@@ -24,11 +27,13 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 PAIRS = 4
+STEPS = 4
 QUEUE = 3
 _KEEP_SECONDS = 3600.0
 _TIMEOUT_SECONDS = 0.4
 _LOOK_SECONDS = 0.1
 _LOCK_SECONDS = 0.02
+_TRIES = 12
 
 
 class Sent(NamedTuple):
@@ -40,9 +45,10 @@ class Sent(NamedTuple):
 
 
 class Signallers:
-    """One program. Some jobs and the kept signal to all of their key come at the same moment; others share one key, and there
-    is one signal to one of it less; two wait for what does not come. After the last fault every signal is sent again under
-    its id, as after a lost answer: a failover may have forgotten it. Then the job that is left gets a signal to all.
+    """One program. Some jobs, some steps of workflows, and the kept signal to all of their key come at the same moment;
+    others share one key, and there is one signal to one of it less; two wait for what does not come. After the last
+    fault every signal is sent again under its id, as after a lost answer: a failover may have forgotten it. Then the
+    job that is left gets a signal to all.
 
     Args:
         chance: the stream of this program.
@@ -58,6 +64,7 @@ class Signallers:
         self._nemesis.lock_seconds = _LOCK_SECONDS
         self._cluster: Any = None
         self._jobs: dict[bytes, str] = {}
+        self._workflows: dict[bytes, str] = {}
         self._sent: list[Sent] = []
 
     def start(self) -> None:
@@ -74,6 +81,8 @@ class Signallers:
         async with asyncio.TaskGroup() as group:
             for number in range(PAIRS):
                 group.create_task(self._pair(f"pair {number}"))
+            for number in range(STEPS):
+                group.create_task(self._step_pair(f"step {number}"))
             group.create_task(self._wait("queue", self._moment()))
             for _ in range(QUEUE):
                 group.create_task(self._wait("queue", self._moment()))
@@ -93,6 +102,27 @@ class Signallers:
     async def _pair(self, key: str) -> None:
         moment = self._moment()
         await asyncio.gather(self._wait(key, moment), self._send(Sent(self._history.new_id(), key, "all"), moment))
+
+    async def _step_pair(self, key: str) -> None:
+        moment = self._moment()
+        await asyncio.gather(self._start(key, moment), self._send(Sent(self._history.new_id(), key, "all"), moment))
+
+    async def _start(self, key: str, moment: float) -> None:
+        """A workflow whose only step waits, started again under its id until there is an answer."""
+        of = UUID(bytes=self._history.new_id()[:12] + bytes(4))
+        flow = chain(step(call("step", before=None), name="waits", wait_for=signal(key)))
+        await asyncio.sleep(moment)
+        for _ in range(_TRIES):
+            try:
+                await self._cluster.workflows.start("signal", flow, workflow_id=of)
+            except (Conflict, InputError):
+                return
+            except JobMasterError:
+                await self._pause()
+                continue
+            self._history.audit.acknowledged_workflows.add(of.bytes)
+            self._workflows[of.bytes] = key
+            return
 
     async def _wait(self, key: str, moment: float, **options: Any) -> None:
         """A job that waits, sent again under its id until there is an answer."""
@@ -135,7 +165,11 @@ class Signallers:
         receivers: Counter[str] = Counter()
         sent = {each.key for each in self._sent}
         to_one = {ids.text(each.id) for each in self._sent if each.to == "one"}
-        for job_id, key in self._jobs.items():
+        steps = history.master.statements.tables.workflow_steps
+        made = {
+            one.job_id: key for of, key in self._workflows.items() for one in steps.get(of, {}).values() if one.job_id
+        }
+        for job_id, key in (self._jobs | made).items():
             row = history.master.statements.tables.jobs.get(job_id)
             if row is None or job_id in history.audit.forgotten:
                 continue
