@@ -14,6 +14,15 @@ STACKS_SIGNAL = signal.SIGUSR2
 """Has the child write the stacks of its threads (``agent_main``)."""
 
 
+def kill_unreaped(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGKILL to a process that the supervisor reaps. ``Popen.kill`` would first ask whether it has ended, and so take its
+    exit code away from the supervisor."""
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 class ChildProcess:
     """A running agent process."""
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobmaster.settings.model import ClusterSettings
+from jobmaster_agents.supervisor.child_process import kill_unreaped
 
 REREAD_SECONDS = 30.0
 """Time limit for reading the configuration."""
@@ -129,7 +130,7 @@ class ConfigReload:
     def turn(self, now: float) -> None:
         """Kill a read that takes too long."""
         if self._process is not None and now >= self._until:
-            self._process.kill()
+            kill_unreaped(self._process)
 
     def reaped(self, pid: int, code: int, now: float) -> bool:
         """Note that a process ended; True when it was this one."""

@@ -13,6 +13,7 @@ import msgspec
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.launch.launch_order import CertificateRequest
+from jobmaster_agents.supervisor.child_process import kill_unreaped
 
 
 class _PendingCertificate:
@@ -75,7 +76,7 @@ class DeathCertificates:
         """Start processes that are due, kill those that take too long."""
         for certificate in self._open:
             if certificate.process is not None and now >= certificate.timeout_at:
-                certificate.process.kill()  # reaped as a failure
+                kill_unreaped(certificate.process)  # reaped as a failure
                 certificate.timeout_at = now + self.TIMEOUT_SECONDS
             elif certificate.process is None and now >= certificate.next_at:
                 self._start(certificate, now)

@@ -15,6 +15,7 @@ from redis.crc import key_slot
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import eventually
 from tests.system.jobs import handlers
@@ -31,9 +32,9 @@ def nodes(server_root: Path) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture
 async def agents(deployment: Deployment, nodes: ValkeyCluster) -> list[AgentProcess]:
-    """Two agents, so that there are buckets on several nodes. Their lease is longer than a failover takes."""
+    """Two agents, so that there are buckets on several nodes. Their lease is longer than a failover takes, on a busy machine, too."""
     deployment.document["stores"]["default"]["url"] = nodes.url
-    deployment.document["leases"] = {**LEASES, "lease": "8s"}
+    deployment.document["leases"] = {**LEASES, "lease": "16s"}
     return [await deployment.start_agent() for _ in range(2)]
 
 
@@ -54,7 +55,7 @@ async def more_runs(deployment: Deployment, what: str) -> None:
     async def seen() -> bool:
         return len(deployment.witnessed("w")) > ran + 50
 
-    await eventually(seen, 30, what)
+    await eventually(seen, PATIENCE_SECONDS, what)
 
 
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)], ids=["killed", "frozen"])
@@ -81,10 +82,10 @@ async def test_jobs_flow_through_a_server_cluster_that_loses_a_primary_and_an_ag
             os.kill(former, signal.SIGSTOP)
         else:
             await asyncio.to_thread(victim.server.kill)
-        await eventually(lambda: asyncio.to_thread(is_primary, replica), 30, "the replica to take over")
+        await eventually(lambda: asyncio.to_thread(is_primary, replica), PATIENCE_SECONDS, "the replica to take over")
         if frozen:
             os.kill(former, signal.SIGCONT)
-        await eventually(lambda: asyncio.to_thread(nodes.whole), 30, "the cluster to be whole")
+        await eventually(lambda: asyncio.to_thread(nodes.whole), PATIENCE_SECONDS, "the cluster to be whole")
         await more_runs(deployment, "jobs to run after the failover")
         later = len(load.receipts)
         agents[1].kill_all()

@@ -277,7 +277,8 @@ async def test_a_taken_port_is_one_clear_error() -> None:
         sentence = f"port {port}: address already in use"
         with pytest.raises(Unavailable, match=sentence):
             await HttpServerHarness().server.start(HOST, port)
-        with pytest.raises(ConfigError, match=sentence):
+        # Another process may have the port before it.
+        with pytest.raises(ConfigError, match=rf"port ({port - 1}|{port}): address already in use"):
             check_ports(with_port(port - 1), "default", 2)
     check_ports(with_port(0), "default", 500)
     check_ports(with_port(None), "default", 500)

@@ -14,6 +14,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.specification import archive_transitions, bucket_transitions, job_transitions
 from tests.integration.postgres.fixture import MasterFixture
+from tests.simulation.master.cluster_statements import ClusterStatements
 
 _REPORTS = "reports/"
 """Reports have a folder and a form of their own."""
@@ -119,6 +120,20 @@ def test_every_move_of_the_table_has_a_statement() -> None:
             made |= _pairs(name)
     asked = {("none" if b is None else str(b), str(a)) for b, a in _job_pairs()}
     assert asked - made == set()
+
+
+WITHOUT_TWIN = {
+    "intake/submit": "programs in SQL submit by it; it inserts as intake/insert_held and signals/hold_waiting do",
+    "outcomes/await_confirmation": "no handler of a simulated history asks for a confirmation",
+    "requests/confirm": "no handler of a simulated history asks for a confirmation",
+}
+
+
+def test_every_statement_that_moves_jobs_or_buckets_has_a_twin_in_the_simulation() -> None:
+    """Ranges of the archive are no part of it."""
+    moving = {name for name in NAMES if not name.startswith("archive/") and _moves(name)}
+    without = {name for name in moving if not hasattr(ClusterStatements, name.replace("/", "_"))}
+    assert without == WITHOUT_TWIN.keys()
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("buckets/") and _moves(n)])
