@@ -15,8 +15,8 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 
 def kill_unreaped(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGKILL to a process that the supervisor reaps. ``Popen.kill`` would first ask whether it has ended, and so take its
-    exit code away from the supervisor."""
+    """Send SIGKILL to a process that the supervisor reaps. ``Popen.kill`` would first ask whether it has ended, and so take
+    its exit code away from the supervisor."""
     try:
         os.kill(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -197,8 +197,11 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     back = away(postgres)
     submitted = len(load.receipts)
     await asyncio.sleep(OUTAGE)
-    during = ran_between(own, began + LEASE, time.time())
-    taken_in = len(load.receipts) - submitted
+
+    async def work_has_gone_on() -> bool:
+        return len(ran_between(own, began + LEASE, time.time())) > 200 and len(load.receipts) - submitted > 300
+
+    await eventually(work_has_gone_on, PATIENCE_SECONDS, "intake, and jobs that run long after every lease was over")
     ended = time.time()
     await asyncio.to_thread(back)
     await asyncio.sleep(1.0)
@@ -206,8 +209,6 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     await all_ended(client, load.receipts)
     assert await waiting is JobState.SUCCEEDED, "a wait that began before it outlasts the outage"
 
-    assert taken_in > 300, "intake went on"
-    assert len(during) > 200, "jobs ran long after every lease was over"
     assert fenced_between(own, began + LEASE, ended) == 0, "what needs an accepted write waits"
     assert own.witnessed("fenced")
     runs = [line[0] for line in own.witnessed("w")]
@@ -235,7 +236,11 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     began = time.time()
     back = stopped(postgres)
     await asyncio.sleep(2 * LEASE)
-    assert ran_between(own, began + LEASE, time.time())
+
+    async def work_has_gone_on() -> bool:
+        return bool(ran_between(own, began + LEASE, time.time()))
+
+    await eventually(work_has_gone_on, PATIENCE_SECONDS, "jobs that run after the lease was over")
     (child,) = agent.children()
     os.kill(child, signal.SIGKILL)
     await agent.wait_event("child_exited")

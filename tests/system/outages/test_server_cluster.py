@@ -32,7 +32,7 @@ def nodes(server_root: Path) -> Iterator[ValkeyCluster]:
 
 @pytest.fixture
 async def agents(deployment: Deployment, nodes: ValkeyCluster) -> list[AgentProcess]:
-    """Two agents, so that there are buckets on several nodes. Their lease is longer than a failover takes, on a busy machine, too."""
+    """Two agents, so that there are buckets on several nodes. Their lease is longer than a failover takes."""
     deployment.document["stores"]["default"]["url"] = nodes.url
     deployment.document["leases"] = {**LEASES, "lease": "16s"}
     return [await deployment.start_agent() for _ in range(2)]
