@@ -2,6 +2,10 @@
 
 Each handler records its own start, as the result of its job; the figures are read from the master afterwards, so that no
 reader waits for a result while others are measured. The floor is a bare blocking pop that another connection's push wakes.
+
+With ``--trace`` each leg of the way is measured instead: functions of the product are wrapped, in this process and in the
+agent's (``benchmarks.support.leg_stamps``). The wrappers cost microseconds for each job, so totals are those of the run
+without them.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -26,6 +31,7 @@ WARM_UP = 50
 _CALIBRATION_JOBS = 40_000
 _CALIBRATION_CALLERS = 200
 _TICK_SECONDS = 0.005
+TRACED_HANDLERS = "benchmarks.support.traced_handlers"
 
 
 async def light(cluster: Cluster, jobs: int, per_second: float) -> list[bytes]:
@@ -197,6 +203,53 @@ async def measure(measured: MeasuredCluster, seconds: float, runs: int) -> dict[
         }
 
 
+async def trace(measured: MeasuredCluster, seconds: float) -> dict[str, Any]:
+    """Each leg at light load and at half load."""
+    from benchmarks.support import leg_stamps
+
+    leg_stamps.wrap_producer()
+    submit = Cluster.submit
+
+    async def stamped(self: Cluster, *arguments: Any, **options: Any) -> Any:
+        called_ns = time.monotonic_ns()
+        receipt = await submit(self, *arguments, **options)
+        leg_stamps.stamp(leg_stamps.Stamp.ACKNOWLEDGED, (receipt.id_bytes,))
+        leg_stamps.called(receipt.id_bytes, called_ns)
+        return receipt
+
+    async with await open_cluster(measured.settings, handlers) as cluster:
+        await light(cluster, WARM_UP, 100)
+        setattr(Cluster, "submit", stamped)  # noqa: B010 - a method of the product is replaced
+        ids = await light(cluster, int(seconds * 100) + WARM_UP, 100)
+        found: dict[str, Any] = {"light_load": await _legs(measured, cluster, ids)}
+        ids, rate = await half(cluster, seconds / 4)
+        return {
+            **found,
+            "half_load": await _legs(measured, cluster, ids),
+            "half_load_jobs_per_second": round(rate),
+            "servers": await measured.described(),
+        }
+
+
+async def _legs(measured: MeasuredCluster, cluster: Cluster, ids: list[bytes]) -> dict[str, Any]:
+    """Quantiles of each leg of these jobs."""
+    from benchmarks.support import leg_stamps
+
+    await cluster.wait_all(ids[-1000:], timeout=60)
+    path = Path(measured.directory, "stamps.json")
+    ours = leg_stamps.taken()
+    await (await cluster.submit("bench.write_stamps", {"path": str(path)})).result(timeout=60)
+    stamps = {name: by_id or ours[name] for name, by_id in leg_stamps.read(path).items()}
+    return {leg: quantiles(spans) for leg, spans in leg_stamps.legs(stamps, ids).items() if spans}
+
+
+def run_traced(seconds: float) -> dict[str, Any]:
+    """``trace`` on a cluster whose agent is wrapped."""
+    with measured_cluster({"handlers": [TRACED_HANDLERS]}) as measured:
+        measured.start_agent()
+        return uvloop.run(trace(measured, seconds))
+
+
 def run(seconds: float, runs: int) -> dict[str, Any]:
     """One agent with five buckets, one for each priority."""
     with measured_cluster() as measured:
@@ -207,10 +260,19 @@ def run(seconds: float, runs: int) -> dict[str, Any]:
 @click.command()
 @click.option("--seconds", default=10.0, show_default=True, help="Of light load in one run; the rest in proportion.")
 @click.option("--runs", default=5, show_default=True)
+@click.option("--trace", "traced", is_flag=True, help="Where the time goes, leg by leg; one run.")
 @output_options
-def main(seconds: float, runs: int, as_json: bool, save: bool) -> None:
+def main(seconds: float, runs: int, traced: bool, as_json: bool, save: bool) -> None:
     """Milliseconds from submit to start at 100 jobs a second and at half load; from due time to start of HELD jobs."""
-    show("latency", run(seconds, runs), as_json=as_json, save=save)
+    if not traced:
+        show("latency", run(seconds, runs), as_json=as_json, save=save)
+        return
+    found = run_traced(seconds)
+    show("latency_legs", found, as_json=as_json, save=save)
+    for load in () if as_json else ("light_load", "half_load"):
+        print(f"{load:44}{'p50 ms':>10}{'p99 ms':>10}")
+        for leg, figures in found[load].items():
+            print(f"{leg:44}{figures['p50_ms']:>10.3f}{figures['p99_ms']:>10.3f}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import first_steps
 from benchmarks.fleet.measure_costs import measured as fleet_costs
+from benchmarks.support.leg_stamps import LEGS
 from benchmarks.support.limited_handlers import most_at_once
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -173,10 +174,23 @@ def test_move() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.cluster
+def test_latency_leg_by_leg() -> None:
+    found = measured("benchmarks.latency", "--trace", "--seconds", "0.3")
+    for load in ("light_load", "half_load"):
+        assert found[load]["submit called -> handler started"]["jobs"] > 0
+        assert {figures["jobs"] > 0 for figures in found[load].values()} == {True}
+    assert found["half_load_jobs_per_second"] > 0
+    assert set(LEGS) - {"command written -> agent woken", "agent woken -> claim sent"} <= set(found["light_load"])
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
 def test_latency() -> None:
     found = measured("benchmarks.latency", "--seconds", "0.3", "--runs", "1")
     assert {"p50_ms", "p99_ms", "max_ms", "floor_p50_ms", "floor_p99_ms"} <= found.keys()
     assert {"p50_ms", "p99_ms", "max_ms"} <= found["held"].keys()
+    assert {"p50_ms", "p99_ms", "max_ms", "jobs_per_second"} <= found["half_load"].keys()
     assert found["floor_p50_ms"] > 0
 
 
