@@ -177,6 +177,22 @@ def of_small(report: Report) -> list[str]:
     return table(("", ""), ((key.replace("_", " "), value) for key, value in shown.items()))
 
 
+def of_work(report: Report) -> list[str]:
+    """Kinds of work by mode, beside the cores and Celery."""
+    rows = [
+        (*case.split(" ")[::-1], found["jobs_per_second"], _range(found["spread"]), found["cpu_us_per_job"]["agents"])
+        for case, found in report["cases"].items()
+    ]
+    lines = table(("work", "mode", "jobs/s", "range", "CPU microseconds a job, agent and workers"), rows)
+    if "share_of_bare" in report:
+        lines += ["", f"Jobs of 1 ms of processor time in {report['workers']} worker processes: **"
+                  f"{report['share_of_bare']:.0%}** of a bare loop in as many processes."]  # fmt: skip
+    if "ratio_to_celery" in report:
+        lines += ["", f"No-op jobs in worker processes, beside Celery's prefork pool in turns: **"
+                  f"{report['ratio_to_celery']:g}** times as many."]  # fmt: skip
+    return lines
+
+
 def of_first_steps(report: Report) -> list[str]:
     """What a newcomer types and waits for."""
     steps = ", ".join(f"{name} {seconds:g}" for name, seconds in report["steps"].items())
@@ -343,6 +359,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "peers": ("Beside others", of_peers),
     "submit": ("Submit", of_submit),
     "calls": ("Typed calls", of_calls),
+    "work": ("Kinds of work", of_work),
     "first_steps": ("First steps", of_first_steps),
     "latency": ("Latency", of_latency),
     "lateness": ("Fires of schedules at one moment", of_small),

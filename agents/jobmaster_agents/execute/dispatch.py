@@ -31,7 +31,7 @@ from jobmaster_agents.execute.process_jobs import NOT_STARTED_PAUSE_SECONDS, mak
 from jobmaster_agents.execute.process_pool.pool import DEATHS_MAX, DIED_BEFORE, ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.process_pool.worker_process import GivenJob
-from jobmaster_agents.execute.thread_pool import ThreadPool
+from jobmaster_agents.execute.thread_pool import ThreadPool, TooLate
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner, is_current_task
 from jobmaster_agents.outcomes.outcome_builder import (
     OutcomeBuilder,
@@ -48,6 +48,8 @@ from jobmaster_agents.state.ownership import Ownership
 if TYPE_CHECKING:
     from jobmaster_agents.execute.run_spans import RunSpans
 
+_THREAD_JOBS_AHEAD = 64
+"""Jobs that lie with the threads beside those that may run: short ones then follow one another without a turn of the loop."""
 _CLOSE_SECONDS = 10.0
 """For workers to be killed and transactions to be rolled back when the process ends."""
 
@@ -125,7 +127,7 @@ class Dispatcher:
         limit = self._alone if self._outcome_builder.runs_alone(job) else self._limits[handler.options.mode]
         dispatched = self._dispatched[job] = DispatchedJob(job, done, limit, self._make_context)
         limit.waiting.append(dispatched)
-        if limit is self._in_processes:
+        if limit is self._in_processes or (limit is self._in_threads and limit.admitted):
             self._admit_soon(limit)  # jobs of one turn of the loop travel together
         else:
             self._admit(limit)
@@ -135,8 +137,10 @@ class Dispatcher:
         dispatched = self._dispatched.get(job)
         if dispatched is None or dispatched.cause is not None:
             return
-        if dispatched.thread is not None and not self._threads.quarantine(dispatched.thread):
-            return  # it has just ended: its result counts
+        if dispatched.thread is not None:
+            if not self._threads.quarantine(dispatched.thread):
+                return  # it has just ended: its result counts
+            self._note_start(dispatched)
         dispatched.cause = cause
         if dispatched.context is not None:
             dispatched.context.cancelled = True
@@ -158,6 +162,7 @@ class Dispatcher:
     def sweep(self, now: float) -> None:
         """Stop jobs past their deadline; admit jobs that waited for the lease."""
         for dispatched in list(self._dispatched.values()):
+            self._note_start(dispatched)
             if dispatched.started and now >= dispatched.overdue_at:
                 dispatched.overdue_at = inf
                 self._on_overdue(dispatched.job, now - dispatched.started)
@@ -177,12 +182,16 @@ class Dispatcher:
 
     def started_before(self, moment: float) -> list[ClaimedJob]:
         """Jobs that have begun (not only been dispatched) before a moment."""
+        for dispatched in self._dispatched.values():
+            self._note_start(dispatched)
         return [dispatched.job for dispatched in self._dispatched.values() if 0.0 < dispatched.started < moment]
 
     def started_at(self, job: ClaimedJob) -> float | None:
         """When a job has begun; ``None``: it waits, or is not here."""
-        dispatched = self._dispatched.get(job)
-        return (dispatched.started or None) if dispatched is not None else None
+        if (dispatched := self._dispatched.get(job)) is None:
+            return None
+        self._note_start(dispatched)
+        return dispatched.started or None
 
     @staticmethod
     def _repeat_stop(dispatched: DispatchedJob, now: float) -> None:
@@ -208,9 +217,24 @@ class Dispatcher:
         return len(self._stuck)
 
     def is_waiting(self, job: ClaimedJob) -> bool:
-        """True when a job was dispatched and has not begun."""
-        dispatched = self._dispatched.get(job)
-        return dispatched is not None and not dispatched.started
+        """True when a job was dispatched and has not begun. One that lies with the threads is taken back from them first: a
+        thread must not begin it between this answer and what the caller then does."""
+        if (dispatched := self._dispatched.get(job)) is None:
+            return False
+        if dispatched.thread is not None and not dispatched.started and self._threads.withdraw(dispatched.thread):
+            self._wait_for_thread(dispatched)
+        return self.started_at(job) is None
+
+    def _wait_for_thread(self, dispatched: DispatchedJob) -> None:
+        """It has left the threads and has not begun."""
+        dispatched.thread = None
+        dispatched.limit.waiting.appendleft(dispatched)
+        self._leave_limit(dispatched, self._admit_soon)
+
+    def _note_start(self, dispatched: DispatchedJob) -> None:
+        """A thread takes a job when it comes to it, without a word to the loop."""
+        if dispatched.thread is not None and not dispatched.started and dispatched.thread.started_at is not None:
+            self._begin(dispatched, dispatched.thread.started_at)
 
     async def aclose(self, timeout_seconds: float, *, kill: bool = True) -> None:
         """End workers, cancel tasks, close the threads. Jobs that still run get no outcome.
@@ -237,16 +261,19 @@ class Dispatcher:
         limit.is_due = False
         if limit is self._in_processes:
             self._give_ahead(limit)
-        while limit.waiting and limit.admitted < limit.size:
+        ahead = _THREAD_JOBS_AHEAD if limit is self._in_threads else 0
+        while limit.waiting and limit.admitted < limit.size + ahead:
             now = self._now()
             if (dispatched := self._next(limit, now)) is None:
                 return  # the sweep tries again
             if limit is self._in_processes and self._may_be_given(dispatched.job) and not self._pool.grows:
                 return  # a worker that has room will say so
+            handler = dispatched.job.handler
+            if limit.admitted >= limit.size and not self._may_lie(dispatched.job):
+                return
             limit.waiting.remove(dispatched)
             limit.admitted += 1
             dispatched.admitted = True
-            handler = dispatched.job.handler
             if limit is self._in_tasks:
                 dispatched.on_loop = True
                 self._spawn(dispatched, self._run_transactional(dispatched), "jobmaster-transactional")
@@ -258,8 +285,13 @@ class Dispatcher:
             elif needs_write(dispatched.job):
                 self._spawn(dispatched, self._authorise_thread(dispatched), "jobmaster-authorise")
             else:
-                self._begin(dispatched, now)
                 self._start_thread(dispatched)
+
+    @staticmethod
+    def _may_lie(job: ClaimedJob) -> bool:
+        """True when a job may lie with the threads: nothing but the call itself belongs to its start."""
+        handler = job.handler
+        return not (handler is None or handler.is_surrounded or needs_write(job) or has_limits(job))
 
     def _spawn(self, dispatched: DispatchedJob, work: Coroutine[object, object, None], name: str) -> None:
         def ended(task: asyncio.Task[None]) -> None:
@@ -296,7 +328,9 @@ class Dispatcher:
         if self._spans is not None:
             self._spans.left(dispatched.job)
         if dispatched.admitted:
-            self._leave_limit(dispatched, then or self._admit)
+            # Threads deliver many results in one turn, and others lie with them: what follows is admitted together.
+            soon = then is None and dispatched.limit is self._in_threads
+            self._leave_limit(dispatched, self._admit_soon if soon else then or self._admit)
         dispatched.done(dispatched.job)
 
     def _leave_limit(self, dispatched: DispatchedJob, then: Callable[[ConcurrencyLimit], None]) -> None:
@@ -395,7 +429,10 @@ class Dispatcher:
 
             # A copy each, so that no context variable leaks from one job into the next.
             context = set_running(self._context.copy(), dispatched)
-            dispatched.thread = self._threads.submit(function, arguments, ended, context)
+            until = self._ownership.may_start_until(job.claimed_list.owned.present)
+            dispatched.thread = self._threads.submit(
+                function, arguments, ended, context, inf if dispatched.started else until
+            )
         except Unavailable:  # no thread can be started; the same error of a handler comes by ``ended``
             dispatched.started = 0.0
             self._loop.call_soon(self._not_started, dispatched)
@@ -412,7 +449,11 @@ class Dispatcher:
     ) -> None:
         if dispatched.cause is not None:
             return
-        started = dispatched.started
+        self._note_start(dispatched)
+        if isinstance(error, TooLate) and not dispatched.started:
+            self._wait_for_thread(dispatched)
+            return
+        started = dispatched.started or self._now()
         ended = started + ran_us / 1e6
         try:
             if error is not None:

@@ -18,6 +18,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from jobmaster.model.errors import Unavailable
@@ -39,6 +40,7 @@ class ThreadJob:
         "quarantined",
         "ran_us",
         "result",
+        "start_before",
         "started_at",
     )
 
@@ -51,6 +53,8 @@ class ThreadJob:
         self._on_done = on_done
         self.started_at: float | None = None
         """When a thread took the job, by the clock of the pool; ``None`` while it waits for a thread."""
+        self.start_before = inf
+        """When the authority to start it ends, by the clock of the pool. Later it ends with ``TooLate`` and has not begun."""
         self.over = False
         self.quarantined = False
         self.error: BaseException | None = None
@@ -59,7 +63,10 @@ class ThreadJob:
 
     def run(self, now: Callable[[], float]) -> None:
         """In the thread: call the function in its context and keep its result or error."""
-        started = self.started_at or now()
+        if self.started_at is None:
+            self.error = TooLate()
+            return
+        started = self.started_at
         try:
             self.result = self._context.run(self._fn, **self._kwargs)
         except BaseException as error:  # SystemExit of a handler fails its attempt and does not end the thread
@@ -71,6 +78,10 @@ class ThreadJob:
         # The error's traceback refers to this job: a cycle that only the garbage collector would break.
         error, self.error = self.error, None
         self._on_done(error, self.result, self.ran_us)
+
+
+class TooLate(Exception):
+    """The authority to start the job had ended when a thread came to it."""
 
 
 class UnfinishedJobs(NamedTuple):
@@ -132,16 +143,19 @@ class ThreadPool:
         kwargs: Mapping[str, object],
         on_done: OnDone,
         context: contextvars.Context | None = None,
+        start_before: float = inf,
     ) -> ThreadJob:
         """Run ``fn(**kwargs)`` in a thread; ``on_done`` is called on the loop when it has returned or raised.
 
         Args:
             context: context variables of the call, for this call alone; default: a copy of the caller's.
+            start_before: when the authority to start it ends (``ThreadJob.start_before``).
 
         Raises:
             Unavailable: there is no thread and none could be started; the job was not accepted.
         """
         job = ThreadJob(fn, kwargs, on_done, contextvars.copy_context() if context is None else context)
+        job.start_before = start_before
         with self._lock:
             if self._closed:
                 raise Unavailable("the thread pool is closed", hint="hand the job back")
@@ -174,6 +188,14 @@ class ThreadPool:
         if start:
             self._start_thread()
         return True
+
+    def withdraw(self, job: ThreadJob) -> bool:
+        """Take back a job that no thread has taken; its ``on_done`` is never called then. False: a thread has or had it."""
+        with self._lock:
+            if job.started_at is not None or job.over or job.quarantined or job in self._running:
+                return False
+            job.quarantined = True  # the thread that finds it in the queue skips it
+            return True
 
     async def close(self, timeout_seconds: float) -> UnfinishedJobs:
         """Accept no more jobs, await running jobs, end the threads. Waiting jobs are returned."""
@@ -272,7 +294,9 @@ class ThreadPool:
         while self._jobs:
             job = self._jobs.popleft()
             if not job.quarantined:
-                job.started_at = self._now()
+                now = self._now()
+                if now < job.start_before:
+                    job.started_at = now
                 self._running.add(job)
                 return job
         return None

@@ -283,6 +283,24 @@ def _is_held(harness: ProcessPoolHarness, entry: Entry) -> bool:
     return row is not None and row.state == "HELD"
 
 
+async def test_a_job_that_lies_with_the_threads_has_not_begun_and_can_be_asked_back(
+    harness: ProcessPoolHarness,
+) -> None:
+    bucket = harness.bucket()
+    running, lying = [job("thread"), job("thread")], [job("thread"), job("thread")]
+    harness.submit(bucket, [*running, *lying])
+    dispatcher = harness.bucket_worker._dispatcher
+    await until(lambda: len(ran) == 2 and dispatcher._threads.waiting == 2)
+    live = [harness.bucket_worker.job_table.get(entry.id) for entry in (*running, *lying)]
+    assert [each is not None and dispatcher.started_at(each) is None for each in live] == [False, False, True, True]
+    assert [each is not None and dispatcher.is_waiting(each) for each in live] == [False, False, True, True]
+    assert len(dispatcher._in_threads.waiting) == 2, "no thread begins them before the loop turns again"
+    release.set()
+    await harness.settled()
+    assert len(ran) == 4
+    assert counters_are_back(harness)
+
+
 async def test_what_waited_for_room_starts_only_under_a_lease(harness: ProcessPoolHarness) -> None:
     bucket = harness.bucket()
     harness.submit(bucket, [job("thread"), job("thread"), job("thread")])

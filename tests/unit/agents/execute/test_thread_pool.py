@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from jobmaster.model.errors import Unavailable
-from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool
+from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool, TooLate
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 
@@ -343,3 +343,28 @@ def test_threads_stuck_for_ever_do_not_hold_up_the_end_of_the_process(tmp_path: 
     program = tmp_path / "stuck.py"
     program.write_text(script)
     assert subprocess.run([sys.executable, str(program)], timeout=PATIENCE_SECONDS, check=False).returncode == 0
+
+
+async def test_a_job_that_no_thread_has_taken_can_be_taken_back_and_one_that_has_begun_cannot() -> None:
+    pool, go_on, began = ThreadPool(1, time.monotonic), threading.Event(), threading.Event()
+    ended: list[object] = []
+
+    def holds() -> None:
+        began.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    def note(name: str) -> Callable[[BaseException | None, object, int], None]:
+        return lambda error, result, ran_us: ended.append((name, type(error)))
+
+    runs = pool.submit(holds, {}, note("runs"))
+    await until(began.is_set)
+    lies = pool.submit(int, {}, note("lies"))
+    late = pool.submit(int, {}, note("late"), start_before=time.monotonic())
+    assert not pool.withdraw(runs)
+    assert pool.withdraw(lies)
+    assert not pool.withdraw(lies)
+    go_on.set()
+    await until(lambda: len(ended) == 2)
+    assert ended == [("runs", type(None)), ("late", TooLate)]
+    assert (runs.started_at is None, late.started_at is None) == (False, True), "what came too late has not begun"
+    await pool.close(PATIENCE_SECONDS)
