@@ -50,9 +50,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=[] if case == "fails once" else [pytest.mark.slow]) for case in CASES]
-)
+KINDS = ("fails always", "interrupted", "hangs", "a process is lost")
+"""Cases that end in different ways; the other ones are further cases of these."""
+
+
+def _marks(case: str) -> list[pytest.MarkDecorator]:
+    if case == "fails once":
+        return []
+    return [pytest.mark.slow] if case in KINDS else [pytest.mark.slow, pytest.mark.long]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=_marks(case)) for case in CASES])
 def test_only_a_failure_of_single_tests_is_given_a_second_try(case: str, tmp_path: Path) -> None:
     text, code, said = CASES[case]
     if "%d" in text:
