@@ -4,11 +4,13 @@ A page is one transaction that changes its jobs, moves the cursor of the operati
 dies leaves whole pages, and its successor begins after the last one. Two leaders cannot both write a page: its statement
 compares the cursor.
 
-A page is as large as the time that it takes allows. The pause after it is a tenth of that time. While the leader itself ends
-jobs, pages are a fifth as long, and the pause is nine times the time of the page: building the new jobs of a retry takes time
-of its event loop, 10 us for each.
+A page is as large as the time that it takes allows. The pause after it is a tenth of that time. While agents end jobs,
+pages are a fifth as long, and the pause grows with the jobs that end: from 10,000 a second on it is nineteen times the time
+of the page, so that a twentieth of the master, and of the event loop of the leader, works on the operation. (With nine times,
+two drains of 110,000 jobs a second lost an eighth.) The leader counts the jobs that it ends itself; those of other agents it
+knows from their statistics, ten seconds late.
 
-While the master writes a page of a retry, the leader reads and builds the next one, unless it ends jobs itself: otherwise one
+While the master writes a page of a retry, the leader reads and builds the next one, unless agents end jobs: otherwise one
 of the two waits for the other. Jobs that have ended stay as they are, so little is out of date by then, and the page is
 compared with the rows when it is written, as every other. Pages of other kinds are of jobs that change: they are read when
 they are due.
@@ -33,16 +35,18 @@ from jobmaster_agents.event_log import Event, EventLog
 
 IDLE_SECONDS = 3600.0
 PAGE_SECONDS, PAGE_SECONDS_BUSY = 0.25, 0.05
-"""A page that takes longer is followed by a smaller one; the second while this agent ends jobs, whose outcomes wait for the
+"""A page that takes longer is followed by a smaller one; the second while agents end jobs, whose outcomes wait for the
 page."""
 PAGE_JOBS, PAGE_JOBS_MIN, PAGE_JOBS_MAX = 500, 50, 5000
 """Jobs of the first page, and the least and the most."""
 READS_MAX, READS_GROWTH = 64_000, 4
 """Rows that one page reads at most, and how much more the next one reads when few jobs fit."""
-REST, REST_BUSY = 0.1, 9.0
-"""Times the duration of a page until the next one; the second while this agent ends jobs."""
-BUSY_PER_SECOND = 500.0
-"""Jobs that this agent ends a second, from which on it is busy."""
+REST, REST_BUSY = 0.1, 19.0
+"""Times the duration of a page until the next one: on an idle cluster, and where ``RATE_BUSY`` jobs a second end."""
+BUSY_PER_SECOND, RATE_BUSY = 500.0, 10_000.0
+"""Jobs that end a second: from the first on the cluster is busy, and from the second on the pause grows no more."""
+_WINDOW_SECONDS = 0.1
+"""Ended jobs are counted over this time at least: outcomes are written by the hundred."""
 
 
 class _ReadPage(NamedTuple):
@@ -86,7 +90,8 @@ class BulkWorker:
         self._jobs = PAGE_JOBS
         self._reads = PAGE_JOBS
         self._ended, self._ended_at = 0, clock.boottime()
-        self._busy = False
+        self._rate = 0.0
+        """Jobs that agents end a second."""
         self._next: _ReadPage | None = None
         self._unreadable: bytes | None = None
         self.kicked = asyncio.Event()
@@ -109,6 +114,10 @@ class BulkWorker:
             if work is not None:
                 self._note_unreadable(work)
             return IDLE_SECONDS
+        was_busy = self._is_busy
+        self._note_rate(work.ended_per_second)
+        if self._is_busy and not was_busy:
+            self._jobs = min(self._jobs, PAGE_JOBS)
         try:
             written = await self._work_on(work)
             if written is None:
@@ -121,9 +130,9 @@ class BulkWorker:
                 self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
             raise
         took = self._now() - began
-        self._busy = self._is_busy()
+        self._note_rate(work.ended_per_second)
         self._resize(took, written)
-        return took * (REST_BUSY if self._busy else REST)
+        return took * self._rest
 
     async def _work_on(self, work: BulkWork) -> _ReadPage | None:
         """Write the next page; ``None``: the operation has ended."""
@@ -134,7 +143,7 @@ class BulkWorker:
             await self._finish(work, BulkPage(work.id, work.cursor, work.highest, {}))
             return None
         following = None
-        if work.kind is BulkKind.RETRY and ready.full and not self._busy:
+        if work.kind is BulkKind.RETRY and ready.full and not self._is_busy:
             following = asyncio.create_task(self._read(work, ready.page.read_to))
         try:
             written = await self._write(work, ready)
@@ -191,15 +200,27 @@ class BulkWorker:
         else:
             self._log.info(Event.BULK_ENDED, {**fields, "skipped": sum(ended.skipped.values())})
 
+    def _note_rate(self, published: float) -> None:
+        """Count the jobs that agents have ended: this one since it was asked before, all as they have published it."""
+        now, ended = self._now(), sum(self._telemetry.jobs_ended.values())
+        if (passed := now - self._ended_at) >= _WINDOW_SECONDS:
+            self._rate = max((ended - self._ended) / passed, published)
+            self._ended, self._ended_at = ended, now
+
+    @property
     def _is_busy(self) -> bool:
-        """Whether this agent has ended many jobs since it was asked before."""
-        before, since = self._ended, self._ended_at
-        self._ended, self._ended_at = sum(self._telemetry.jobs_ended.values()), self._now()
-        return self._ended - before > BUSY_PER_SECOND * (self._ended_at - since)
+        return self._rate > BUSY_PER_SECOND
+
+    @property
+    def _rest(self) -> float:
+        """The pause after a page, as a multiple of its time."""
+        if not self._is_busy:
+            return REST
+        return max(REST, REST_BUSY * min(self._rate / RATE_BUSY, 1.0))
 
     def _resize(self, took: float, written: _ReadPage) -> None:
         """The size of the next page."""
-        most = PAGE_SECONDS_BUSY if self._busy else PAGE_SECONDS
+        most = PAGE_SECONDS_BUSY if self._is_busy else PAGE_SECONDS
         if took > most:
             self._jobs = max(self._jobs // 2, PAGE_JOBS_MIN)
             self._reads = max(self._reads // 2, PAGE_JOBS_MIN)

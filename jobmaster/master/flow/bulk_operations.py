@@ -91,11 +91,11 @@ class BulkOperations:
         rows = await self._control.read("bulk/next")
         if not rows:
             return None
-        id_, kind, chosen, change, lowest, highest, cursor = rows[0]
+        id_, kind, chosen, change, lowest, highest, cursor, ended = rows[0]
         given = json.loads(chosen)
         unknown = given.keys() - set(JobFilter.__struct_fields__)
         admits, new = msgspec.convert(given, JobFilter), NewValues(**json.loads(change))
-        return BulkWork(id_, BulkKind(kind), admits, new, lowest, highest, cursor, ", ".join(sorted(unknown)))
+        return BulkWork(id_, BulkKind(kind), admits, new, lowest, highest, cursor, ", ".join(sorted(unknown)), ended)
 
     async def cancel_page(self, page: BulkPage, job_ids: Sequence[bytes], states: Sequence[JobState]) -> int | None:
         """Cancel jobs, or request it."""

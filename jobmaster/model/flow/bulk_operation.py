@@ -120,6 +120,8 @@ class BulkWork(NamedTuple):
     cursor: bytes | None
     unreadable: str = ""
     """Fields of the filter that this program does not know: a later version is to do the work."""
+    ended_per_second: float = 0.0
+    """Jobs that all agents end, by what they have published."""
 
 
 class FoundBulkJob(NamedTuple):

@@ -25,7 +25,7 @@ from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View, bounded
 
 PAGE_JOBS = 50
-SEARCH_SECONDS, DEEP_SECONDS = 0.2, 5.0
+SEARCH_SECONDS, DEEP_SECONDS = 0.15, 5.0
 """How long a search looks back; the second for a viewer who has asked for more."""
 _STATE = re.compile(r"(?:^|\s)state:\S+")
 STATES = ("", "held", "waiting", "assigned", "processing", "succeeded", "failed", "cancelled", "expired")

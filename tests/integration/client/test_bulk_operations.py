@@ -164,9 +164,23 @@ async def test_the_next_page_of_a_retry_is_read_while_one_is_written_and_compare
     assert (await client.cluster.retry(jobs[5])).id == alone.id
 
 
-@pytest.mark.parametrize(("ended_per_page", "sizes", "rest"), [(0, [4, 8, 8], 0.1), (1000, [4, 2, 2], 9.0)])
-async def test_pages_of_a_tenth_of_a_second_grow_and_shrink_while_the_leader_ends_jobs(
-    client: ClientFixture, monkeypatch: pytest.MonkeyPatch, ended_per_page: int, sizes: list[int], rest: float
+@pytest.mark.parametrize(
+    ("ended_per_page", "published", "sizes", "rest"),
+    [
+        (0, 0, [4, 8, 8], 0.1),
+        (100, 0, [4, 2, 2], 1.9),
+        (1000, 0, [4, 2, 2], 19.0),
+        (0, 5000, [4, 2, 2], 9.5),
+    ],
+    ids=["idle", "1,000 a second", "10,000 a second", "other agents"],
+)
+async def test_pages_of_a_tenth_of_a_second_grow_and_shrink_while_agents_end_jobs(
+    client: ClientFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    ended_per_page: int,
+    published: int,
+    sizes: list[int],
+    rest: float,
 ) -> None:
     for name, size in (("PAGE_JOBS", 4), ("PAGE_JOBS_MIN", 2), ("PAGE_JOBS_MAX", 8)):
         monkeypatch.setattr(bulk_worker, name, size)
@@ -180,6 +194,10 @@ async def test_pages_of_a_tenth_of_a_second_grow_and_shrink_while_the_leader_end
 
         def __getattr__(self, name: str) -> Any:
             return getattr(client.master.bulk, name)
+
+        async def next(self) -> Any:
+            work = await client.master.bulk.next()
+            return None if work is None else work._replace(ended_per_second=work.ended_per_second + published)
 
         async def find(self, *args: Any, **options: Any) -> Any:
             limits.append(options["limit"])
