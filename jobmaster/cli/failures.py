@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -58,6 +57,8 @@ def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Seque
             message = f"standard output cannot be written: {first.strerror}"
             return _report_failure(Failure("output", message, None, EXIT_FAILED), invocation, arguments)
         if invocation.debug and not isinstance(first, click.ClickException):
+            import traceback  # loads much, which a program without a failure need not wait for
+
             traceback.print_exception(raised, file=sys.stderr)
         return _report_failure(failure_of(first), invocation, arguments)
 
@@ -78,6 +79,8 @@ def _single(error: Exception) -> Exception:
 
 def _comes_from_output(error: OSError) -> bool:
     """True when printing raised the error (a full disk). The stream itself does not show it: it has dropped the text."""
+    import traceback  # as above
+
     *_, (last, _) = traceback.walk_tb(error.__traceback__)
     return last.f_code in (click.echo.__code__, guarded.__code__)
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -223,7 +221,11 @@ def _plain(value: Any) -> str:
 
 def terminal_width() -> int | None:
     """Width of the terminal in cells (or ``$COLUMNS``); ``None`` when standard output is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # loads modules of archives, which no other command line needs
+
+    return shutil.get_terminal_size().columns
 
 
 def render(rows: Sequence[Row], columns: Sequence[Column], width: int | None = None) -> str:
@@ -256,6 +258,8 @@ def _wrapped(cells: list[list[str]], columns: Sequence[Column], width: int) -> l
     room = max(width - sum(others) - 2 * len(others), WRAP_CHARS_MIN)
     lines = []
     for *left, last in cells:
+        import textwrap
+
         first, *more = textwrap.wrap(last, room) or [""]
         lines.append([*left, first])
         lines += [[*("" for _ in left), line] for line in more]

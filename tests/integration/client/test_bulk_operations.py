@@ -557,16 +557,6 @@ async def test_the_leaders_tick_sees_an_operation_until_it_has_ended(client: Cli
     assert not (await leadership.tick(agent, 1, 60.0, 1.0)).bulk
 
 
-async def test_a_leader_that_ends_many_jobs_itself_pauses_longer(client: ClientFixture, small_pages: None) -> None:
-    await held(client, 9)
-    await client.cluster.bulk.start("cancel", handler=resize)
-    leader = Leader(client)
-    leader.worker.on_bulk()
-    idle = await leader.worker.tick()
-    leader.telemetry.jobs_ended["SUCCEEDED"] += 1_000_000
-    assert await leader.worker.tick() > 5 * idle > 0
-
-
 async def test_the_same_in_plain_code(client: ClientFixture, plain: SyncCluster) -> None:
     await held(client, 2, tags=["a"])
 
