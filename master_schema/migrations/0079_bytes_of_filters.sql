@@ -1,4 +1,4 @@
--- 0078 bytes of filters: a search compares bytes before it parses the JSON of a row, and makes them once a statement.
+-- 0079 bytes of filters: a search compares bytes before it parses the JSON of a row, and makes them once a statement.
 
 ALTER TYPE job_filter
     ADD ATTRIBUTE tag_bytes      bytea,             -- the headers of a job that fits have them; NULL: not known
