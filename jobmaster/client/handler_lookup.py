@@ -149,6 +149,11 @@ class HandlerLookup:
 
     def undeclared(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
         """A name that is not declared here, with the cluster's defaults; ``InputError`` when it can be none."""
+        if not isinstance(handler, str) and not callable(handler):
+            raise InputError(
+                f"the handler is of type {type(handler).__name__}, and neither a function nor a name",
+                hint="of many jobs the arguments come first: submit_many(items, handler=resize)",
+            )
         if not isinstance(handler, str):
             raise UnknownHandler(
                 f"{getattr(handler, '__qualname__', handler)!r} is not declared as a handler of this cluster",

@@ -7,6 +7,7 @@ other and never deadlock, which a transaction over several of them would.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from jobmaster.rules.backoff import backoff_delay
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.25
+_PLACE_SECONDS = 0.5
+"""Between two looks for a free connection: each look is a connection of some milliseconds."""
 _TIME_BYTES = 6
 _LIMITS = {"statement_timeout": "300s", "lock_timeout": "120s"}
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -35,6 +38,15 @@ class Part(NamedTuple):
     number: int
 
 
+class Inserted(NamedTuple):
+    """What became of a chunk."""
+
+    new: int
+    """Rows of it that were new; exactly, unless a try before was in doubt."""
+    of_task: int
+    """Rows that every copy and attempt of the task has inserted so far; exactly."""
+
+
 def row_key(job_id: bytes) -> bytes:
     """The part of an id made of data that identifies its row: all of it but the time."""
     return bytes(_TIME_BYTES) + job_id[_TIME_BYTES:]
@@ -45,16 +57,26 @@ class Importer:
 
     Args:
         source: number of the source whose rows are remembered; a row that an earlier run has handed in is left out.
+        connections: how many connections the tasks of the run have at once; ``None``: no limit. A task that finds none free
+            connects again a moment later.
     """
 
-    def __init__(self, connection_factory: ConnectionFactory, part: Part, source: int | None = None) -> None:
+    def __init__(
+        self,
+        connection_factory: ConnectionFactory,
+        part: Part,
+        source: int | None = None,
+        *,
+        connections: int | None = None,
+    ) -> None:
         self._connection_factory = connection_factory
         self._source = source
+        self._connections = connections
         self.part = part
         self._connection: Connection | None = None
 
-    async def insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> int:
-        """HELD rows, as ``intake/insert_held`` makes them; how many were new (exactly, unless a try before was in doubt).
+    async def insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> Inserted:
+        """HELD rows, as ``intake/insert_held`` makes them.
 
         Args:
             unique: of jobs that are to hold a unique key, by id. One that meets another job is not inserted.
@@ -89,7 +111,7 @@ class Importer:
             self._connection.terminate()
             self._connection = None
 
-    async def _insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> int:
+    async def _insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> Inserted:
         connection = await self._open()
         async with connection.transaction():
             if self._source is not None:
@@ -97,8 +119,6 @@ class Importer:
                 claimed = await rows_of(connection, "pipeline/claim_keys", self._source, [*map(row_key, ids)], ids)
                 ours = frozenset(claimed[0]["job_ids"])
                 jobs = [job for job in jobs if job.id in ours]
-                if not jobs:
-                    return 0
             plain = [job for job in jobs if job.id not in unique] if unique else jobs
             count = 0
             if plain:
@@ -107,13 +127,30 @@ class Importer:
             if keyed := [UniqueSubmit(job, unique[job.id]) for job in jobs if job.id in unique]:
                 rows = await rows_of(connection, "uniqueness/submit", *values_of(keyed), False)
                 count += sum(row["answer"] in _NEW for row in rows)
-            await rows_of(connection, "pipeline/count_inserted", self.part.run_id, self.part.number, count)
-        return count
+            rows = await rows_of(connection, "pipeline/count_inserted", self.part.run_id, self.part.number, count)
+        return Inserted(count, rows[0]["inserted"])
 
     async def _open(self) -> Connection:
-        if self._connection is None:
-            self._connection = await self._connection_factory.open(plan_once=True, over=_LIMITS)
+        while self._connection is None:
+            connection = await self._connection_factory.open(plan_once=True, over=_LIMITS)
+            try:
+                if await self._has_place(connection):
+                    self._connection = connection
+            finally:
+                if self._connection is None:
+                    connection.terminate()
+            if self._connection is None:
+                await asyncio.sleep(_PLACE_SECONDS * (0.5 + random.random()))
         return self._connection
+
+    async def _has_place(self, connection: Connection) -> bool:
+        """Whether the connection is one of those that the run may have. Its lock ends with its session."""
+        if self._connections is None:
+            return True
+        try:
+            return bool(await rows_of(connection, "pipeline/take_place", self.part.run_id, self._connections))
+        except errors.DRIVER_ERRORS as error:
+            raise errors.calling(error, "pipeline/take_place", writes=False) from error
 
 
 _NEW = (UniqueOutcome.CREATED, UniqueOutcome.REPLACED)

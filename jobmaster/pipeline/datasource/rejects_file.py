@@ -6,13 +6,19 @@ there and are deleted.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
+from jobmaster.model.errors import InputError
+from jobmaster.pipeline.datasource.file_systems import file_system_of
 from jobmaster.pipeline.datasource.row_parser import RejectedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_MARK = "_begun"
 
 
 def rejects_schema() -> pa.Schema:
@@ -60,6 +66,49 @@ class RejectsFile:
             self._writer.close()
 
 
+def shared_path(where: str) -> str:
+    """A directory as every process finds it: executors have other working directories than the driver."""
+    return where if "://" in where else os.path.abspath(where)
+
+
+def prepare(where: str, run_id: str) -> None:
+    """Create the folder of a run, with a mark by which its tasks know the directory.
+
+    Raises:
+        InputError: the directory cannot be written.
+    """
+    try:
+        system, path = _system(where)
+        folder = f"{path}/{_folder(run_id)}"
+        system.create_dir(folder, recursive=True)
+        with system.open_output_stream(f"{folder}/{_MARK}"):
+            pass
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"refused rows cannot be written to {where}: {error}", hint="give option rejects another directory or URL"
+        ) from error
+
+
+def require_prepared(where: str, run_id: str) -> None:
+    """Check in a task that the directory is the one of the driver, before the first row is written.
+
+    Raises:
+        InputError: this machine has another directory of that name.
+    """
+    from pyarrow import fs
+
+    try:
+        system, path = _system(where)
+        found = system.get_file_info(f"{path}/{_folder(run_id)}/{_MARK}").type is fs.FileType.File
+    except (OSError, ValueError) as error:
+        raise InputError(f"refused rows cannot be written to {where} on {gethostname()}: {error}") from error
+    if not found:
+        raise InputError(
+            f"directory {where} for refused rows is not the same one on {gethostname()} as on the machine of the driver",
+            hint="give option rejects a URL, or a path of storage that every machine of the cluster shares",
+        )
+
+
 def publish(where: str, run_id: str, names: Sequence[str]) -> None:
     """Move the named files into the directory, and delete the other files of the run.
 
@@ -94,5 +143,5 @@ def _system(where: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     if "://" in where:
-        return fs.FileSystem.from_uri(where)
+        return file_system_of(where)
     return fs.LocalFileSystem(), where.rstrip("/")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -35,6 +36,8 @@ COLUMNS = ("key", "args", "handler", "priority", "lane", "due_at", "headers")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _HEADERS = msgspec.json.Decoder(Headers)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _VERSION_7 = 0x7 << 76
 _VARIANT = 0b10 << 62
 _RAND_A, _RAND_B = 0xFFF, (1 << 62) - 1
@@ -99,24 +102,31 @@ class RowParser:
         self.unique = {}
         jobs: list[NewJob] = []
         rejects: list[RejectedRow] = []
-        for row in self._rows(batch):
+        rows, unreadable = self._rows(batch)
+        for number, row in enumerate(rows):
             key, args, handler, *_ = row
-            job = self._job(*row)
+            job = unreadable[number] if number in unreadable else self._job(*row)
             if isinstance(job, NewJob):
                 jobs.append(job)
             else:
                 rejects.append(RejectedRow(key, handler or self._rules.handler, args.decode("utf-8", "replace"), job))
         return jobs, rejects
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-        """``(key, args, handler, priority, lane, due, headers)`` of each row."""
+    def _rows(self, batch: pa.RecordBatch) -> tuple[Iterator[tuple[Any, ...]], dict[int, str]]:
+        """``(key, args, handler, priority, lane, due, headers)`` of each row, and why some rows cannot be read."""
         count = batch.num_rows
         names = batch.schema.names
-        nothing: Sequence[Any] = [None] * count
-        found = {name: _values(batch.column(names.index(name)), name) if name in names else nothing for name in COLUMNS}
-        if "args" not in names:
-            found["args"] = [b"{}"] * count
-        return zip(*(found[name] for name in COLUMNS), strict=True)
+        found: dict[str, Sequence[Any]] = {name: [None] * count for name in COLUMNS}
+        found["args"] = [b"{}"] * count
+        unreadable: dict[int, str] = {}
+        for name in COLUMNS:
+            if name in names:
+                column = batch.column(names.index(name))
+                try:
+                    found[name] = column_values(column, name)
+                except (ValueError, OverflowError):
+                    found[name] = _readable_values(column, name, found[name], unreadable)
+        return zip(*(found[name] for name in COLUMNS), strict=True), unreadable
 
     def _job(
         self, key: str | None, args: bytes, handler: str | None, priority: Any, lane: Any, due: Any, headers: Any
@@ -267,15 +277,20 @@ def read_headers(data: bytes) -> Headers | str:
     return headers
 
 
-def _values(column: pa.Array, name: str) -> list[Any]:
-    """Plain values of a column, in the form that ``_job`` takes."""
+def column_values(column: pa.Array, name: str) -> list[Any]:
+    """Plain values of a column of a write, in the form that ``_job`` takes.
+
+    Raises:
+        ValueError, OverflowError: a value cannot be read, such as a text that is not UTF-8.
+    """
     import pyarrow as pa
 
     kind = column.type
     if name == "args":
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
             return [b"{}" if one is None else one for one in column.cast(pa.binary()).to_pylist()]
-        return [msgspec.json.encode({} if one is None else _plain(one)) for one in column.to_pylist()]
+        plain = _plain_form(kind)
+        return [_ENCODER.encode({} if one is None else plain(one)) for one in column.to_pylist()]
     if name == "headers":
         return list(column.cast(pa.binary()).to_pylist())
     if name == "due_at" and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
@@ -287,9 +302,43 @@ def _values(column: pa.Array, name: str) -> list[Any]:
     return list(column.cast(pa.string()).to_pylist())
 
 
-def _plain(value: Any) -> Any:
-    """Maps come as lists of pairs."""
-    return dict(value) if isinstance(value, list) else value
+def _readable_values(column: pa.Array, name: str, instead: Sequence[Any], unreadable: dict[int, str]) -> list[Any]:
+    """Values of a column one by one; of a value that cannot be read the one of ``instead``, and the reason."""
+    import pyarrow as pa
+
+    found = []
+    for number in range(len(column)):
+        try:
+            found += column_values(column.slice(number, 1), name)
+        except (ValueError, OverflowError) as error:
+            is_text = pa.types.is_string(column.type)
+            text = column.slice(number, 1).cast(pa.binary())[0].as_py().decode("utf-8", "replace") if is_text else None
+            found.append(text if text is not None and name != "args" else instead[number])
+            unreadable.setdefault(number, f"column {name} cannot be read: {error}")
+    return found
+
+
+def _plain_form(kind: pa.DataType) -> Callable[[Any], Any]:
+    """The function that makes of a value of Arrow what Spark's ``to_json`` makes of it: a map is an object, a field of a
+    struct without a value is left out, and a float that JSON lacks is a text."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        fields = [(field.name, _plain_form(field.type)) for field in kind]
+        return lambda value: {name: form(value[name]) for name, form in fields if value[name] is not None}
+    if pa.types.is_map(kind):
+        inner = _plain_form(kind.item_type)
+        return lambda value: {_key_text(key): None if item is None else inner(item) for key, item in value}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _plain_form(kind.value_type)
+        return lambda value: [None if item is None else inner(item) for item in value]
+    if pa.types.is_floating(kind):
+        return lambda value: value if isfinite(value) else _NOT_FINITE[str(value)]
+    return lambda value: value
+
+
+def _key_text(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def batch_id(as_of_ms: int, handler: str, key: str) -> bytes:

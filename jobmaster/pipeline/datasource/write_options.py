@@ -23,18 +23,22 @@ from jobmaster.model.job import Headers, Priority
 from jobmaster.model.trace_context import checked_context
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
+from jobmaster.pipeline.datasource.rejects_file import shared_path
 from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
 from jobmaster.pipeline.datasource.selection import parse_time
 
 CHUNK_ROWS = 10_000
 CHUNKS_PER_SECOND = 5
 """At least so many chunks a second, under a rate."""
+CONNECTIONS_MAX = 16
+"""Default number of connections of a write, as of a read. The driver has two more."""
 BATCH_CHARS_MAX = 200
 ADOPT_ROWS = 20_000
 """Rows of an older batch per statement, which takes some tenths of a second."""
 KNOWN = (
     *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
+    "maxConnections",
 )  # fmt: skip
 _NOT_OF_STREAMS = ("batch", "asOf", "runId", "replay", "onDuplicate")
 _TYPES = {
@@ -72,6 +76,8 @@ class WritePlan(NamedTuple):
     batch: str
     run_id: str
     rules: RowRules
+    connections: int
+    """Most of its tasks' connections at once."""
     chunk_rows: int
     rows_per_second: int | None
     rejects: str | None
@@ -153,15 +159,17 @@ def stream_plan(options: Mapping[str, str], cluster: ClusterRef, batch: StreamBa
 def _plan(options: Mapping[str, str], cluster: ClusterRef, batch: str, run_id: str, found: _MasterState) -> WritePlan:
     rate = number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None
     chunk_rows = number(options, "chunkRows", CHUNK_ROWS)
+    rejects = options.get("rejects")
     return WritePlan(
         cluster=cluster,
         batch=batch,
         run_id=run_id,
         rules=_rules(options, cluster, found),
+        connections=number(options, "maxConnections", CONNECTIONS_MAX),
         # The first chunk does not wait, and a chunk goes in at once.
         chunk_rows=chunk_rows if rate is None else min(chunk_rows, max(1, rate // CHUNKS_PER_SECOND)),
         rows_per_second=rate,
-        rejects=options.get("rejects"),
+        rejects=None if rejects is None else shared_path(rejects),
         refuse_duplicates=_refuses_duplicates(options),
         source=found.source,
     )

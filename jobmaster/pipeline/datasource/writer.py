@@ -22,7 +22,14 @@ from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
-from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
+from jobmaster.pipeline.datasource.rejects_file import (
+    RejectsFile,
+    discard,
+    prepare,
+    publish,
+    require_prepared,
+    shared_path,
+)
 from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser
 from jobmaster.pipeline.datasource.write_options import StreamBatch, WritePlan, stream_plan
 
@@ -50,12 +57,16 @@ class JobMasterWriter(DataSourceArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
+        if plan.rejects is not None:
+            prepare(plan.rejects, plan.run_id)
         asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
+        if self.plan.rejects is not None:
+            require_prepared(self.plan.rejects, self.plan.run_id)
         with asyncio.Runner() as runner:
             return runner.run(_Task(self.plan, number).run(iterator))
 
@@ -63,7 +74,7 @@ class JobMasterWriter(DataSourceArrowWriter):
         """Publish the rejected rows and record the end of the write: all tasks have succeeded."""
         plan = self.plan
         total = _Total.of(messages)
-        if plan.rejects is not None and total.rejects_names:
+        if plan.rejects is not None:
             publish(plan.rejects, plan.run_id, total.rejects_names)
         asyncio.run(_call(plan.cluster, "pipeline/end_write", plan.run_id, total.offered, total.rejected))
 
@@ -83,6 +94,7 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], cluster: ClusterRef) -> None:
         self._options = options
         self._cluster = cluster
+        self._rejects = shared_path(options["rejects"]) if options.get("rejects") else None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
@@ -93,7 +105,9 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
             raise Unavailable(
                 "Spark does not name the query and the micro-batch of this task", hint="run Spark 4.1 or later"
             )
-        plan = stream_plan(self._options, self._cluster, StreamBatch(query, int(number)))
+        plan = stream_plan(self._options, self._cluster, StreamBatch(query, int(number)))._replace(
+            rejects=self._rejects
+        )
         asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
         with asyncio.Runner() as runner:
             return runner.run(_Task(plan, context.partitionId()).run(iterator))
@@ -103,9 +117,8 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
         total = _Total.of(messages)
         if total.run_id is None:
             return  # no row came
-        rejects = self._options.get("rejects")
-        if rejects and total.rejects_names:
-            publish(rejects, total.run_id, total.rejects_names)
+        if self._rejects is not None and total.rejects_names:
+            publish(self._rejects, total.run_id, total.rejects_names)
         asyncio.run(
             _call(
                 self._cluster,
@@ -116,9 +129,9 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Discard the files of rejected rows of the tasks that ended. The micro-batch runs again with the next start."""
-        run_id, rejects = _Total.of(messages).run_id, self._options.get("rejects")
-        if rejects and run_id is not None:
-            discard(rejects, run_id)
+        run_id = _Total.of(messages).run_id
+        if self._rejects is not None and run_id is not None:
+            discard(self._rejects, run_id)
 
 
 class _Total(NamedTuple):
@@ -157,18 +170,19 @@ class _Task:
     def __init__(self, plan: WritePlan, number: int) -> None:
         self._plan = plan
         self._rows = RowParser(plan.rules)
-        self._importer = Importer(plan.cluster.connection_factory(), Part(plan.run_id, number), plan.source)
+        factory, part = plan.cluster.connection_factory(), Part(plan.run_id, number)
+        self._importer = Importer(factory, part, plan.source, connections=plan.connections)
         self._inserted = self._sent = 0
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         plan = self._plan
         name = f"part-{plan.run_id}-{self._importer.part.number:05d}-{new_id().hex()[-8:]}.parquet"
         file = RejectsFile(plan.rejects, plan.run_id, plan.batch, name) if plan.rejects is not None else None
-        rejected = 0
+        rejected, rows = 0, plan.chunk_rows
         try:
             for batch in batches:
-                for start in range(0, batch.num_rows, plan.chunk_rows):
-                    jobs, rejects = self._rows.read(batch.slice(start, plan.chunk_rows))
+                for start in range(0, batch.num_rows, rows):
+                    jobs, rejects = self._rows.read(batch.slice(start, rows))
                     rejected += len(rejects)
                     if rejects:
                         self._keep(file, rejects)
@@ -201,9 +215,10 @@ class _Task:
             await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)
         inserted = await self._importer.insert(list(unique.values()), self._rows.unique)
         self._sent += len(jobs)
-        self._inserted += inserted
-        if plan.refuse_duplicates and inserted < len(jobs):
+        self._inserted += inserted.new
+        # An earlier attempt of this task may have inserted some of the rows, and counted them.
+        if plan.refuse_duplicates and inserted.of_task < self._sent:
             raise Conflict(
-                f"{len(jobs) - inserted} of {len(jobs)} rows are there already, or twice in the data",
+                f"{self._sent - inserted.of_task} of {self._sent} rows are there already, or twice in the data",
                 hint="leave onDuplicate at ignore to go on past them",
             )

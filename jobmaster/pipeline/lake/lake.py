@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.pipeline.datasource.file_systems import file_system_of
 from jobmaster.pipeline.spark.errors import cause_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ FORMAT = 1
 """Version of the layout and of the columns."""
 MARK = "_lake.json"
 _CHUNK_BYTES = 1 << 20
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs", "s3": "s3"}
 
 
 class Lake:
@@ -268,11 +268,8 @@ class Lake:
 
     def _arrow(self) -> tuple[FileSystem, str]:
         if self._remote is None:
-            from pyarrow.fs import FileSystem
-
-            scheme, _, rest = self.root.partition("://")
             try:
-                self._remote = FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+                self._remote = file_system_of(self.root)
             except (OSError, ValueError) as error:
                 raise self._unavailable("open", "", error) from error
         return self._remote

@@ -16,6 +16,8 @@ _CLASSES: dict[str, type[JobMasterError]] = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, JobMasterError) and kind is not errors.ConfigError
 }
+_TRACE = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
 _STARTED_LATE = "Python worker failed to connect back"
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
@@ -59,7 +61,14 @@ def error_of_spark(error: Any) -> JobMasterError:
             "a Python process of Spark did not start within Spark's limit of ten seconds",
             hint="run it again when the machine has less to do",
         )
-    return Refused(f"Spark: {first_line(error)}")
+    return Refused(f"Spark: {_python_error(text) or first_line(error)}")
+
+
+def _python_error(text: str) -> str | None:
+    """The last line of the last stack trace of Python in a text, which names the exception."""
+    after = text.rpartition(_TRACE)
+    lines = after[2].splitlines() if after[1] else []
+    return next((line.strip() for line in lines if _EXCEPTION.match(line)), None)
 
 
 def cause_of(error: BaseException) -> str:

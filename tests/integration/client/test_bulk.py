@@ -166,6 +166,7 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(client: Clie
         ),
         ([call(resize, "a"), call("nobody")], None, UnknownHandler, "item 1: there is no handler 'nobody'", 1),
         ([call(resize, "a")], "images.resize", InputError, "item 0 is a call, and a handler is named for every", 0),
+        (resize, [{"path": "a"}] * 20_000, InputError, "^.{0,80}the handler is of type list, and neither.{0,300}$", 0),
     ],
 )
 async def test_a_bad_item_is_named(

@@ -450,8 +450,8 @@ async def test_rows_of_a_bulk_import_hold_their_keys_and_those_that_meet_a_job_a
     jobs, rules = [one.job for one in rows], {one.job.id: one.rule for one in rows}
     plain = new_job(new_id())
     try:
-        assert await importer.insert([*jobs, plain], rules) == 3
-        assert await importer.insert([*jobs, plain], rules) == 0
+        assert (await importer.insert([*jobs, plain], rules)).new == 3
+        assert tuple(await importer.insert([*jobs, plain], rules)) == (0, 3)
     finally:
         await importer.close()
     assert await live_rows(db) == 4

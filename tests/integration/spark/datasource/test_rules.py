@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -120,6 +123,11 @@ def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
     assert found.message == "there is no handler 'x' (did you mean y?)"
     assert type(error_of_spark(RuntimeError("jobmaster.model.errors.OutcomeUnknown: perhaps"))) is OutcomeUnknown
     assert "full" in error_of_spark(RuntimeError("java.io.IOException: No space left on device")).message
+    worker = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "x.py", line 1, in f\n    g()\nUnicodeDecodeError: it is no text\n\n\tat org.apache.spark'
+    )
+    assert error_of_spark(RuntimeError(worker)).message == "Spark: UnicodeDecodeError: it is no text"
     other: JobMasterError = error_of_spark(RuntimeError("[SOME_ERROR] it broke\n\tat java"))
     assert (type(other), other.message) == (Refused, "Spark: [SOME_ERROR] it broke")
 
@@ -241,3 +249,32 @@ def test_rows_follow_the_limits_the_unique_key_and_the_tenant_that_their_handler
     )
     deleted = again._job("k", b'{"customer":7}', "sync", None, None, None, b'{"deleted":true}')
     assert deleted == "the contents of the job have been deleted"
+
+
+def test_args_of_a_struct_are_what_to_json_makes_of_it_and_one_unreadable_value_stops_no_other() -> None:
+    import pyarrow as pa
+
+    from jobmaster.pipeline.datasource.row_parser import column_values
+
+    inner = pa.struct([("m", pa.map_(pa.string(), pa.int64())), ("price", pa.decimal128(9, 2)), ("n", pa.int64())])
+    kind = pa.struct(
+        [("deep", inner), ("list", pa.list_(inner)), ("by", pa.map_(pa.int32(), inner)), ("f", pa.float64())]
+    )
+    one = {"m": [("x", 1), ("y", None)], "price": Decimal("1.50"), "n": None}
+    rows = [{"deep": one, "list": [one, None], "by": [(7, one)], "f": math.nan}, None]
+    told = {"m": {"x": 1, "y": None}, "price": 1.5}
+    first, second = column_values(pa.array(rows, kind), "args")
+    assert json.loads(first) == {"deep": told, "list": [told, None], "by": {"7": told}, "f": "NaN"}
+    assert b'"price":1.50' in first
+    assert second == b"{}"
+    keys = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(struct.pack("4i", 0, 1, 3, 4)), pa.py_buffer(b"a\xff\xfec")]
+    )
+    rules = RowRules(
+        as_of_ms=1, now_us=1, handler="h", priority=None, lane=None, due_us=0, headers=Headers(), replay=False, lax=False,
+        allow_unregistered=True, specs={}, lanes=frozenset({"default"}), default_lane="default", default_priority=3,
+        limits=Limits(),
+    )  # fmt: skip
+    jobs, rejects = RowParser(rules).read(pa.record_batch({"key": keys, "args": ["{}"] * 3}))
+    assert len(jobs) == 2
+    assert [(row.key, row.reason[:29]) for row in rejects] == [("\ufffd\ufffd", "column key cannot be read: 'u")]

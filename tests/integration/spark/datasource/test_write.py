@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -14,6 +15,11 @@ from jobmaster.handlers import Handlers, Unique
 from jobmaster.model.errors import Conflict, InputError, UnknownHandler
 from tests.integration.spark.datasource.conftest import PublishedCluster
 from tests.integration.spark.datasource.test_read import failure
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from jobmaster.pipeline.datasource.writer import JobMasterWriter
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -145,6 +151,16 @@ def test_a_wrong_schema_is_refused(published: PublishedCluster) -> None:
 
 
 def test_arguments_may_be_a_struct_and_types_are_plain(published: PublishedCluster) -> None:
+    from jobmaster.pipeline.datasource.row_parser import column_values
+
+    odd = published.spark.range(2).selectExpr(
+        "named_struct('m', named_struct('m', map('x', id, 'y', null)), 'by', map(7, array(map(true, 1.50BD))),"
+        " 'n', IF(id = 1, null, id), 'list', array(named_struct('n', IF(id = 1, null, id))), 'f', double('-infinity'),"
+        " 'day', date'2030-01-31', 'data', X'00ff') AS args"
+    )
+    both = odd.selectExpr("args", "to_json(args) AS text").toArrow().combine_chunks()
+    made = column_values(both["args"].combine_chunks(), "args")
+    assert [json.loads(one) for one in made] == [json.loads(one) for one in both["text"].to_pylist()]
     frame = published.spark.range(3).selectExpr("id AS key", "struct(concat('p', id) AS path, id AS width) AS args")
     published.write(frame)
     assert published.value("SELECT args::text FROM jobs WHERE headers->>'key' = '2'") == '{"path":"p2","width":2}'
@@ -155,7 +171,7 @@ def test_duplicates_can_be_an_error(published: PublishedCluster) -> None:
     assert "are there already" in str(failure(lambda: published.write(published.rows(10), onDuplicate="fail")))
 
 
-def test_all_tasks_together_keep_a_rate(published: PublishedCluster) -> None:
+def test_all_tasks_together_keep_a_rate_from_the_first_row_on(published: PublishedCluster) -> None:
     began = time.monotonic()
     published.write(published.rows(300, tasks=2), rowsPerSecond="100")
     assert (
@@ -164,46 +180,93 @@ def test_all_tasks_together_keep_a_rate(published: PublishedCluster) -> None:
     assert counts(published)[0] == 300
 
 
-def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster) -> None:
-    """As after a kill behind the commit, and as two copies of a speculative task."""
-    import pyarrow as pa
+def local_writer(published: PublishedCluster, **options: str) -> JobMasterWriter:
+    """A writer whose tasks run in this process."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     from jobmaster.pipeline.datasource.write_options import write_plan
     from jobmaster.pipeline.datasource.writer import JobMasterWriter
 
     schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
-    options = {**published.options, "handler": "images.resize", "batch": "b", "runId": "r", "chunkRows": "30"}
-    writer = JobMasterWriter(write_plan(options, schema))
-    rows = [pa.record_batch({"key": [f"k{n}" for n in range(100)], "args": ['{"path":"p"}'] * 100})]
+    return JobMasterWriter(
+        write_plan({**published.options, "handler": "images.resize", "batch": "b", **options}, schema)
+    )
+
+
+def good_rows(first: int, beyond: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    keys = [f"k{number}" for number in range(first, beyond)]
+    return pa.record_batch({"key": keys, "args": ['{"path":"p"}'] * len(keys)})
+
+
+@pytest.mark.parametrize("on_duplicate", ["ignore", "fail"])
+def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster, on_duplicate: str) -> None:
+    """As after a kill behind the commit, and as two copies of a speculative task: its own rows are no duplicates."""
+    writer = local_writer(published, runId="r", chunkRows="30", onDuplicate=on_duplicate)
+    rows = good_rows(0, 100)
 
     def cut() -> Any:
-        yield rows[0].slice(0, 60)
+        yield rows.slice(0, 60)
         raise InterruptedError("killed")
 
     with pytest.raises(InterruptedError):
         writer.write(cut())
-    second = writer.write(iter(rows))
+    second = writer.write(iter([rows]))
     assert (second.offered, second.inserted) == (100, 40)
-    third = writer.write(iter(rows))
+    third = writer.write(iter([rows]))
     writer.commit([third])
     assert published.value("SELECT inserted FROM pipeline_write") == 100
     writer.commit([third])
     assert published.value("SELECT inserted FROM pipeline_write") == 100
+    if on_duplicate == "fail":
+        again = local_writer(published, runId="s", chunkRows="30", onDuplicate="fail")
+        with pytest.raises(Conflict, match="1 of 30 rows are there already"):
+            again.write(iter([good_rows(99, 200)]))
+
+
+def test_the_tasks_of_a_write_share_a_bounded_number_of_connections(published: PublishedCluster) -> None:
+    writer = local_writer(published, runId="r", chunkRows="20", maxConnections="1")
+    most = [0]
+    count = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark'"
+        " AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_stat_activity.pid AND l.locktype = 'advisory')"
+    )
+
+    def task(number: int) -> int:
+        def rows() -> Any:
+            for part in range(3):
+                with ThreadPoolExecutor(1) as thread:  # this one has a loop that runs
+                    most.append(thread.submit(published.value, count).result())
+                yield good_rows(100 * number + 20 * part, 100 * number + 20 * part + 20)
+
+        return writer.write(rows()).inserted
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(task, range(3))) == [60, 60, 60]
+    assert max(most) == 1
+
+
+def test_a_directory_for_rejects_that_a_machine_does_not_share_is_an_error_before_the_first_row(
+    published: PublishedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of the driver is not there where the task runs."""
+    writer = local_writer(published, rejects=str(tmp_path / "no"))
+    (tmp_path / "no").rename(tmp_path / "of the driver")
+    with pytest.raises(InputError, match="is not the same one on .* as on the machine of the driver") as caught:
+        writer.write(iter([good_rows(0, 10)]))
+    assert "storage that every machine of the cluster shares" in (caught.value.hint or "")
+    assert counts(published)[0] == 0
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="refused rows cannot be written to"):
+        local_writer(published, rejects=str(tmp_path / "file"))
+    monkeypatch.chdir(tmp_path)
+    assert local_writer(published, rejects="here").plan.rejects == str(tmp_path / "here"), "executors work elsewhere"
 
 
 def test_a_master_that_restarts_in_mid_write_is_waited_for(published: PublishedCluster) -> None:
     """The connection is cut by the server between two chunks; the chunk is sent again on a new one."""
-    import pyarrow as pa
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    from jobmaster.pipeline.datasource.write_options import write_plan
-    from jobmaster.pipeline.datasource.writer import JobMasterWriter
-
-    schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
-    writer = JobMasterWriter(
-        write_plan({**published.options, "handler": "images.resize", "batch": "b", "chunkRows": "10"}, schema)
-    )
+    writer = local_writer(published, chunkRows="10")
     cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark'"
 
     def rows() -> Any:
@@ -211,7 +274,7 @@ def test_a_master_that_restarts_in_mid_write_is_waited_for(published: PublishedC
             if part:
                 with ThreadPoolExecutor(1) as thread:  # this one has a loop that runs
                     assert thread.submit(published.value, cut).result() == 1
-            yield pa.record_batch({"key": [f"k{part}-{n}" for n in range(10)], "args": ['{"path":"p"}'] * 10})
+            yield good_rows(10 * part, 10 * part + 10)
 
     assert writer.write(rows()).inserted == 40
 
