@@ -51,7 +51,7 @@ SELECT id,
        (ARRAY['images.resize', 'mail.send', 'reports.build', 'index.file', 'billing.charge'])[1 + n % 5],
        CASE WHEN retried THEN 2 ELSE 1 END,
        ('b0000000-0000-7000-8000-0000000000' || to_char(priority * 4 - 4 + n % 4, 'FM00'))::uuid, 1,
-       CASE WHEN retried THEN 1 ELSE 0 END, 0,
+       CASE WHEN retried THEN 2 ELSE 1 END, 0,
        at + ((waited + ran) || ' microseconds')::interval + CASE WHEN retried THEN interval '5 s' ELSE interval '0' END,
        waited, CASE WHEN dice < 0.99 THEN ran END,
        convert_to('{"path":"/data/' || n || '","size":' || n * 37 || '}', 'UTF8'),
@@ -75,7 +75,7 @@ SELECT id, 1, bucket_id, bucket_epoch, CASE WHEN ran_us % 3 = 0 THEN 'timed_out'
        changed_at - interval '5 s' - (ran_us || ' microseconds')::interval, ran_us,
        convert_to('{"type":"TimeoutError","message":"late"}', 'UTF8')
 FROM job
-WHERE attempt = 1 AND ran_us IS NOT NULL
+WHERE attempt = 2 AND ran_us IS NOT NULL
   AND id >= uuid_floor(date_trunc('day', clock_timestamp(), 'UTC') - make_interval(days => {day}))
   AND id < uuid_floor(date_trunc('day', clock_timestamp(), 'UTC') - make_interval(days => {day} - 1));
 """

@@ -35,6 +35,9 @@ _DETACHED = {
     "logs": ("export/detached_logs", "job_detached"),
 }
 """Statement, and the table in it that is replaced by the table of a range."""
+_MORE_PAGES = 16
+_SAMPLED_JOBS = 50
+"""Jobs in a sample for each part: with fewer the parts differ much in their size."""
 _GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
 
 
@@ -164,13 +167,21 @@ async def measure_logs(connection: Connection, table: str) -> tuple[int, int]:
 
 
 async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, pages: int) -> list[UUID]:
-    """Ids that cut a range of jobs into ``parts`` of about the same size, ascending and without repeats."""
+    """Ids that cut a range of jobs into ``parts`` of about the same size, ascending and without repeats.
+
+    Args:
+        pages: of the sample; ``_MORE_PAGES`` times as many when it meets few jobs of the range, as of an hour of a day.
+    """
     shares = [part / parts for part in range(1, parts)]
-    try:
-        found = await connection.fetchval(sql("export/sample_bounds"), low.bytes, high.bytes, pages, shares)
-    except errors.DRIVER_ERRORS as error:
-        raise errors.calling(error, "export/sample_bounds", writes=False) from error
-    return sorted({UUID(bytes=bytes(one)) for one in found or ()})
+    row: Any = None
+    for size in (pages, _MORE_PAGES * pages):
+        try:
+            row = await connection.fetchrow(sql("export/sample_bounds"), low.bytes, high.bytes, size, shares)
+        except errors.DRIVER_ERRORS as error:
+            raise errors.calling(error, "export/sample_bounds", writes=False) from error
+        if row["whole"] or row["jobs"] >= _SAMPLED_JOBS * parts:
+            break
+    return sorted({UUID(bytes=bytes(one)) for one in row["bounds"] or ()})
 
 
 async def horizon(connection: Connection) -> tuple[int, str]:

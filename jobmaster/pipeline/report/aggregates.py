@@ -159,8 +159,9 @@ def _moments(tally: DataFrame) -> DataFrame:
 
 def _bins(jobs: DataFrame) -> DataFrame:
     """``hour, lane, priority, handler, metric, bin, jobs`` of one part."""
-    # Start of the total time: the due time of a job without a second attempt, else its creation.
-    since = F.when(F.col("attempt") == 0, F.coalesce("due_at", "created_at")).otherwise(F.col("created_at"))
+    # Start of the total time: the due time of a job that ran once, else its creation, for a retry and a rescue change it.
+    once = (F.col("attempt") <= 1) & (F.col("rescues") == 0)
+    since = F.when(once, F.coalesce("due_at", "created_at")).otherwise(F.col("created_at"))
     total = F.unix_micros("ended_at") - F.unix_micros(since)
     values = zip(_LATENCIES, (F.col("waited_us"), F.col("ran_us"), total), strict=True)
     ran = jobs.where(F.col("state").isin(JobState.SUCCEEDED.value, JobState.FAILED.value)).where("ran_us IS NOT NULL")

@@ -2,7 +2,7 @@
 -- in: $1 text run id
 -- in: $2 integer number of the task
 -- in: $3 bigint rows
--- out: inserted bigint: rows that all attempts of the task have inserted
+-- out: inserted bigint (by all attempts of the task)
 -- move: nothing
 -- fence: the transaction of the insert: counted if and only if the rows are there
 -- index: pipeline_write_part_pkey

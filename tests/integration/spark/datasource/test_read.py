@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from benchmarks.support.synthetic_history import lower_floor
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from tests.integration.spark.datasource.conftest import PublishedCluster, published_cluster
 
@@ -55,6 +58,34 @@ def test_ranges_cover_every_row_once_and_are_about_even(published: PublishedClus
     assert sum(part["count"] for part in parts) == 4000
     assert len(parts) == 4
     assert max(part["count"] for part in parts) < 2000
+
+
+def test_ranges_of_minutes_and_of_what_has_left_the_table_are_about_even_too(published: PublishedCluster) -> None:
+    """A detached range is in no partition of the table of jobs; minutes are few pages of the whole."""
+    from jobmaster.master.history.export import bounds, open_scan
+    from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
+    from jobmaster.pipeline.datasource.selection import HIGHEST, floor_id
+    from tests.integration.spark.datasource.test_streams import archived, old, retire
+
+    def sizes(low: UUID, pages: int) -> list[int]:
+        async def look() -> list[UUID]:
+            connection = await open_scan(cluster_ref_of(published.options).connection_factory())
+            try:
+                return await bounds(connection, low, HIGHEST, 4, pages)
+            finally:
+                connection.terminate()
+
+        cuts = asyncio.run(look())
+        query = "SELECT count(*) FROM jobs WHERE id >= $1 AND id < $2"
+        return [published.value(query, *pair) for pair in pairwise([low, *cuts, HIGHEST])]
+
+    published.sql(lambda connection: lower_floor(connection, 3))
+    old(published, 2000)
+    archived(published, retire)
+    assert published.value("SELECT count(*) FROM job") == 0
+    assert [size > 300 for size in sizes(floor_id(datetime.now(UTC) - timedelta(days=3)), 400)] == [True] * 4
+    published.ended(4000)
+    assert [size > 15 for size in sizes(floor_id(datetime.now(UTC) - timedelta(seconds=200)), 8)] == [True] * 4
 
 
 def test_choices_go_into_the_statement(published: PublishedCluster) -> None:

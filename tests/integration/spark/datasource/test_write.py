@@ -253,7 +253,7 @@ def test_a_directory_for_rejects_that_a_machine_does_not_share_is_an_error_befor
     """The directory of the driver is not there where the task runs."""
     writer = local_writer(published, rejects=str(tmp_path / "no"))
     (tmp_path / "no").rename(tmp_path / "of the driver")
-    with pytest.raises(InputError, match="is not the same one on .* as on the machine of the driver") as caught:
+    with pytest.raises(InputError, match=r"is not the same one on .* as on the machine of the driver") as caught:
         writer.write(iter([good_rows(0, 10)]))
     assert "storage that every machine of the cluster shares" in (caught.value.hint or "")
     assert counts(published)[0] == 0

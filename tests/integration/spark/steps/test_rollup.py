@@ -91,7 +91,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
             ended,
             10,
             ran,
-            more.get("attempt", 0),
+            more.get("attempt", 1),
             more.get("rescues", 0),
             bucket,
             1,
@@ -100,9 +100,10 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     jobs = spark.createDataFrame(
         [
             job("1", "SUCCEEDED", at(1), at(1, 5), 1000),
-            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=1, rescues=2, bucket="b2"),
+            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=2, rescues=2, bucket="b2"),
             job("3", "HELD", at(23), None, None, bucket=None),
             job("4", "SUCCEEDED", at(23), at(0, 1, day=2), 3000, due=at(0, 0, day=2)),
+            job("5", "SUCCEEDED", at(23), at(0, 2, day=2), 3000, due=at(0, 1, day=2), rescues=1),
         ],
         JOBS,
     )
@@ -119,17 +120,22 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     }
     assert {key: row["submitted"] for key, row in rows.items() if row["submitted"]} == {
         (at(1), None): 2,
-        (at(23), None): 2,
+        (at(23), None): 3,
     }
     assert {key: row["succeeded"] for key, row in rows.items() if row["succeeded"]} == {
-        (at(1), "ann"): 1, (at(0, day=2), "ann"): 1,
+        (at(1), "ann"): 1, (at(0, day=2), "ann"): 2,
     }  # fmt: skip
     assert [rows[at(2), "bob"][name] for name in ("failed", "rescued", "lost", "ran_us")] == [1, 2, 1, 2000]
     tried = rows[at(1), "ann"]
     assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
     totals = {row["bin"]: row["jobs"] for row in latencies(parts).where("metric = 'total'").collect()}
     hour = 3_600_000_000
-    assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
+    assert totals == {
+        _bin(300_000_000): 1,
+        _bin(hour + 300_000_000): 1,
+        _bin(60_000_000): 1,
+        _bin(hour + 120_000_000): 1,
+    }
 
 
 # ---------------------------------------------------------------- the command
