@@ -33,6 +33,8 @@ class Subject(StrEnum):
     BATCH = "batch"
     ORDER = "order"
     FILE = "file"
+    DOCUMENT = "document"
+    FIGURE = "figure"
 
 
 class HistoryCheck(NamedTuple):
@@ -169,6 +171,8 @@ HISTORY_CHECKS: tuple[HistoryCheck, ...] = (
     HistoryCheck("t1_times", "no job ended before it was created, and no duration is below zero"),
     HistoryCheck("t2_after", "no attempt is recorded after its job had ended"),
     HistoryCheck("a1_files", "every file of the lake is present and as it was verified", Subject.FILE),
+    HistoryCheck("a2_documents", "the master and the documents of the lake name the same files", Subject.DOCUMENT),
+    HistoryCheck("a3_figures", "no hour has fewer ended jobs than a roll-up has counted in it", Subject.FIGURE),
 )
 """Every check of the whole history: those of the invariants, of times (T) and of the archive's files (A)."""
 

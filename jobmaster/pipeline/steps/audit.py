@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from jobmaster.audit.invariants import Subject, history_checks
 from jobmaster.clock import new_id
+from jobmaster.model.archive import ArchiveState
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake.full_history import FullHistory, LakeRange, open_history
 from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.build import write_report
+from jobmaster.pipeline.steps.archive import MANIFEST
 from jobmaster.pipeline.steps.invariants import (
     BATCHES,
     CLEAN_EXIT,
+    FIGURES,
     FIRES,
     JOB_CHECKS,
     LAKE,
@@ -23,15 +28,20 @@ from jobmaster.pipeline.steps.invariants import (
     miscounted_batches,
     overlapping_runs,
     second_jobs_of_fires,
+    shrunken_hours,
     tries_of_steps,
     unclean_exits,
     violations_of,
 )
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 LAST = "_manifest/audit.json"
 _LINES_A_PARTITION = 400_000
 _PARTITIONS_MIN = 4
 (_FILES_CHECK,) = history_checks(Subject.FILE)
+(_DOCUMENTS_CHECK,) = history_checks(Subject.DOCUMENT)
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
@@ -54,9 +64,11 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
     with open_history(context) as history, lake_errors(lake):
         broken = {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
         whole = [one for one in history.archived if one.name not in broken]
+        differing = _differing_documents(context, lake)
         jobs, counts, evidence = _check_history(context, history, whole, evidence_rows)
-    counts[_FILES_CHECK.name] = len(broken)
-    evidence = [{"check": _FILES_CHECK.name, "job_id": name, "detail": why} for name, why in broken.items()] + evidence
+    for check, faults in ((_DOCUMENTS_CHECK, differing), (_FILES_CHECK, broken)):
+        counts[check.name] = len(faults)
+        evidence = [{"check": check.name, "job_id": name, "detail": why} for name, why in faults.items()] + evidence
     found: dict[str, Any] = {
         "audited_jobs": jobs,
         "audit_violations": sum(counts.values()),
@@ -95,6 +107,7 @@ def _check_history(
         .unionByName(tries_of_steps(named))
         .unionByName(miscounted_batches(named, history.ended_batches()))
         .unionByName(overlapping_runs(named))
+        .unionByName(shrunken_hours(named, _counted_hours(context, history)))
     )
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
@@ -111,9 +124,41 @@ def _check_history(
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
     by_check = {
-        check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES, ORDER)
+        check.name: counts.get(check.name, 0)
+        for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES, ORDER, FIGURES)
     }
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
+
+
+def _counted_hours(context: PipelineContext, history: FullHistory) -> DataFrame:
+    """Figures of roll-ups over the hours of which no job was discarded, and that lie wholly before this moment."""
+    from pyspark.sql import functions as F
+
+    from jobmaster.pipeline.steps.rollup import read
+
+    figures = read(context, history.lake)["throughput"]
+    if history.discarded_since is None:
+        return figures
+    return figures.where(F.col("hour") < F.lit(history.discarded_since - timedelta(hours=1)))
+
+
+def _differing_documents(context: PipelineContext, lake: Lake) -> dict[str, str]:
+    """Published ranges of which the master and the document of the lake differ, and how."""
+    states = (ArchiveState.PUBLISHED, ArchiveState.DROPPED)
+    rows = {str(row["name"]): row for row in context.connection.fetch("archive/manifest")}
+    documents, found = lake.documents(MANIFEST), {}
+    for name, document in documents.items():
+        row = rows.get(name)
+        if row is None:
+            found[name] = "the lake has a document of a range that the master does not know"
+        elif row["state"] not in states:
+            continue  # it is exported again, and its document will be replaced
+        elif row["run_id"] != document.get("run") or json.loads(row["files"] or "[]") != document.get("files"):
+            found[name] = "the master names other files than the document of the lake"
+    for name, row in rows.items():
+        if row["state"] in states and not row["discarded"] and name not in documents:
+            found[name] = "the lake has no document of a range that the master has published"
+    return found
 
 
 def _fault(lake: Lake, one: LakeRange) -> str | None:

@@ -36,6 +36,8 @@ JOB_CHECKS = history_checks(Subject.JOB)
 RANGE_CHARS = 28
 """First characters that the ids of the jobs of one range of a batch have in common."""
 (ORDER,) = history_checks(Subject.ORDER)
+(FIGURES,) = history_checks(Subject.FIGURE)
+_HOUR_US = 3_600_000_000
 _BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
 
@@ -82,6 +84,31 @@ def unclean_exits(events: DataFrame) -> DataFrame:
         F.lit(CLEAN_EXIT.name).alias("check"),
         F.col("bucket_id").alias("job_id"),
         F.format_string("LOST out of READY_TO_DELETE (%s) by its owner %s", "reason", "actor").alias("detail"),
+    )
+
+
+def shrunken_hours(jobs: DataFrame, throughput: DataFrame) -> DataFrame:
+    """One line for each hour and final state with fewer jobs than a roll-up has counted: a history only grows.
+
+    Args:
+        jobs: ``state, changed_at`` of the lake and of the master, together.
+        throughput: the figures of roll-ups, of the hours that are complete: ``hour`` and a column for each final state.
+
+    Returns:
+        As ``violations_of``, with the hour in the place of a job's id.
+    """
+    ended = jobs.where(F.col("state").isin(*FINAL)).groupBy(
+        F.expr(f"unix_micros(changed_at) DIV {_HOUR_US}").alias("hour"), "state"
+    )
+    counted = throughput.groupBy(F.expr(f"unix_micros(hour) DIV {_HOUR_US}").alias("hour")).agg(
+        *(F.sum(state.lower()).alias(state) for state in FINAL)
+    )
+    figures = counted.unpivot(["hour"], list(FINAL), "state", "counted").where("counted > 0")
+    both = figures.join(ended.agg(F.count("*").alias("found")), ["hour", "state"], "left").fillna(0, ["found"])
+    return both.where("found < counted").select(
+        F.lit(FIGURES.name).alias("check"),
+        F.date_format(F.timestamp_seconds(F.col("hour") * 3600), "yyyy-MM-dd'T'HH:mmXXX").alias("job_id"),
+        F.format_string("%d jobs ended as %s, a roll-up has counted %d", "found", "state", "counted").alias("detail"),
     )
 
 

@@ -241,6 +241,36 @@ def retired(seeded: SeededCluster) -> None:
 
 
 @pytest.mark.slow
+def test_the_audit_finds_what_was_deleted_since_a_rollup_and_what_the_manifest_has_lost(seeded: SeededCluster) -> None:
+    """One of each: ended jobs of the master, an outcome, a row of the manifest, the files of another."""
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.audit import audit
+
+    for day in (3, 2):
+        seeded.sql(lambda connection, day=day: fill_day(connection, day, ROWS))
+    archive(seeded.run(), 2.0, keep=False)
+    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    rolled(seeded)
+    assert audit(seeded.run(), 10).summary["audit_violations"] == 0
+    seeded.execute("""
+        DELETE FROM job WHERE id IN (SELECT id FROM job WHERE state = 'CANCELLED' OR state = 'EXPIRED' LIMIT 1);
+        UPDATE job SET state = 'FAILED', result = NULL, error = '{}'
+        WHERE id = (SELECT id FROM job WHERE state = 'SUCCEEDED' LIMIT 1);
+        DELETE FROM archive_manifest WHERE lo = (SELECT min(lo::text)::uuid FROM archive_manifest);
+        UPDATE archive_manifest SET run_id = 'other' WHERE lo = (SELECT max(lo::text)::uuid FROM archive_manifest);
+    """)
+    broken = audit(seeded.run(), 40)
+    found = {row["detail"].split(",")[0] for row in broken.summary["evidence"] if row["check"] == "a2_documents"}
+    assert found == {
+        "the lake has a document of a range that the master does not know",
+        "the master names other files than the document of the lake",
+    }
+    states = {row["detail"].split()[4] for row in broken.summary["evidence"] if row["check"] == "a3_figures"}
+    assert "SUCCEEDED," in states
+    assert states & {"CANCELLED,", "EXPIRED,"}
+
+
+@pytest.mark.slow
 def test_what_a_crashed_rollup_left_counts_for_nothing(seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobmaster.pipeline.lake.lake import Lake
 
