@@ -67,6 +67,28 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
     return datetime(2026, 3, day, hour, minute, tzinfo=UTC)
 
 
+def job(
+    id_: str, state: str, created: datetime, ended: datetime | None, ran: int | None, **more: Any
+) -> tuple[Any, ...]:
+    bucket = more.get("bucket", "b1")
+    return (
+        id_,
+        state,
+        "default",
+        "high",
+        "h",
+        created,
+        more.get("due"),
+        ended,
+        10,
+        ran,
+        more.get("attempt", 1),
+        more.get("rescues", 0),
+        bucket,
+        1,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first_of_second_part", "attempt_rows"), [("9", 1), ("3", 10**9)], ids=["broadcast", "two-parts-shuffled"]
@@ -75,27 +97,6 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     spark: SparkSession, first_of_second_part: str, attempt_rows: int
 ) -> None:
     from jobmaster.pipeline.report.aggregates import latencies, throughput
-
-    def job(
-        id_: str, state: str, created: datetime, ended: datetime | None, ran: int | None, **more: Any
-    ) -> tuple[Any, ...]:
-        bucket = more.get("bucket", "b1")
-        return (
-            id_,
-            state,
-            "default",
-            "high",
-            "h",
-            created,
-            more.get("due"),
-            ended,
-            10,
-            ran,
-            more.get("attempt", 1),
-            more.get("rescues", 0),
-            bucket,
-            1,
-        )
 
     jobs = spark.createDataFrame(
         [
