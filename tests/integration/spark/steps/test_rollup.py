@@ -247,8 +247,8 @@ def test_the_audit_finds_what_was_deleted_since_a_rollup_and_what_the_manifest_h
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.audit import audit
 
-    for day in (3, 2):
-        seeded.sql(lambda connection, day=day: fill_day(connection, day, ROWS))
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.sql(lambda connection: fill_day(connection, 2, ROWS))
     archive(seeded.run(), 2.0, keep=False)
     seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
     rolled(seeded)
