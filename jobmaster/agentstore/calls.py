@@ -93,7 +93,7 @@ class FunctionCaller:
             raise translate(error, where=self.where, mutating=mutating) from None
 
     async def call_all(self, commands: Sequence[Keyed], *, mutating: bool) -> list[Any]:
-        """Replies of several packed commands sent in one write (to each node); errors as for ``call``."""
+        """Replies of several packed commands sent one behind the other (to each node); errors as for ``call``."""
         try:
             return await self._connection.call_all([command for _, command in commands])
         except (NotSent, NoReply, driver.RedisError) as error:

@@ -252,7 +252,7 @@ class PipelinedConnection:
         return await link.call(command)
 
     async def call_all(self, commands: Sequence[bytes]) -> list[object]:
-        """Replies of several commands sent together, in order; the first failure is raised when all are in."""
+        """Replies of several commands sent one behind the other, in order; the first failure is raised when all are in."""
         link = await self._ready()
         replies = await asyncio.gather(*[link.call(command) for command in commands], return_exceptions=True)
         for reply in replies:

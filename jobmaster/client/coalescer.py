@@ -115,7 +115,7 @@ class Coalescer(Generic[Item, Answer]):
         self._lone = 0
         """Calls of one item, one after the other, during which no other item came."""
         self._alone_over: asyncio.Future[None] | None = None
-        """Waited for by ``close``: the call of a single caller is over."""
+        """Waited for by ``close``: the last call is over, that of a single caller or one that began meanwhile."""
 
     def answer(self, item: Item, size: int) -> Awaitable[Answer]:
         """The answer for ``item`` (``size`` bytes), to be awaited at once. A single caller makes the call itself: the
@@ -204,8 +204,6 @@ class Coalescer(Generic[Item, Answer]):
             (answer,) = await self._send([item])
         finally:
             self._ended(1, size)
-            if self._alone_over is not None and not self._alone_over.done():
-                self._alone_over.set_result(None)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -216,6 +214,8 @@ class Coalescer(Generic[Item, Answer]):
         self._lone = self._lone + 1 if count == 1 and not self._calls and not self._items else 0
         if self._items and not self._scheduled:
             self._flush()
+        if not self._calls and self._alone_over is not None and not self._alone_over.done():
+            self._alone_over.set_result(None)
 
 
 def closed() -> Unavailable:

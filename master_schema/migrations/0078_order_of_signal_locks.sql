@@ -82,7 +82,8 @@ BEGIN
     IF finished AND new_recipients = 'one' AND delivered = 0 AND keep_seconds > 0 THEN
         kept_until := sent.sent_at + make_interval(secs => keep_seconds);
     END IF;
-    IF delivered > 0 OR kept_until IS NOT NULL OR NOT finished THEN
+    -- The row of a signal that was left unfinished before it had reached any job is there already, and is finished now.
+    IF NOT is_new OR delivered > 0 OR kept_until IS NOT NULL OR NOT finished THEN
         INSERT INTO signal AS s (id, key, recipients, payload, actor, sent_at, delivered, finished, kept_until)
         VALUES (new_id, new_key, new_recipients, new_payload, new_actor, sent.sent_at, send_signal.delivered,
                 send_signal.finished, send_signal.kept_until)

@@ -715,6 +715,8 @@ class Executor:
             if slot.task is not None and now - slot.stop_repeated_at > CANCEL_AGAIN_SECONDS:
                 slot.stop_repeated_at = now
                 slot.task.cancel()
+        if any(queue.turns and queue.may_start(queue.slots - queue.running, now) for queue in self._queues.values()):
+            self._wake_slot()  # a minute without another tenant opens the spare slots, and no event tells
         if busy and not self._closed:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
         else:

@@ -228,8 +228,8 @@ class TenantQueue:
             return self.popleft()
         passed = self._pass_over()
         job = self._pop_turn()
-        for line in passed:
-            heapq.heappush(self._order, line)
+        for turn, number, tenant in passed:  # a tenant that was passed over saves up nothing
+            heapq.heappush(self._order, (max(turn, self._now), number, tenant))
         return job
 
     def _keeps_spare(self, free: int, now: float) -> bool:

@@ -83,7 +83,7 @@ class BulkStatements(JobStatements):
         return [
             Record(
                 id=row.id, kind=row.kind, filter=row.filter, change=row.change, lowest=row.lowest,
-                highest=row.highest, cursor=row.cursor,
+                highest=row.highest, cursor=row.cursor, ended_per_second=0.0,
             )
             for row in rows[:1]
         ]  # fmt: skip

@@ -83,6 +83,7 @@ class SignalStatements(JobStatements):
             return [self._answer("conflict", sent)]
         if sent is not None and sent.finished and "signal id" not in self.without:
             return [self._answer("repeated", sent)]
+        is_new = sent is None
         if sent is None:
             replaced = (key, "all") if recipients == "all" else None
             kept = [row for row in self.tables.signals.values() if (row.kept_until_us or 0) > now]
@@ -102,7 +103,7 @@ class SignalStatements(JobStatements):
         sent = sent._replace(delivered=sent.delivered + len(reached), finished=finished)
         if recipients == "one" and not sent.delivered and keep > 0:
             sent = sent._replace(kept_until_us=sent.sent_us + int(keep * 1e6))
-        if sent.delivered or sent.kept_until_us is not None or not finished:
+        if not is_new or sent.delivered or sent.kept_until_us is not None or not finished:
             self.tables.signals[signal_id] = sent
         self.hits["signal: sent"] += bool(reached)
         return [self._answer("sent", sent)]

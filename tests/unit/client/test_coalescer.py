@@ -8,6 +8,7 @@ import pytest
 
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, PendingLimit
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 
 
@@ -228,3 +229,23 @@ async def test_a_single_caller_that_is_cancelled_leaves_the_place_to_the_next() 
     assert first.cancelled()
     assert (limit.jobs, limit.bytes) == (0, 0)
     assert await caller(3) == 6
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_closing_ends_whenever_an_item_comes(turns: int) -> None:
+    target = DoublingBatchTarget()
+    target.open.clear()
+    line = gathering(target)
+    first = line.put(1, 1)
+    await until(lambda: len(target.calls) == 1, "a call under way")
+    target.open.set()
+
+    async def late() -> int:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await line.put(2, 1)
+
+    late_call = asyncio.ensure_future(late())
+    await asyncio.wait_for(line.close(), PATIENCE_SECONDS)
+    assert await first == 2
+    await asyncio.wait({late_call})

@@ -292,7 +292,7 @@ class WorkerProcess(asyncio.Protocol):
     def finish(self, reason: str) -> None:
         """Stop the running job, if any, take back the others, then end the process."""
         self._last_job = True
-        for given in list(self._given.values()):
+        for given in reversed(list(self._given.values())):  # the one that runs last: its end would begin the next
             self.stop(given, ResultKind.CANCELLED)
         if not self._given:
             self.leave(reason)

@@ -291,6 +291,27 @@ def test_a_flood_leaves_the_spare_slots_to_others_while_these_come() -> None:
     assert fill(queue, 1, now=CONTESTED_SECONDS + 2.0) == {"heavy": 1}, "no other has come for a minute"
 
 
+def test_a_tenant_that_was_passed_over_saves_up_no_turns() -> None:
+    queue = with_spare({}, [job("heavy") for _ in range(100)])
+    queue.append(job("light"))
+    assert fill(queue, 20) == {"heavy": 17, "light": 1}
+    for _ in range(200):  # in the spare slots, while the flood has its share
+        queue.append(job("light"))
+        assert fill(queue, 2) == {"light": 1}
+        queue.ended(job("light"))
+    queue = emptied(queue)
+    for _ in range(20):
+        queue.append(job("light"))
+    assert fill(queue, 20) == {"heavy": 9, "light": 9}
+
+
+def emptied(queue: TenantQueue) -> TenantQueue:
+    """No job runs."""
+    for running in ["heavy"] * 17 + ["light"]:
+        queue.ended(job(running))
+    return queue
+
+
 def test_a_share_of_the_slots_goes_by_weight() -> None:
     tenants = [f"t{n}" for n in range(5)]
     queue = with_spare({"big": 60}, [job(one) for one in ["big", *tenants] for _ in range(30)])
