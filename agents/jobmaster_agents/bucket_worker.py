@@ -433,6 +433,7 @@ class BucketWorker:
     def freeze(self, owned: OwnedBucket) -> None:
         """Claim, start and onboard no job of the bucket any more; running jobs are recorded."""
         owned.freeze()
+        self._dispatcher.take_back(owned)
         self.executor.set_slots()
 
     def unfreeze(self, owned: OwnedBucket, epoch: int) -> None:

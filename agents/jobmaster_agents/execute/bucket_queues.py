@@ -33,6 +33,10 @@ class JobDispatcher(Protocol):
         """Stop the job as far as its kind can be stopped."""
         ...
 
+    def give_back(self, job: ClaimedJob) -> None:
+        """Give a job back that has not begun."""
+        ...
+
     def sweep(self, now: float) -> None:
         """Stop jobs past their deadline; called often while there are any."""
         ...

@@ -43,7 +43,7 @@ from jobmaster_agents.outcomes.outcome_builder import (
 )
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.limited_starts import LimitedStarts, has_limits
-from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 if TYPE_CHECKING:
     from jobmaster_agents.execute.run_spans import RunSpans
@@ -138,7 +138,7 @@ class Dispatcher:
         if dispatched is None or dispatched.cause is not None:
             return
         if dispatched.thread is not None:
-            if not self._threads.quarantine(dispatched.thread):
+            if not self._threads.quarantine(dispatched.thread) and dispatched.thread.started_at is not None:
                 return  # it has just ended: its result counts
             self._note_start(dispatched)
         dispatched.cause = cause
@@ -158,6 +158,24 @@ class Dispatcher:
         self._stopped(dispatched, now)
         # Admit waiting jobs only after this turn: another job that is stopped in the same turn must not take the free place.
         self._finish(dispatched, then=self._admit_soon)
+
+    def give_back(self, job: ClaimedJob) -> None:
+        """Give a job back that waits (``is_waiting``). A worker process that has begun it meanwhile is not disturbed."""
+        dispatched = self._dispatched.get(job)
+        if dispatched is None or dispatched.cause is not None:
+            return
+        if (given := self._given_jobs.get(dispatched)) is None:
+            self.stop(job, StopCause.RELEASE)
+        elif not dispatched.started:
+            dispatched.goes_back = True
+            self._pool.take_back(given)
+
+    def take_back(self, owned: OwnedBucket) -> None:
+        """The bucket is frozen: its jobs that lie with threads or worker processes, and have not begun, wait here again."""
+        for dispatched in list(self._dispatched.values()):
+            if dispatched.job.claimed_list.owned.present is owned:
+                self._withdraw(dispatched)
+        self._pool.take_back_stalled(inf)
 
     def sweep(self, now: float) -> None:
         """Stop jobs past their deadline; admit jobs that waited for the lease."""
@@ -221,14 +239,17 @@ class Dispatcher:
         thread must not begin it between this answer and what the caller then does."""
         if (dispatched := self._dispatched.get(job)) is None:
             return False
+        self._withdraw(dispatched)
+        return self.started_at(job) is None
+
+    def _withdraw(self, dispatched: DispatchedJob) -> None:
         if dispatched.thread is not None and not dispatched.started and self._threads.withdraw(dispatched.thread):
             self._wait_for_thread(dispatched)
-        return self.started_at(job) is None
 
     def _wait_for_thread(self, dispatched: DispatchedJob) -> None:
         """It has left the threads and has not begun."""
         dispatched.thread = None
-        dispatched.limit.waiting.appendleft(dispatched)
+        self._wait_again(dispatched)
         self._leave_limit(dispatched, self._admit_soon)
 
     def _note_start(self, dispatched: DispatchedJob) -> None:
@@ -261,8 +282,7 @@ class Dispatcher:
         limit.is_due = False
         if limit is self._in_processes:
             self._give_ahead(limit)
-        ahead = _THREAD_JOBS_AHEAD if limit is self._in_threads else 0
-        while limit.waiting and limit.admitted < limit.size + ahead:
+        while limit.waiting and limit.admitted < limit.size + self._ahead(limit):
             now = self._now()
             if (dispatched := self._next(limit, now)) is None:
                 return  # the sweep tries again
@@ -281,11 +301,22 @@ class Dispatcher:
                 self._spawn(dispatched, self._run_in_process(dispatched), "jobmaster-process")
             elif handler is not None and handler.is_surrounded:
                 dispatched.on_loop = True
+                self._note_on_way(dispatched)
                 self._spawn(dispatched, self._run_around_thread(dispatched), "jobmaster-around-thread")
             elif needs_write(dispatched.job):
+                self._note_on_way(dispatched)
                 self._spawn(dispatched, self._authorise_thread(dispatched), "jobmaster-authorise")
             else:
                 self._start_thread(dispatched)
+
+    def _ahead(self, limit: ConcurrencyLimit) -> int:
+        """Jobs that may lie with the threads: none while a task brings a job there, which has begun and would lie behind."""
+        return _THREAD_JOBS_AHEAD if limit is self._in_threads and not limit.on_way else 0
+
+    @staticmethod
+    def _note_on_way(dispatched: DispatchedJob) -> None:
+        dispatched.on_way = True
+        dispatched.limit.on_way += 1
 
     @staticmethod
     def _may_lie(job: ClaimedJob) -> bool:
@@ -336,12 +367,19 @@ class Dispatcher:
     def _leave_limit(self, dispatched: DispatchedJob, then: Callable[[ConcurrencyLimit], None]) -> None:
         dispatched.admitted = False
         dispatched.limit.admitted -= 1
+        dispatched.limit.on_way -= dispatched.on_way
+        dispatched.on_way = False
         then(dispatched.limit)
 
     # ------------------------------------------------------------ the start
 
     def _make_context(self, dispatched: DispatchedJob) -> JobContext:
-        return self._outcome_builder.context(dispatched.job, dispatched.deadline)
+        deadline = dispatched.deadline
+        if not deadline:  # a thread has just begun it, and the loop has not noted that
+            thread = dispatched.thread
+            started = self._now() if thread is None or thread.started_at is None else thread.started_at
+            deadline = started + self._outcome_builder.timeout_seconds(dispatched.job)
+        return self._outcome_builder.context(dispatched.job, deadline)
 
     async def _begins(self, dispatched: DispatchedJob) -> bool:
         """``_may_begin``, but False instead of the cancellation that stopped the job."""
@@ -422,7 +460,7 @@ class Dispatcher:
             arguments = handler.decode(handler.args_of(job.entry))
             function = handler.function
             if handler.wants_context:
-                function = functools.partial(function, dispatched.current_context())
+                function = functools.partial(_with_context, dispatched, function)
 
             def ended(error: BaseException | None, result: object, ran_us: int) -> None:
                 self._thread_ended(dispatched, error, result, ran_us)
@@ -637,6 +675,7 @@ class Dispatcher:
             self._finish(dispatched)
 
     def _given_started(self, dispatched: DispatchedJob, ago_seconds: float) -> None:
+        dispatched.goes_back = False
         self._begin(dispatched, self._now() - ago_seconds)
 
     def _given_ended(self, dispatched: DispatchedJob, result: AttemptResult | None) -> None:
@@ -649,7 +688,7 @@ class Dispatcher:
                 self._pool.note_run(given.job.handler, result)
                 record_result(self._outcome_builder, dispatched, result, self._now())
                 self._finish(dispatched)
-            elif dispatched.cause is not None or dispatched.job.phase is not JobPhase.RUNNING:
+            elif dispatched.cause is not None or dispatched.goes_back or dispatched.job.phase is not JobPhase.RUNNING:
                 self._end_unstarted(dispatched)
             elif given is not None and not given.taken_back:
                 self._died_unstarted(dispatched)
@@ -674,3 +713,8 @@ class Dispatcher:
         dispatched.came_back = True
         limit.waiting.insert(at, dispatched)
         self._admit_soon(limit)
+
+
+def _with_context(dispatched: DispatchedJob, function: Callable[..., object], /, **arguments: object) -> object:
+    """In the thread: the deadline of the context counts from the start."""
+    return function(dispatched.current_context(), **arguments)

@@ -25,11 +25,13 @@ class OpenAttempt(Protocol):
 class ConcurrencyLimit:
     """How many jobs of one kind run at once, and which jobs wait."""
 
-    __slots__ = ("admitted", "is_due", "size", "waiting")
+    __slots__ = ("admitted", "is_due", "on_way", "size", "waiting")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.admitted = 0
+        self.on_way = 0
+        """Those of them that a task brings to their thread."""
         self.waiting: deque[DispatchedJob] = deque()
         self.is_due = False
         """The next turn of the loop admits jobs."""
@@ -45,6 +47,8 @@ class DispatchedJob:
     make_context: Callable[[DispatchedJob], JobContext]
     admitted: bool = False
     """It counts against its limit."""
+    on_way: bool = False
+    """A task brings it to its thread."""
     allowed: bool = False
     """The PROCESSING write that its start needs was accepted."""
     deferred: bool = False
@@ -60,7 +64,9 @@ class DispatchedJob:
     deaths: int = 0
     """Worker processes that ended with it before it began."""
     came_back: bool = False
-    """It has lain with a worker process before, and waits first."""
+    """It has lain with a worker process or with the threads before, and waits first."""
+    goes_back: bool = False
+    """It is given back to the master, unless its worker process has begun it meanwhile."""
     cause: StopCause | None = None
     stop_requested_at: float = 0.0
     """When a handler on the loop was first cancelled; 0: it was not, or it is killed instead."""

@@ -235,8 +235,8 @@ class Executor:
             if slot.job is not None and slot.deadline == _NEVER and self._is_paused(slot.job):
                 self._stop_slot(slot, StopCause.RELEASE)
         for job in list(self._dispatched):
-            if self._dispatcher.is_waiting(job) and self._is_paused(job):
-                self._dispatcher.stop(job, StopCause.RELEASE)
+            if self._is_paused(job) and self._dispatcher.is_waiting(job):
+                self._dispatcher.give_back(job)
 
     def _unpaused(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedJob]:
         """Those that no pause covers; the others are given back. A cancelled job ends here."""
@@ -313,6 +313,11 @@ class Executor:
             if slot.job is job:
                 self._stop_slot(slot, cause)
                 return
+
+    def give_back_waiting(self, job: ClaimedJob) -> None:
+        """Give a job back that its slot has passed on and that has not begun."""
+        if job in self._dispatched:
+            self._dispatcher.give_back(job)
 
     async def aclose(self) -> None:
         """End all slots. Running handlers are cancelled without an outcome; a handler that ignores it is not awaited."""

@@ -43,10 +43,14 @@ def make_process_job(builder: OutcomeBuilder, job: ClaimedJob, now: float) -> Pr
 
 
 def record_result(builder: OutcomeBuilder, dispatched: DispatchedJob, result: AttemptResult | None, now: float) -> None:
-    """Pass on the outcome of an attempt that has begun; ``None``: it was stopped without a result."""
-    if dispatched.cause is not None or result is None:
+    """Pass on the outcome of an attempt that has begun; ``None``: it was stopped without a result.
+
+    A success counts although the job was to be given back: it would run a second time.
+    """
+    cause = dispatched.cause
+    if result is None or not (cause is None or (cause is StopCause.RELEASE and result.kind is ResultKind.OK)):
         started = dispatched.started if result is None else now - result.ran_us / 1e6
-        builder.stopped(dispatched.job, dispatched.cause or StopCause.RELEASE, started, now)
+        builder.stopped(dispatched.job, cause or StopCause.RELEASE, started, now)
         return
     job, started = dispatched.job, now - result.ran_us / 1e6
     kind = result.kind

@@ -176,7 +176,8 @@ class ThreadPool:
                 return False
             job.quarantined = True
             if job.started_at is None:
-                return True  # the thread that finds it in the queue skips it
+                self._leave_queue(job)
+                return True
             self._running.discard(job)
             self._stuck += 1
             self._live -= 1
@@ -194,14 +195,20 @@ class ThreadPool:
         with self._lock:
             if job.started_at is not None or job.over or job.quarantined or job in self._running:
                 return False
-            job.quarantined = True  # the thread that finds it in the queue skips it
+            job.quarantined = True
+            self._leave_queue(job)
             return True
+
+    def _leave_queue(self, job: ThreadJob) -> None:
+        """Under the lock: no thread has begun the job. One whose authority had ended may be on its way out of a thread."""
+        if not self._closed and job not in self._running:
+            self._jobs.remove(job)
 
     async def close(self, timeout_seconds: float) -> UnfinishedJobs:
         """Accept no more jobs, await running jobs, end the threads. Waiting jobs are returned."""
         with self._lock:
             self._closed = True
-            waiting = [job for job in self._jobs if not job.quarantined]
+            waiting = list(self._jobs)
             self._jobs.clear()
             for wake in self._idle:
                 wake.release()
@@ -215,8 +222,9 @@ class ThreadPool:
             pass
         self._deliver()
         with self._lock:
-            running = list(self._running)
-            for job in running:
+            running = [job for job in self._running if job.started_at is not None]
+            waiting += [job for job in self._running if job.started_at is None]  # too late, and not delivered
+            for job in self._running:
                 job.quarantined = True
             self._running.clear()
             self._stuck += len(running)
@@ -259,6 +267,7 @@ class ThreadPool:
             if self._live or job.started_at is not None:
                 return
             job.quarantined = True
+            self._leave_queue(job)
         raise Unavailable("cannot start a thread for a job", hint="raise the limit on processes (ulimit -u)")
 
     def _work(self) -> None:
@@ -291,20 +300,22 @@ class ThreadPool:
         return job
 
     def _next(self) -> ThreadJob | None:
-        while self._jobs:
-            job = self._jobs.popleft()
-            if not job.quarantined:
-                now = self._now()
-                if now < job.start_before:
-                    job.started_at = now
-                self._running.add(job)
-                return job
-        return None
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        now = self._now()
+        if now < job.start_before:
+            job.started_at = now
+        self._running.add(job)
+        return job
 
     def _finish(self, job: ThreadJob) -> bool:
         """Hand a finished job to the loop. False: it was quarantined, so this thread has been replaced and ends."""
         with self._lock:
             if job.quarantined:
+                if job.started_at is None:  # too late, and then stopped: this thread was not replaced
+                    self._running.discard(job)
+                    return True
                 self._stuck -= 1
                 return False
             job.over = True

@@ -31,7 +31,7 @@ from jobmaster_agents.execute.bucket_queues import waited_seconds
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.fetch.due_fetcher import DueFetcher
-from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.time_limits import accept_seconds
@@ -124,8 +124,9 @@ class AcceptTime:
     def _late(self, now: float) -> Iterable[ClaimedJob]:
         for claimed_list in self._waiting.job_table.unpersisted(now - LOOK_SECONDS):
             for job in claimed_list.jobs:
-                limit = accept_seconds(job) if self._waits(job) else None
-                if limit is not None and waiting_seconds(job, now) > limit * patience(job.entry.token):
+                limit = accept_seconds(job)
+                is_late = limit is not None and waiting_seconds(job, now) > limit * patience(job.entry.token)
+                if is_late and self._waits(job):  # in this order: the second takes the job back from the threads
                     yield job
 
     def _waits(self, job: ClaimedJob) -> bool:
@@ -148,7 +149,7 @@ class AcceptTime:
         self._waiting.due_fetcher.rest(owned.fence.bucket_id)
         for job in jobs:
             if job.phase is JobPhase.RUNNING:
-                self._waiting.executor.stop_job(job, StopCause.RELEASE)
+                self._waiting.executor.give_back_waiting(job)
         for job in self._waiting.executor.take_some(owned.fence.bucket_id, late.__contains__):
             self._waiting.outcome_builder.release(job)
 

@@ -224,6 +224,11 @@ class ProcessPool:
         if given.worker is not None:
             given.worker.stop(given, ResultKind.CANCELLED)
 
+    def take_back(self, given: GivenJob) -> None:
+        """Have a job come back unless it has begun."""
+        if given.worker is not None:
+            given.worker.take_back_one(given)
+
     def note_run(self, handler: str, result: AttemptResult) -> None:
         """Learn how long jobs of a handler take."""
         seconds = result.ran_us / 1e6 + _JOB_SECONDS

@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -209,9 +209,10 @@ class Worker:
     def _end(self, number: int, result: AttemptResult, process_state: ProcessState, growth_bytes: int) -> str:
         """Report the end of a job and restore the process. Returns why it must not run another job; empty: it may.
 
-        The report goes out with the start of the next job; at once if what the job has left behind takes time to remove, or
-        if it has printed.
+        The report goes out with the start of the next job; at once if the job has printed. Tasks that it has left end before:
+        what they print is output of this job and not of the next one.
         """
+        left = self._end_left_tasks()
         self._reporter.flush()
         self._log.flush()
         broken = ""
@@ -223,12 +224,11 @@ class Worker:
             broken = _not_restored(error)
         printed = process_state.has_printed()
         self._outgoing += encode_frame(JobEnded(number, result, printed))
-        tasks = self._left_tasks()
-        if printed or tasks or broken:
+        if printed or broken:
             self._send_outgoing()
         if printed:
             self._go_on.acquire()
-        replace = broken or self._why_unusable(process_state, growth_bytes, tasks)
+        replace = broken or left or self._why_unusable(process_state, growth_bytes)
         process_state.mark_output()
         return replace
 
@@ -494,20 +494,23 @@ class Worker:
 
     # ------------------------------------------------------------ after it
 
-    def _why_unusable(
-        self, process_state: ProcessState, growth_bytes: int, tasks: Collection[asyncio.Task[Any]]
-    ) -> str:
+    def _why_unusable(self, process_state: ProcessState, growth_bytes: int) -> str:
         try:
-            if self._loop is not None and (left := self._end_left_tasks(self._loop, tasks)):
-                return left
             return process_state.why_unusable(self._is_ours, growth_bytes)
         except Exception as error:  # the job has closed or broken something that cannot be restored
             return _not_restored(error)
 
-    def _left_tasks(self) -> Collection[asyncio.Task[Any]]:
-        return () if self._loop is None else asyncio.all_tasks(self._loop) - self._lifespan_tasks
+    def _end_left_tasks(self) -> str:
+        """Why the process must not run another job because of what is left on the loop; empty: it may."""
+        if self._loop is None:
+            return ""
+        try:
+            return self._end_tasks_of(self._loop)
+        except Exception as error:  # the job has closed or broken the loop
+            return _not_restored(error)
 
-    def _end_left_tasks(self, loop: asyncio.AbstractEventLoop, tasks: Collection[asyncio.Task[Any]]) -> str:
+    def _end_tasks_of(self, loop: asyncio.AbstractEventLoop) -> str:
+        tasks = asyncio.all_tasks(loop) - self._lifespan_tasks
         if self._lifespans.ended.is_set():
             return "a lifespan of the handlers has ended before its time"
         for task in tasks:

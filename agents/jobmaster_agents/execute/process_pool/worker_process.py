@@ -112,7 +112,8 @@ class GivenJob:
     cause: ResultKind | None = None
     """Why it is being stopped."""
     taken_back: bool = False
-    """The worker was asked to return it, or its authority to start had ended there."""
+    """It has not caused the end of its worker: the worker was asked to return it, its authority to start had ended there, or
+    another job or the agent has ended the worker."""
     worker: WorkerProcess | None = None
 
 
@@ -261,8 +262,11 @@ class WorkerProcess(asyncio.Protocol):
         await asyncio.wait((self._hung_up,), timeout=_LAST_FRAMES_SECONDS)
         if self._output is not None:
             self._output.read_available()
+            self._lines.end()
         text = describe_exit(code)
         if (running := self._running) is not None:
+            for each in self._given.values():
+                each.taken_back = True  # the one that ran is the cause
             self._settle(running, self._died(running, text))
         elif not self._first_ready.done():
             text = f"a worker process {text} before it was ready"
@@ -407,6 +411,12 @@ class WorkerProcess(asyncio.Protocol):
         if frames:
             self._write(frames)
 
+    def take_back_one(self, given: GivenJob) -> None:
+        """Ask for a job unless it has begun."""
+        if self._given.get(given.number) is given and given is not self._running and not given.taken_back:
+            given.taken_back = True
+            self._send(TakeBack(given.number))
+
     def _job(self) -> ProcessJob | None:
         return None if self._running is None else self._running.job
 
@@ -420,7 +430,9 @@ class WorkerProcess(asyncio.Protocol):
         given.on_ended(result)
 
     def _return_all(self) -> None:
-        for given in list(self._given.values()):
+        for at, given in enumerate(list(self._given.values())):
+            # Only the next one can be the cause, unless the agent has ended the process, or the job before has not left it.
+            given.taken_back |= at > 0 or self._leaving or self._cleaning
             self._forget(given)
             given.on_ended(None)
 

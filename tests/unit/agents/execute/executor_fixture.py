@@ -61,6 +61,9 @@ class NoDispatcher:
     def stop(self, job: ClaimedJob, cause: StopCause) -> None:
         raise AssertionError("these handlers run on the loop")
 
+    def give_back(self, job: ClaimedJob) -> None:
+        raise AssertionError("these handlers run on the loop")
+
     def sweep(self, now: float) -> None:
         raise AssertionError("these handlers run on the loop")
 
