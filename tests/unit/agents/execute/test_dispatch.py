@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +24,11 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.execute.process_pool.worker_process import GivenJob
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.support.bucket_worker_fixture import WorkerHarness, turns
+from tests.support.bucket_worker_fixture import Gate, WorkerHarness, turns
 from tests.support.waiting import until, wait_until
 
 handlers = Handlers()
@@ -45,6 +46,16 @@ def in_thread() -> str:
 @handlers.job(name="quick", mode="thread")
 def quick_thread(ctx: JobContext) -> int:
     return ctx.attempt
+
+
+@handlers.job(name="timed", mode="thread", timeout=30, warn_after=10)
+def timed(ctx: JobContext) -> list[float | bool]:
+    return [ctx.remaining_seconds, ctx.overdue]
+
+
+@handlers.job(name="fenced", mode="thread", start="fenced")
+def fenced_thread() -> None:
+    ran.append("fenced")
 
 
 @handlers.job(name="unavailable", mode="thread", max_attempts=1)
@@ -294,10 +305,154 @@ async def test_a_job_that_lies_with_the_threads_has_not_begun_and_can_be_asked_b
     live = [harness.bucket_worker.job_table.get(entry.id) for entry in (*running, *lying)]
     assert [each is not None and dispatcher.started_at(each) is None for each in live] == [False, False, True, True]
     assert [each is not None and dispatcher.is_waiting(each) for each in live] == [False, False, True, True]
-    assert len(dispatcher._in_threads.waiting) == 2, "no thread begins them before the loop turns again"
+    assert [each.job.entry.id for each in dispatcher._in_threads.waiting] == [entry.id for entry in lying], (
+        "no thread begins them before the loop turns again, and then in their order"
+    )
     release.set()
     await harness.settled()
     assert len(ran) == 4
+    assert counters_are_back(harness)
+
+
+async def lying_with_the_threads(harness: ProcessPoolHarness, bucket: OwnedBucket) -> list[ClaimedJob]:
+    """Two jobs behind two that run."""
+    entries = [job("thread") for _ in range(4)]
+    harness.submit(bucket, entries)
+    dispatcher = harness.bucket_worker._dispatcher
+    await until(lambda: len(ran) == 2 and dispatcher._threads.waiting == 2)
+    live = [harness.bucket_worker.job_table.get(entry.id) for entry in entries[2:]]
+    return [each for each in live if each is not None]
+
+
+async def test_the_deadline_that_a_thread_sees_counts_from_its_start(harness: ProcessPoolHarness) -> None:
+    harness.submit(harness.bucket(), [job("timed")])
+    await harness.settled()
+    assert harness.master.finals[0].result == b"[30.0,false]"
+
+
+async def test_a_frozen_bucket_begins_no_job_that_lies_with_the_threads(harness: ProcessPoolHarness) -> None:
+    bucket = harness.bucket()
+    await lying_with_the_threads(harness, bucket)
+    harness.bucket_worker.freeze(bucket)
+    assert harness.bucket_worker._dispatcher._threads.waiting == 0
+    release.set()
+    await until(lambda: len(harness.bucket_worker._dispatcher._dispatched) == 2)
+    await turns()
+    assert len(ran) == 2
+    bucket.unfreeze()
+    harness.bucket_worker.resume(bucket)
+    await harness.settled()
+    assert len(ran) == 4
+    assert counters_are_back(harness)
+
+
+async def test_a_pause_of_others_and_a_freeze_of_another_bucket_leave_jobs_with_the_threads(
+    harness: ProcessPoolHarness,
+) -> None:
+    live = await lying_with_the_threads(harness, harness.bucket())
+    dispatched = harness.bucket_worker._dispatcher._dispatched
+    before = [dispatched[each].thread for each in live]
+    pause = Pause(kind=PauseKind.HANDLER, value="quick", actor="ann", reason="", since_us=0)
+    harness.bucket_worker.pauses.take(PausesInForce(1, (pause,)), harness.clock.now)
+    harness.bucket_worker.apply_pauses()
+    harness.bucket_worker.freeze(harness.bucket())
+    assert [dispatched[each].thread for each in live] == before
+    release.set()
+    await harness.settled()
+
+
+async def test_nothing_lies_before_a_job_whose_start_is_being_written(harness: ProcessPoolHarness) -> None:
+    written = Gate()
+    harness.master.script["persist"].append(written)
+    harness.submit(harness.bucket(), [job("thread"), job("fenced"), *(job("thread") for _ in range(3))])
+    await written.reached.wait()
+    await turns()
+    assert ran == ["thread"], "the second thread is for the one that is written"
+    written.opened.set()
+    await until(lambda: "fenced" in ran)
+    release.set()
+    await harness.settled()
+    assert ran[:2] == ["thread", "fenced"]
+    assert counters_are_back(harness)
+    assert harness.bucket_worker._dispatcher._in_threads.on_way == 0
+
+
+async def test_a_job_that_came_too_late_and_is_cancelled_does_not_wait_again(harness: ProcessPoolHarness) -> None:
+    live, _ = await lying_with_the_threads(harness, harness.bucket())
+    thread = harness.bucket_worker._dispatcher._dispatched[live].thread
+    assert thread is not None
+    harness.clock.now = harness.ownership.soft_until + 1.0
+    release.set()
+    wait_until(lambda: thread.over, 10, "the end of the thread")
+    harness.bucket_worker.executor.stop_job(live, StopCause.CANCEL)
+    assert live not in harness.bucket_worker._dispatcher._dispatched
+    harness.trust()
+    await harness.settled()
+    assert harness.master.rows[live.entry.id].state == "CANCELLED"
+    assert len(ran) == 3
+    assert counters_are_back(harness)
+
+
+class GivingPool(SlowPool):
+    """A worker to which jobs are given ahead, and that the test controls."""
+
+    grows = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[GivenJob] = []
+        self.asked_back: list[GivenJob] = []
+        self.stopped: list[GivenJob] = []
+
+    def room(self) -> Any:
+        return self
+
+    def expected_seconds(self, handler: str) -> float:
+        return 0.0
+
+    def fits(self, *_: object) -> bool:
+        return True
+
+    def share_of(self, waiting: int) -> int:
+        return waiting
+
+    def give(self, worker: object, jobs: Sequence[GivenJob]) -> None:
+        self.given += jobs
+
+    def take_back(self, given: GivenJob) -> None:
+        self.asked_back.append(given)
+
+    def stop(self, given: GivenJob) -> None:
+        self.stopped.append(given)
+
+    def note_run(self, handler: str, result: AttemptResult) -> None:
+        pass
+
+
+async def test_a_pause_runs_no_job_again_that_has_ended_in_its_worker(harness: ProcessPoolHarness) -> None:
+    """The agent does not know yet that a job has begun: it asks for its return, and disturbs nothing."""
+    pool = GivingPool()
+    harness.bucket_worker._dispatcher._pool = pool  # type: ignore[assignment]
+    begun, waits, stopped = [job("process") for _ in range(3)]
+    harness.submit(harness.bucket(), [begun, waits, stopped])
+    await until(lambda: len(pool.given) == 3)
+    done = AttemptResult(kind=ResultKind.OK, result=b"1")
+    live = harness.bucket_worker.job_table.get(stopped.id)
+    assert live is not None
+    pool.given[2].on_started(0.0)
+    harness.bucket_worker.executor.stop_job(live, StopCause.RELEASE)
+    pool.given[2].on_ended(done)
+    pause = Pause(kind=PauseKind.HANDLER, value="process", actor="ann", reason="", since_us=0)
+    harness.bucket_worker.pauses.take(PausesInForce(1, (pause,)), harness.clock.now)
+    harness.bucket_worker.apply_pauses()
+    assert (pool.asked_back, pool.stopped) == (pool.given[:2], pool.given[2:])
+    pool.given[0].on_started(0.0)
+    pool.given[0].on_ended(done)
+    pool.given[1].on_ended(None)
+    await harness.settled()
+    assert {row.id for row in harness.master.finals} == {begun.id, stopped.id}
+    assert {row.state for row in harness.master.finals} == {JobState.SUCCEEDED}
+    assert _is_held(harness, waits)
     assert counters_are_back(harness)
 
 

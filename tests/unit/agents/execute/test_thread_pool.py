@@ -361,10 +361,40 @@ async def test_a_job_that_no_thread_has_taken_can_be_taken_back_and_one_that_has
     lies = pool.submit(int, {}, note("lies"))
     late = pool.submit(int, {}, note("late"), start_before=time.monotonic())
     assert not pool.withdraw(runs)
+    assert pool.waiting == 2
     assert pool.withdraw(lies)
     assert not pool.withdraw(lies)
+    assert pool.waiting == 1, "nothing of it stays in the queue"
+    cancelled = pool.submit(int, {}, note("cancelled"))
+    assert pool.quarantine(cancelled)
+    assert pool.waiting == 1
     go_on.set()
     await until(lambda: len(ended) == 2)
     assert ended == [("runs", type(None)), ("late", TooLate)]
     assert (runs.started_at is None, late.started_at is None) == (False, True), "what came too late has not begun"
+    await pool.close(PATIENCE_SECONDS)
+
+
+async def test_a_job_that_came_too_late_and_is_stopped_then_leaves_its_thread_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, taken, go_on = ThreadPool(1, time.monotonic), threading.Event(), threading.Event()
+    ended: list[object] = []
+    run = ThreadJob.run
+
+    def held(self: ThreadJob, now: Callable[[], float]) -> None:
+        run(self, now)
+        if self.started_at is None:
+            taken.set()
+            go_on.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(ThreadJob, "run", held)
+    late = pool.submit(int, {}, lambda *end: ended.append("late"), start_before=time.monotonic())
+    await until(taken.is_set)
+    assert not pool.withdraw(late), "a thread has it"
+    assert pool.quarantine(late)
+    go_on.set()
+    pool.submit(int, {}, lambda *end: ended.append("next"))
+    await until(lambda: bool(ended))
+    assert (ended, pool.quarantined, pool._live) == (["next"], 0, 1)
     await pool.close(PATIENCE_SECONDS)

@@ -414,6 +414,26 @@ async def async_leaves_task(ended: str) -> int:
     return os.getpid()
 
 
+@job(name="iso.async_leaves_printer")
+async def async_leaves_printer(text: str) -> None:
+    async def linger() -> None:
+        try:
+            await asyncio.sleep(FOREVER_SECONDS)
+        finally:
+            await asyncio.sleep(0.02)
+            sys.stdout.write(text + "\n")
+
+    _kept.append(asyncio.get_running_loop().create_task(linger()))
+    await asyncio.sleep(0)
+
+
+@job(name="iso.prints_and_ends", mode="process")
+def prints_and_ends(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    os._exit(3)
+
+
 @job(name="iso.async_uses_thread")
 async def async_uses_thread() -> int:
     return await asyncio.to_thread(os.getpid)

@@ -81,6 +81,7 @@ async def test_a_worker_that_is_killed_gives_back_what_it_had_not_begun(make_poo
     assert second is not None
     assert second.kind is ResultKind.CRASHED
     assert others == [None] * 5
+    assert all(each.taken_back for each in given.jobs[2:]), "the job that ran is the cause"
     assert [event for event in given.events if event.startswith("start")] == ["start 0", "start 1"]
     assert await value(pool, "double", value=2) == 4, "another worker takes its place"
 
@@ -94,6 +95,44 @@ async def test_a_handler_that_ends_its_process_costs_the_jobs_behind_it_nothing(
     assert second is not None
     assert second.kind is ResultKind.CRASHED
     assert third is None
+
+
+async def test_only_the_job_that_was_to_begin_is_charged_with_the_end_of_a_worker(make_pool: Make) -> None:
+    pool = make_pool()
+    worker = await worker_of(pool)
+    os.kill(worker.pid, signal.SIGSTOP)  # it begins nothing
+    given = Given(worker, [make_job("pid") for _ in range(3)])
+    os.kill(worker.pid, signal.SIGKILL)
+    assert await given.all_ended() == [None] * 3
+    assert [each.taken_back for each in given.jobs] == [False, True, True]
+    given = Given(await worker_of(pool), [make_job("leaves_thread"), make_job("pid"), make_job("pid")])
+    assert [each is None for each in await given.all_ended()] == [False, True, True], "the agent replaces the worker"
+    assert all(each.taken_back for each in given.jobs[1:]), "the job before them is the cause"
+
+
+async def test_output_of_left_tasks_and_the_last_line_of_a_crash_belong_to_their_jobs(make_pool: Make) -> None:
+    lines: list[tuple[str, bytes | None]] = []
+    pool = make_pool(on_output=lambda line, pid, job: lines.append((line, job and job.job_id)))
+    jobs = [make_job("async_leaves_printer", text="of a task"), make_job("prints_and_ends", text="no end of line")]
+    await Given(await worker_of(pool), jobs).all_ended()
+    assert lines == [("of a task", jobs[0].job_id), ("no end of line", jobs[1].job_id)]
+
+
+async def test_a_job_that_is_asked_back_goes_on_if_it_has_begun(make_pool: Make, tmp_path: Path) -> None:
+    pool, started, go_on = make_pool(), tmp_path / "started", tmp_path / "go"
+    jobs = [make_job("waits", started=str(started), go_on=str(go_on)), make_job("pid"), make_job("double", value=3)]
+    given = Given(await worker_of(pool), jobs)
+    await until(started.exists)
+    pool.take_back(given.jobs[0])
+    pool.take_back(given.jobs[1])
+    await until(lambda: 1 in given.ended)
+    go_on.touch()
+    first, second, third = await given.all_ended()
+    assert first is not None
+    assert first.kind is ResultKind.OK
+    assert second is None
+    assert third is not None
+    assert third.result == b"6"
 
 
 async def test_a_job_that_lies_with_a_worker_is_stopped_without_harm_to_the_one_that_runs(
