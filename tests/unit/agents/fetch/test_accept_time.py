@@ -137,22 +137,6 @@ async def test_a_job_that_waits_too_long_is_held_unrun_and_its_list_goes(harness
     assert ran == ["wait"], "it never ran here"
 
 
-async def test_a_job_that_is_not_late_stays_with_the_threads(harness: AcceptHarness) -> None:
-    bucket = harness.bucket()
-    await harness.busy(bucket, "busy-thread")
-    entry = harness.entry("urgent-thread")
-    harness.submit(bucket, [entry])
-    dispatcher = harness.bucket_worker._dispatcher
-    await until(lambda: dispatcher._threads.waiting == 1)
-    live = harness.bucket_worker.job_table.get(entry.id)
-    assert live is not None
-    before = dispatcher._dispatched[live].thread
-    await harness.later(20.0)
-    assert dispatcher._dispatched[live].thread is before
-    free_thread.set()
-    await harness.settled()
-
-
 async def test_the_limit_of_a_submit_goes_before_that_of_the_handler(harness: AcceptHarness) -> None:
     bucket = harness.bucket()
     await harness.busy(bucket)
