@@ -460,7 +460,8 @@ class Dispatcher:
             arguments = handler.decode(handler.args_of(job.entry))
             function = handler.function
             if handler.wants_context:
-                function = functools.partial(_with_context, dispatched, function)
+                arguments = {"dispatched": dispatched, "function": function, "arguments": arguments}
+                function = _with_context
 
             def ended(error: BaseException | None, result: object, ran_us: int) -> None:
                 self._thread_ended(dispatched, error, result, ran_us)
@@ -715,6 +716,6 @@ class Dispatcher:
         self._admit_soon(limit)
 
 
-def _with_context(dispatched: DispatchedJob, function: Callable[..., object], /, **arguments: object) -> object:
+def _with_context(dispatched: DispatchedJob, function: Callable[..., object], arguments: dict[str, Any]) -> object:
     """In the thread: the deadline of the context counts from the start."""
     return function(dispatched.current_context(), **arguments)
