@@ -355,6 +355,22 @@ def of_bulk(report: Report) -> list[str]:
     return table(("", ""), rows)
 
 
+def of_flow(report: Report) -> list[str]:
+    """Chains, batches, tenants and limits; a part that was not run has no row."""
+    names = {
+        "chain_ms": "chain of 10 steps, light load, ms",
+        "chain_p99_ms": "chain of 10 steps, p99, ms",
+        "batch_children": "children of a batch submitted a second",
+        "batch_children_share": "the same as a share of `submit_many`",
+        "batch_callback_seconds": "callback after the last outcome, s",
+        "tenant_wait_ratio": "p99 wait of 999 tenants beside a flood, over the same alone",
+        "limited_starts_per_second": "starts a second under one limit of 100, 20 agents",
+        "limited_most_at_once": "most of them at once",
+        "unlimited_starts_per_second": "starts a second without the limit",
+    }
+    return table(("", ""), [(title, report[name]) for name, title in names.items() if name in report])
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
@@ -366,6 +382,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "lateness": ("Fires of schedules at one moment", of_small),
     "lateness_spread": ("Start of jobs spread over a span", of_small),
     "onboard": ("From the master into a bucket", of_onboard),
+    "flow": ("Chains, batches, tenants, limits", of_flow),
     "web": ("Pages of a large cluster", of_web),
     "bulk": ("A bulk retry", of_bulk),
     "growth": ("Cost as it grows", of_growth),

@@ -9,6 +9,7 @@ from benchmarks.support.performance_tables import (
     of_bulk,
     of_calls,
     of_first_steps,
+    of_flow,
     of_peers,
     of_submit,
     of_web,
@@ -64,6 +65,13 @@ def test_pages_viewers_and_a_bulk_retry_are_shown() -> None:
     assert of_bulk({**bulk, "drain_ratio": 0.93})[-2:] == [
         "| CPU seconds | agents 18 |",
         "| rate of a drain beside an operation, as a share of one alone | 93% |",
+    ]
+
+
+def test_parts_of_the_flow_that_were_not_run_have_no_row() -> None:
+    assert of_flow({"chain_ms": 26.5, "limited_starts_per_second": 27_034})[2:] == [
+        "| chain of 10 steps, light load, ms | 26.5 |",
+        "| starts a second under one limit of 100, 20 agents | 27,034 |",
     ]
 
 
