@@ -68,7 +68,7 @@ async def test_jobs_run_side_by_side_and_wait_when_all_workers_are_busy(make_poo
     runs = [asyncio.ensure_future(pool.run(job)) for job in jobs]
     await until(lambda: sum((tmp_path / f"{n}").exists() for n in range(3)) == 2)
     assert not any(run.done() for run in runs)
-    assert sum(pool.running(job) is not None for job in jobs) == 2
+    await until(lambda: sum(pool.running(job) is not None for job in jobs) == 2)
     Path(go_on).touch()
     results = await asyncio.gather(*runs)
     assert [result.kind for result in results] == [ResultKind.OK] * 3

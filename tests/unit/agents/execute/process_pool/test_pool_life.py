@@ -51,7 +51,7 @@ async def test_a_plain_handler_in_middleware_is_interrupted(make_pool: Make, tmp
     job = make_job("sleeps", began=str(tmp_path / "began"))
     run = asyncio.ensure_future(pool.run(job))
     await until((tmp_path / "began").exists)
-    pool.stop_running(job)
+    await pool.stop_running(job)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
     assert await value(pool, "plain"), "the worker lives on"

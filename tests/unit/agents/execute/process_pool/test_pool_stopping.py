@@ -69,7 +69,7 @@ async def test_what_a_hanging_handler_has_started_ends_with_it(make_pool: Make, 
     run = asyncio.ensure_future(pool.run(job))
     worker, child = map(int, (await content_of(started)).split())
     assert alive(child)
-    pool.stop_running(job)
+    await pool.stop_running(job)
     assert (await run).kind is ResultKind.CANCELLED
     await until(lambda: not alive(worker) and not alive(child))
 
@@ -126,7 +126,7 @@ async def test_a_running_job_that_is_stopped_ends_as_cancelled(make_pool: Make, 
     job = make_job("hangs", started=str(started))
     run = asyncio.ensure_future(pool.run(job))
     await content_of(started)
-    pool.stop_running(job)
+    await pool.stop_running(job)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
     assert ended.error is not None

@@ -119,7 +119,7 @@ async def test_a_flooding_handler_hurts_only_itself(make_pool: Make, tmp_path: P
     for number in range(20):
         assert await value(pool, "double", value=number) == 2 * number
     assert not run.done()
-    pool.stop_running(flood)
+    await pool.stop_running(flood)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
     assert ended.error is not None
