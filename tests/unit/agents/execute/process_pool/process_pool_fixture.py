@@ -50,7 +50,7 @@ class WatchedPool(ProcessPool):
         return next((each for each in self._processes if each._running is not None and each._running.job is job), None)
 
     async def stop_running(self, job: ProcessJob) -> None:
-        """Stop a running job as the end of the pool does, once the worker's word that it has begun was read."""
+        """Stop a running job as the end of the pool does, once the pool has read that it began."""
         await until(lambda: self.running(job) is not None, "the start of the job")
         worker = self.running(job)
         assert worker is not None
