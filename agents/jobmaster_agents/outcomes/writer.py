@@ -49,7 +49,7 @@ from jobmaster_agents.state.time_limits import trace_fields_of
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
 _STEP = b'"workflow":['
-"""In the headers of a step, as the triggers of the master look for it."""
+"""In the headers of a step, as the trigger of the master looks for it."""
 BATCH_ROWS = 2000
 WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0

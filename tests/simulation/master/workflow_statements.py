@@ -73,11 +73,12 @@ class WorkflowStatements(SignalStatements):
     def _put(self, row: JobRow) -> None:
         before = self.tables.jobs.get(row.id)
         super()._put(row)
-        if row.state in FINAL and _STEP in row.headers and (before is None or before.state != row.state):
+        # No trigger follows an insert: an outcome without a row finds no step that is STARTED.
+        if row.state in FINAL and _STEP in row.headers and before is not None and before.state != row.state:
             self._ended += (row,)
 
     def run_triggers(self, statement: str, old: Snapshot) -> None:
-        """What follows the ends of steps; called when a statement has written its rows."""
+        """What follows the ends of steps; called when a statement has changed rows."""
         while self._ended:
             ended, self._ended = self._ended, ()
             if "every end" in self.without and statement not in _OUTCOMES:

@@ -65,6 +65,8 @@ async def asked(api: str, path: str, **query: str) -> dict[str, Any]:
             answer = await client.get(f"{api}/{path}", params=query)
         except httpx.TransportError as error:
             return {"error": str(error)}
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:  # it listens before it answers
+        return {"error": answer.text}
     told: dict[str, Any] = answer.json()
     return told["data"] if told["status"] == "success" else told
 
