@@ -45,6 +45,14 @@ from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.state.time_limits import trace_fields_of
 
 CLAIM_JOBS_MAX = 1000
+_SMALL_CLAIM_JOBS = 250
+"""A claim of fewer jobs waits until there is more room, once each slot has a job. (Every second claim of a drain took the 50
+jobs that 1,000 had left of 1,050.)"""
+_QUICK_JOBS_PER_SECOND = 10_000.0
+"""Where jobs of a bucket leave memory at this rate, it has room for one more full claim: with 1,000 jobs it was empty before
+the next ones came, and 12 % of the agent's time passed in waits. 4,000 jobs gained nothing over 2,000."""
+_QUICK_SAMPLE_JOBS = 100
+"""Fewer jobs do not show that the rate is high."""
 _AHEAD_JOBS = 500
 """Jobs of one claim that memory has no room for, while other tenants wait behind those that have their share of it."""
 _LATE_JOBS = 100
@@ -83,6 +91,33 @@ class PrefetchLimit(NamedTuple):
     @property
     def jobs(self) -> int:
         return self.slots + self.buffer
+
+    def jobs_of_rate(self, jobs_per_second: float) -> int:
+        """``jobs``, and a full claim more where jobs are short. A buffer below a full claim is never exceeded: it was
+        made small so that other agents may take what this one cannot start soon."""
+        quick = jobs_per_second >= _QUICK_JOBS_PER_SECOND and self.buffer >= CLAIM_JOBS_MAX
+        return self.jobs + CLAIM_JOBS_MAX if quick else self.jobs
+
+
+class MemoryRate:
+    """The rate at which jobs of a bucket leave memory, from the moment when it is full to the next claim."""
+
+    def __init__(self) -> None:
+        self.jobs_per_second = 0.0
+        self._full: tuple[float, int] | None = None
+
+    def full(self, now: float, jobs: int) -> None:
+        """Memory has no room. (Times in seconds, and the jobs that are in it.)"""
+        self._full = self._full or (now, jobs)
+
+    def room(self, now: float, jobs: int) -> None:
+        """Jobs are claimed again. Few that have left show only that the rate is low."""
+        if self._full is None:
+            return
+        (since, before), self._full = self._full, None
+        left, seconds = before - jobs, now - since
+        if left < _QUICK_JOBS_PER_SECOND * seconds or left >= _QUICK_SAMPLE_JOBS:
+            self.jobs_per_second = left / max(seconds, _TIMER_SLACK_SECONDS)
 
 
 class StoreLateness:
@@ -163,12 +198,12 @@ class Claimer:
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = 0.0
         self._look_for_lists = False
+        self._rate = MemoryRate()
         self.flushing = False
         """True while the bucket completes: every claimed job goes back to the master unrun."""
         self.ended = False
         """True once the bucket is closed or lost: the loop ends, and no answer counts any more."""
-        self.claimed = 0
-        self.conflicting = 0
+        self.claimed = self.conflicting = 0
         self.waiting = 0
         """Jobs from producers that the last claim left in the bucket."""
         self.lateness = StoreLateness(handlers)
@@ -209,10 +244,21 @@ class Claimer:
             return _AHEAD_JOBS
         return min(free, CLAIM_JOBS_MAX)
 
+    def _room(self) -> int:
+        """``_free``, or 0 when each slot has a job and so few are not worth a claim."""
+        free = self._free()
+        if free >= min(self.prefetch_limit.buffer // 4, _SMALL_CLAIM_JOBS) or free <= 0:
+            return free
+        queue = self._executor.queue_of(self._bucket_id)
+        if queue is None or queue.aside or self._executor.backlog(self._bucket_id) < self.prefetch_limit.slots:
+            return free
+        return 0
+
     def _most(self) -> int:
         """Jobs that memory has room for. The buffer is bounded in bytes too; slots are filled whatever their jobs weigh."""
         size = self._job_table.bytes_of(self._bucket_id)
-        most = self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
+        limit = self.prefetch_limit
+        most = limit.jobs_of_rate(self._rate.jobs_per_second) if size < CLAIMED_BYTES else limit.slots
         queue = self._executor.queue_of(self._bucket_id)
         return most if queue is None or not queue.aside else int(min(most, self._executor.aside.room(queue)))
 
@@ -253,11 +299,13 @@ class Claimer:
             elif self._outcome_writer.crowded:
                 self._outcome_writer.when_relieved(self.wake)
                 return
-            elif (free := self._free()) <= 0:
+            elif (free := self._room()) <= 0:
+                self._rate.full(now, self._executor.backlog(self._bucket_id))
                 self._executor.want_room(self._bucket_id, self._most() // 2)
                 await self._look()
                 return
             else:
+                self._rate.room(now, self._executor.backlog(self._bucket_id))
                 answer = await self._claim(free)
                 if answer is None or not (answer.entries and (answer.remaining or len(answer.entries) >= free)):
                     return
@@ -287,13 +335,13 @@ class Claimer:
         self._arm(None)  # a job that becomes due now has no room either
         lateness = self.lateness
         spills, lateness.spills = lateness.spills, False
-        if spills and answer is not None and self._is_late(answer) and self._free() <= 0:
+        if spills and answer is not None and self._is_late(answer) and self.full:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return
             answer = await self._claim(_LATE_JOBS, spill=True, oldest=True)
             lateness.not_accepted += len(answer.entries) if answer is not None else 0
         lateness.late = answer is not None and self._is_late(answer)
-        while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
+        while answer is not None and answer.remaining > self._spill_jobs and self.full:
             if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
                 return  # suspended: the master accepts nothing now
             answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
@@ -301,7 +349,7 @@ class Claimer:
     @property
     def full(self) -> bool:
         """True while memory has no room for jobs of the bucket."""
-        return self._free() <= 0
+        return self._room() <= 0
 
     def _is_late(self, answer: Claimed) -> bool:
         """True when a job that is left in the store has waited there for longer than the shortest ``accept_time``."""

@@ -180,6 +180,73 @@ async def test_no_more_is_claimed_than_slots_and_buffer_hold() -> None:
         assert len(ran) == 30
 
 
+@pytest.mark.parametrize(
+    ("seconds", "buffer", "above", "most"),
+    [(1e-5, 1000, 1250, 2001), (1e-3, 1000, 750, 1001), (1e-5, 999, 750, 1000)],
+    ids=["short jobs", "long jobs", "a small buffer"],
+)
+async def test_memory_has_room_for_one_more_full_claim_of_short_jobs(
+    seconds: float, buffer: int, above: int, most: int
+) -> None:
+    made = Handlers()
+    waiting: list[int] = []
+
+    @made.job(name="note")
+    async def note() -> None:
+        harness.clock.now += seconds
+        waiting.append(harness.bucket_worker.executor.backlog(bucket.fence.bucket_id))
+
+    async with WorkerHarness(made, AgentSettings(slots=1, bucket_buffer=buffer)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job() for _ in range(6000)])
+        await harness.settled()
+        assert len(waiting) == 6000
+        assert above < max(waiting) <= most, "some run while a claim is on its way"
+
+
+async def test_memory_has_no_further_room_once_jobs_have_become_long() -> None:
+    made = Handlers()
+    waiting: list[int] = []
+
+    @made.job(name="note")
+    async def note() -> None:
+        harness.clock.now += 1e-5 if len(waiting) < 5000 else 1e-3
+        waiting.append(harness.bucket_worker.executor.backlog(bucket.fence.bucket_id))
+
+    async with WorkerHarness(made, AgentSettings(slots=1, bucket_buffer=1000)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job() for _ in range(12_000)])
+        await harness.settled()
+        assert 1250 < max(waiting) <= 2001
+        assert 500 < max(waiting[8000:]) <= 1001
+
+
+async def test_few_jobs_are_not_claimed_while_each_slot_has_one() -> None:
+    async with WorkerHarness(handlers, AgentSettings(slots=50, bucket_buffer=1000)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job() for _ in range(6000)])
+        await harness.settled()
+        assert len(ran) == 6000
+        assert all(limit >= 250 for _, _, limit in harness.store.of("claim") if limit)
+
+
+async def test_a_free_slot_is_filled_by_a_claim_of_one_job() -> None:
+    async with WorkerHarness(handlers, AgentSettings(slots=50, bucket_buffer=40)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [job("wait") for _ in range(90)])
+        await until(lambda: len(ran) == 50)
+        claimer_ = harness.bucket_worker.claimers[bucket.fence.bucket_id]
+        assert claimer_.full
+        claimer_.prefetch_limit = claimer_.prefetch_limit._replace(slots=95)
+        assert not claimer_.full, "four slots have no job"
+        go.set()
+        await harness.settled()
+
+
 async def test_a_priority_has_slots_of_its_own() -> None:
     settings = AgentSettings(slots=3, priority_slots=SlotCounts(low=1, critical=5), bucket_buffer=1)
     async with WorkerHarness(handlers, settings) as harness:
