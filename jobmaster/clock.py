@@ -41,6 +41,11 @@ class SystemClock:
         return time.time_ns() // 1000
 
 
+def monotonic_us() -> int:
+    """Microseconds of CLOCK_MONOTONIC, which systemd compares with its own (``RELOADING=1``)."""
+    return time.monotonic_ns() // 1000
+
+
 def new_id() -> bytes:
     """16 bytes of a fresh UUIDv7; ids of one process only grow."""
     return uuid_utils.uuid7().bytes

@@ -17,6 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from jobmaster_agents.event_log import configure
+from jobmaster_agents.supervisor.service_manager import ServiceManager
 from jobmaster_agents.supervisor.supervisor import Supervisor, SupervisorPlan
 
 
@@ -54,7 +55,7 @@ def supervise(fd: int) -> int:
     configure(order.log_level, order.plan.settings.observability.log_format)
     if order.leave_with_stdin:
         threading.Thread(target=_leave_with_stdin, name="jobmaster-stdin", daemon=True).start()
-    return Supervisor(order.plan).run()
+    return Supervisor(order.plan, service_manager=ServiceManager.from_environment(os.environ)).run()
 
 
 def _leave_with_stdin() -> None:

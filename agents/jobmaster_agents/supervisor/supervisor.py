@@ -6,6 +6,7 @@
 * A refusal of every child before one has ever served (a wrong configuration, password, schema or right) ends the supervisor
   with one error. Later the same refusal may be temporary and is no reason to stop siblings that run: the start is repeated.
 * It enforces each child's lease from outside: a child past its deadline is killed.
+* It tells the service manager when it is ready, reloads and stops, and answers its watchdog (``ServiceManager``).
 * First SIGTERM or SIGINT: the children complete within the grace time. Second: they stop now. After the deadline they are
   killed and certified. The supervisor leaves no process behind.
 """
@@ -21,7 +22,7 @@ from types import FrameType
 
 import msgspec
 
-from jobmaster.clock import Clock, SystemClock, new_id
+from jobmaster.clock import Clock, SystemClock, monotonic_us, new_id
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.launch_order import CertificateRequest, ControlMessage, LaunchOrder
@@ -37,6 +38,7 @@ from jobmaster_agents.supervisor.restart_policy import (
     is_refusal,
     restart_delay,
 )
+from jobmaster_agents.supervisor.service_manager import ServiceManager
 
 STOP_MARGIN_SECONDS = 5.0
 """Time of a graceful exit beyond the grace time."""
@@ -99,10 +101,17 @@ class _ChildSlot:
 class Supervisor:
     """Runs a ``SupervisorPlan`` until every child has ended for good."""
 
-    def __init__(self, plan: SupervisorPlan, log: EventLog | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        plan: SupervisorPlan,
+        log: EventLog | None = None,
+        clock: Clock | None = None,
+        service_manager: ServiceManager | None = None,
+    ) -> None:
         self._plan = plan
         self._log = (log or EventLog()).with_fields({"supervisor": os.getpid(), "name": plan.name})
         self._now = (clock or SystemClock()).boottime
+        self._service_manager = service_manager or ServiceManager()
         self._slots = [_ChildSlot(index) for index in range(plan.processes)]
         self._certificates = DeathCertificates(
             plan.certificate_command, self._log, self._on_certified, self._on_certificate_failed
@@ -138,6 +147,7 @@ class Supervisor:
                 self._enforce_deadlines()
                 self._certificates.turn(self._now())
                 self._config_reload.turn(self._now())
+                self._notify()
         finally:
             for slot in self._slots:
                 self._kill_and_reap(slot)
@@ -149,6 +159,7 @@ class Supervisor:
             self._selector.close()
             os.close(wake_read)
             os.close(wake_write)
+            self._service_manager.close()
         code = self._exit_code()
         self._log.info(Event.SUPERVISOR_STOPPED, {"exit_code": code})
         return code
@@ -165,7 +176,7 @@ class Supervisor:
 
     def _wait(self, wake_fd: int) -> None:
         """Wait until a signal comes or something is due."""
-        due = [self._certificates.next_at()]
+        due = [self._certificates.next_at(), self._service_manager.next_at()]
         for slot in self._slots:
             if slot.start_at is not None:
                 due.append(slot.start_at)
@@ -197,10 +208,11 @@ class Supervisor:
     def _handle_signals(self) -> None:
         if self._reload_signals:
             self._reload_signals = 0
+            self._service_manager.reloading(monotonic_us())
             if self._plan.reload_command:
                 self._config_reload.start(self._now())
             else:
-                self._log.error(Event.RELOAD_REFUSED, {"reason": "there is no configuration to read again: restart"})
+                self._refuse_reload("there is no configuration to read again: restart")
         if not self._stop_signals:
             return
         signals, self._stop_signals = self._stop_signals, 0
@@ -213,6 +225,8 @@ class Supervisor:
         patience = self._plan.settings.leases.grace_seconds + STOP_MARGIN_SECONDS if first else HURRY_SECONDS
         until = self._now() + patience
         self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
+        if first:
+            self._service_manager.stopping()
         self._log.info(Event.SUPERVISOR_STOPPING, {"step": "complete" if first else "now", "at_most_seconds": patience})
         for slot in self._slots:
             slot.start_at = None
@@ -350,32 +364,43 @@ class Supervisor:
             slot.child.close(os.waitstatus_to_exitcode(status))
             slot.child = None
 
+    def _notify(self) -> None:
+        children = [slot.child for slot in self._slots if slot.child is not None]
+        serving = sum(child.deadline.phase is AgentPhase.SERVING for child in children)
+        self._service_manager.serving(serving, self._plan.processes)
+        self._service_manager.turn(self._now(), progress=not any(child.overdue or child.killed for child in children))
+
     # ------------------------------------------------------------ configuration reload, certificates
 
     def _on_config_read(self, code: int, out: bytes, err: str) -> None:
         """Apply a valid configuration and send it to the children; an invalid one changes nothing."""
         if code != 0:
             reason = " | ".join(line for line in err.splitlines() if line.strip()) or exit_text(code)
-            self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
+            self._refuse_reload(reason)
             return
         plan = self._plan
         try:
             settings = msgspec.json.decode(out, type=ClusterSettings)
         except msgspec.DecodeError as error:  # another version was installed under this supervisor
             reason = f"the installed program has other settings than this supervisor, restart the supervisor: {error}"
-            self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
+            self._refuse_reload(reason)
             return
         found = apply_reload(plan.settings, settings, plan.agent)
         self._plan = msgspec.structs.replace(plan, settings=found.settings)
         logging.getLogger(LOGGER_NAME).setLevel(found.settings.observability.log_level.upper())
         log_line = self._log.warning if found.waiting else self._log.info
         log_line(Event.RELOADED, {"changed": found.changed, "needs_a_restart": found.waiting})
+        self._service_manager.reloaded("The configuration was read again")
         if not found.changed:
             return
         data = msgspec.json.encode(found.settings)
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.send_message(ControlMessage.SETTINGS, data)
+
+    def _refuse_reload(self, reason: str) -> None:
+        self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
+        self._service_manager.reloaded(f"The configuration could not be used: {reason}")
 
     def _on_certificate_failed(self, agent_id: bytes) -> None:
         self._slots_by_agent.pop(agent_id).count(ChildCounters(certificates_failed=1))

@@ -28,6 +28,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """What the command that reads the configuration again prints; empty: there is no such command."""
     certificates_fail: int = 0
     kernel_timer: bool = False
+    unkillable: bool = False
+    """Children outlive SIGKILL, as a process does that waits for a disk."""
 
 
 def record(directory: Path, **line: object) -> None:
@@ -43,9 +45,13 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
     if role == "supervisor":
         from jobmaster.settings.model import ClusterSettings, Leases
         from jobmaster_agents.event_log import configure
+        from jobmaster_agents.supervisor.child_process import ChildProcess
+        from jobmaster_agents.supervisor.service_manager import ServiceManager
         from jobmaster_agents.supervisor.supervisor import Supervisor, SupervisorPlan
 
         configure("debug", "json")
+        if behaviour.unkillable:
+            ChildProcess.kill = lambda self: None  # type: ignore[method-assign]
         leases = Leases(
             lease_seconds=behaviour.lease_seconds,
             renew_seconds=behaviour.lease_seconds / 4,
@@ -60,7 +66,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
             certificate_command=(sys.executable, HERE, "certificate", str(directory)),
             reload_command=(sys.executable, "-c", f"print({behaviour.reloaded!r})") if behaviour.reloaded else (),
         )
-        return Supervisor(plan).run()
+        return Supervisor(plan, service_manager=ServiceManager.from_environment(os.environ)).run()
     if role == "child":
         from tests.unit.agents.supervisor.scripted_agent import run_child
 
