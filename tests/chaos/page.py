@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
 RESULTS = Path(__file__).parent / "results"
 RESCUE = ROOT / "benchmarks" / "results" / "rescue.json"
-_PART = re.compile(
-    r"(?P<begin><!-- made by python -m tests\.chaos\.page: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
-)
+_PART = r"(?P<begin><!-- made by python -m MODULE: (?P<name>\w+) -->\n).*?(?P<end><!-- end -->)"
 
 
 def fault_table() -> str:
@@ -35,13 +33,14 @@ def fault_table() -> str:
 def run_table() -> str:
     """What the kept reports say."""
     reports = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-    parts = [_chaos_runs(reports)] if reports else []
+    parts = [compared(reports)] if reports else []
     if RESCUE.exists():
         parts.append(_rescue(json.loads(RESCUE.read_text())))
     return "\n\n".join(parts) or "None is kept."
 
 
-def _chaos_runs(reports: dict[str, dict[str, Any]]) -> str:
+def compared(reports: dict[str, dict[str, Any]]) -> str:
+    """Reports of runs by name, one column each."""
     rows: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
         ("seconds under load", lambda one: f"{one['load_seconds']:,}"),
         ("faults", lambda one: f"{sum(one['faults'].values())} of {len(one['faults'])} kinds"),
@@ -103,9 +102,10 @@ def _machine(report: dict[str, Any]) -> str:
 PARTS = {"faults": fault_table, "runs": run_table}
 
 
-def made(page: str) -> str:
-    """The page with every part made anew."""
-    return _PART.sub(lambda found: f"{found['begin']}\n{PARTS[found['name']]()}\n\n{found['end']}", page)
+def made(page: str, module: str = "tests.chaos.page", parts: Mapping[str, Callable[[], str]] = PARTS) -> str:
+    """The page with every part of a module made anew."""
+    pattern = re.compile(_PART.replace("MODULE", re.escape(module)), re.DOTALL)
+    return pattern.sub(lambda found: f"{found['begin']}\n{parts[found['name']]()}\n\n{found['end']}", page)
 
 
 if __name__ == "__main__":

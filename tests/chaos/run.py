@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.chaos.checks.checker import EXCUSE_SECONDS, Findings, check, rescue_s
 from tests.chaos.checks.history import History
 from tests.chaos.cluster.chaos_cluster import AGENTS, STOP_SECONDS, ChaosCluster, RunForm, RunOptions
 from tests.chaos.cluster.servers import Servers
-from tests.chaos.faults.catalogue import FIRST_LASTING, KINDS, available
+from tests.chaos.faults.catalogue import FIRST_LASTING, KINDS, FaultKind, available
 from tests.chaos.faults.injector import FaultInjector
 from tests.chaos.faults.schedule import Planned, plan, plan_long
 from tests.chaos.faults.targets import LEASE_SECONDS, Targets
@@ -34,12 +34,17 @@ _ROUND_SECONDS = (0.3, 1.7)
 _BETWEEN_RESTARTS_SECONDS = 1.0
 
 
-def run(options: RunOptions, log_line: Any) -> dict[str, Any]:
+def run(
+    options: RunOptions,
+    log_line: Any,
+    make: Callable[[RunOptions, ExitStack, Any], ChaosCluster] = ChaosCluster,
+    catalogue: Mapping[str, FaultKind] = KINDS,
+) -> dict[str, Any]:
     """The report of one run. The directory stays when it is not clean."""
     with ExitStack() as stack:
-        cluster = ChaosCluster(options, stack, log_line)
+        cluster = make(options, stack, log_line)
         try:
-            return play(options, cluster, log_line)
+            return play(options, cluster, log_line, catalogue)
         except Exception:
             cluster.preserve()
             log_line(f"it broke off; everything is kept in {cluster.root}")
@@ -56,18 +61,23 @@ def violations_of(findings: Findings, invariants: Mapping[str, int]) -> dict[str
     return dict(findings.violations) | {number: count for number, count in invariants.items() if count}
 
 
-def play(options: RunOptions, cluster: ChaosCluster, log_line: Any) -> dict[str, Any]:
+def play(
+    options: RunOptions, cluster: ChaosCluster, log_line: Any, catalogue: Mapping[str, FaultKind] = KINDS
+) -> dict[str, Any]:
     """The report of one run on a cluster that is set up."""
     targets = cluster.start()
-    kinds, impossible = available(targets)
-    schedule = planned(options, kinds)
+    kinds, impossible = available(targets, catalogue)
+    schedule = planned(options, kinds, catalogue)
     seconds = schedule[-1].at + 3.0 if options.form is RunForm.KILLS else options.seconds
     history = History()
     if options.long_faults:
         # What only a store knows is as old as the longest absence of the master.
         history.excuse_seconds = EXCUSE_SECONDS + max(lasting(kinds).values(), default=0.0)
     injector = FaultInjector(
-        targets, lambda: history.stores.update(collect.stores_of_buckets(cluster.servers, cluster.schema)), log_line
+        targets,
+        lambda: history.stores.update(collect.stores_of_buckets(cluster.servers, cluster.schema)),
+        log_line,
+        catalogue,
     )
     log_line(f"{len(schedule)} faults in {seconds:.0f} s at {options.rate:g} jobs/s; logs in {cluster.root}")
     unclean = restart_all(cluster, options.rounds, log_line) if options.form is RunForm.ROLLING else []
@@ -104,7 +114,7 @@ def play(options: RunOptions, cluster: ChaosCluster, log_line: Any) -> dict[str,
     return report
 
 
-def planned(options: RunOptions, kinds: list[str]) -> list[Planned]:
+def planned(options: RunOptions, kinds: list[str], catalogue: Mapping[str, FaultKind] = KINDS) -> list[Planned]:
     """The faults of the run, by its form and seed."""
     if options.form is RunForm.ROLLING:
         return []
@@ -116,7 +126,7 @@ def planned(options: RunOptions, kinds: list[str]) -> list[Planned]:
         return found
     wanted = [kind for kind in kinds if not options.kinds or kind in options.kinds]
     found = plan(
-        options.seed, options.seconds - 2.0, wanted, {name: kind.longest_seconds for name, kind in KINDS.items()}
+        options.seed, options.seconds - 2.0, wanted, {name: kind.longest_seconds for name, kind in catalogue.items()}
     )
     if options.long_faults:
         found += plan_long(options.seed, options.seconds - 2.0, lasting(wanted), FIRST_LASTING)

@@ -95,7 +95,7 @@ class ChaosCluster:
         """Keep the directory: after a violation, not after an interrupt."""
         stack.callback(self._clear)
         no_mounts = private_mounts() if options.disks else "not asked for"
-        self.servers = Servers(self.root, no_mounts is None, options.stores)
+        self.servers = self._make_servers(no_mounts is None, stack)
         if no_mounts is not None:
             self.servers.no_disks = no_mounts
         stack.callback(self.servers.close)
@@ -114,6 +114,9 @@ class ChaosCluster:
         self.producers = [f"p{number}" for number in range(options.producers)]
         for name in (*AGENTS, *self.producers):
             self._route(name)
+
+    def _make_servers(self, disks: bool, stack: ExitStack) -> Servers:
+        return Servers(self.root, disks, self.options.stores)
 
     def preserve(self) -> None:
         """Keep the directory, with the servers' logs, which go with their file systems."""
@@ -159,6 +162,15 @@ class ChaosCluster:
 
     def start(self) -> Targets:
         """Agents, then producers; returns when the agents serve."""
+        self._start_members()
+        targets = self._targets()
+        probe = targets.freezer(f"probe-{os.getpid()}")
+        targets.no_freezer = probe.make()
+        if targets.no_freezer is None:
+            probe.close()
+        return targets
+
+    def _start_members(self) -> None:
         for name, kind in AGENTS.items():
             self.fleet.start_agent(name, kind, own=name == list(AGENTS)[-1])
         for name in AGENTS:
@@ -166,7 +178,9 @@ class ChaosCluster:
         share = self.options.rate / len(self.producers)
         for number, name in enumerate(self.producers):
             self.fleet.start_producer(name, number + 1, share, self.options.seed)
-        targets = Targets(
+
+    def _targets(self) -> Targets:
+        return Targets(
             servers=self.servers,
             fleet=self.fleet,
             proxy=self.proxy,
@@ -175,11 +189,6 @@ class ChaosCluster:
             no_time_namespaces=time_namespaces(),
             restart=lambda *_: None,
         )
-        probe = targets.freezer(f"probe-{os.getpid()}")
-        targets.no_freezer = probe.make()
-        if targets.no_freezer is None:
-            probe.close()
-        return targets
 
     # ------------------------------------------------------------ the end
 

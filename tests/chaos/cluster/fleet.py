@@ -116,6 +116,8 @@ class Fleet:
         self.mutant = mutant
         self.schema = "jobmaster_" + str(document["cluster"]).replace("-", "_")
         self.members: dict[str, Member] = {}
+        self.prefixes: dict[str, tuple[str, ...]] = {}
+        """Member -> command to put before its own at every start."""
         self._agents: dict[str, str] = {}
         """Member -> kind of agent."""
         self._own: set[str] = set()
@@ -147,7 +149,7 @@ class Fleet:
             command = [sys.executable, *OWN_AGENT, config, kind]
         else:
             command = [sys.executable, *AGENT, f"--config={config}", f"--name={kind}"]
-        member = Member(name, [*prefix, *command], self._directory / f"{name}.log", extra)
+        member = Member(name, [*self.prefixes.get(name, ()), *prefix, *command], self._directory / f"{name}.log", extra)
         self.members[name] = member
         return member
 
@@ -158,6 +160,7 @@ class Fleet:
     def start_producer(self, name: str, number: int, rate: float, seed: int) -> Member:
         self._producers[name] = number, rate, seed
         command = [sys.executable, *PRODUCER, str(self._configs[name]), str(number), str(rate), str(seed)]
+        command = [*self.prefixes.get(name, ()), *command]
         member = Member(name, command, self._directory / f"{name}.log", self._extra)
         self.members[name] = member
         return member

@@ -140,9 +140,17 @@ class Servers:
                 "wal_level": "replica",
                 "max_connections": "160",
             }
-            return PostgresServer(path, port=free_port(), settings=settings)
+            return PostgresServer(path, port=self._port(name), settings={**settings, **self._listening(name)})
         # Without a password: it would be another one after a failover, and only this machine can connect.
-        return ValkeyServer(path, settings={"appendfsync": STORES[name], "port": str(free_port())})
+        settings = {"appendfsync": STORES[name], "port": str(self._port(name)), **self._listening(name)}
+        return ValkeyServer(path, settings=settings)
+
+    def _port(self, name: str) -> int:
+        return free_port()
+
+    def _listening(self, name: str) -> dict[str, str]:
+        """Further settings of a server: the addresses that it listens on. Without any: the loopback."""
+        return {}
 
     # ------------------------------------------------------------ stores
 
@@ -181,7 +189,7 @@ class Servers:
         replica.start()
         fresh = ServerRole(name, replica, role.disk)
         with redis.Redis(unix_socket_path=fresh.upstream) as link:
-            _until(lambda: link.info("replication").get("master_link_status") == "up", "the replica to be in step")
+            until(lambda: link.info("replication").get("master_link_status") == "up", "the replica to be in step")
             link.execute_command("REPLICAOF", "NO", "ONE")
             time.sleep(lag_seconds)
             old.kill()
@@ -217,12 +225,12 @@ class Servers:
         assert isinstance(standby, PostgresServer)
         self._base_backup(old, standby)
         standby.start()
-        _until(
+        until(
             lambda: self.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")[0][0] == 1,
             "the standby to stream",
         )
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
-        _until(
+        until(
             lambda: (
                 self.sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')")[0][0] == 1
             ),
@@ -232,7 +240,7 @@ class Servers:
         old.kill()
         self.roles["master"] = ServerRole("master", standby, role.disk)
         self.sql("SELECT pg_promote()")
-        _until(lambda: not self.sql("SELECT pg_is_in_recovery()")[0][0], "the standby to be promoted")
+        until(lambda: not self.sql("SELECT pg_is_in_recovery()")[0][0], "the standby to be promoted")
         shutil.rmtree(old.directory.path, ignore_errors=True)
 
     def no_standby(self) -> str | None:
@@ -245,10 +253,11 @@ class Servers:
     def _base_backup(self, primary: PostgresServer, standby: PostgresServer) -> None:
         standby.directory.prepare()
         data = standby.directory.data
-        login = urlsplit(primary.tcp_dsn)
-        conninfo = f"host=127.0.0.1 port={login.port} user={login.username} password={login.password}"
+        conninfo = self._conninfo(primary)
         command = [str(primary.program.path / "pg_basebackup"), "-D", str(data), "-d", conninfo, "-R", "-X", "stream"]
         subprocess.run([*command, "--checkpoint=fast", "--no-sync"], check=True, capture_output=True, timeout=120)
+        for copied in data.glob(".s.PGSQL.*"):
+            copied.unlink()  # the primary's socket: on another host the standby has the same port
         shutil.copy(primary.directory.path / "password", standby.directory.path / "password")
         (standby.directory.path / "database-created").touch()
         owner = primary.directory.data.stat()
@@ -256,6 +265,11 @@ class Servers:
         for folder, names, files in os.walk(data):
             for each in (".", *names, *files):
                 os.chown(os.path.join(folder, each), owner.st_uid, owner.st_gid)
+
+    def _conninfo(self, primary: PostgresServer) -> str:
+        """How a standby reaches its primary."""
+        login = urlsplit(primary.tcp_dsn)
+        return f"host=127.0.0.1 port={login.port} user={login.username} password={login.password}"
 
     # ------------------------------------------------------------ all
 
@@ -274,7 +288,7 @@ class Servers:
                 role.disk.close()
 
 
-def _until(condition: Any, what: str, seconds: float = 30.0) -> None:
+def until(condition: Any, what: str, seconds: float = 30.0) -> None:
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(redis.ConnectionError, OSError, asyncpg.PostgresError):

@@ -7,7 +7,7 @@ fault that is not possible on a machine gives the reason.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tests.chaos.cluster.replicated_store import ClusterStore, WatchedStore
@@ -203,7 +203,7 @@ FIRST_LASTING = ("store_freeze", "store_memory_full", "master_outage")
 """Long faults that come first: a silent store, a full store, a master that is away."""
 
 
-def available(targets: Targets) -> tuple[list[str], dict[str, str]]:
+def available(targets: Targets, catalogue: Mapping[str, FaultKind] = KINDS) -> tuple[list[str], dict[str, str]]:
     """Kinds that are possible here, and why the others are not."""
-    reasons = {name: kind.needs(targets) for name, kind in KINDS.items()}
+    reasons = {name: kind.needs(targets) for name, kind in catalogue.items()}
     return [name for name, why in reasons.items() if why is None], {n: why for n, why in reasons.items() if why}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.chaos.checks.history import FaultRecord
-from tests.chaos.faults.catalogue import KINDS
+from tests.chaos.faults.catalogue import KINDS, FaultKind
 from tests.chaos.faults.schedule import Planned
 from tests.chaos.faults.targets import InjectedFault, Targets
 
@@ -34,12 +34,20 @@ class FaultInjector:
     Args:
         look: called every second, to read what the servers drop later.
         log_line: called with one sentence for every event.
+        kinds: the catalogue.
     """
 
-    def __init__(self, targets: Targets, look: Callable[[], None], log_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        targets: Targets,
+        look: Callable[[], None],
+        log_line: Callable[[str], None],
+        kinds: Mapping[str, FaultKind] = KINDS,
+    ) -> None:
         self.faults: list[FaultRecord] = []
         self.counts: dict[str, int] = {}
         self.missed = 0
+        self._kinds = kinds
         self._targets = targets
         self._look = look
         self._log_line = log_line
@@ -86,7 +94,7 @@ class FaultInjector:
     def inject(self, planned: Planned) -> None:
         """One fault."""
         began = time.time()
-        kind = KINDS[planned.kind]
+        kind = self._kinds[planned.kind]
         injected = kind.inject(self._targets, random.Random(planned.seed), planned.seconds)
         if not injected.target:
             self.missed += 1
@@ -139,7 +147,7 @@ class FaultInjector:
         self._note(one.planned, one.injected, one.began)
 
     def _note(self, planned: Planned, injected: InjectedFault, began: float) -> None:
-        uncovered = KINDS[planned.kind].uncovered
+        uncovered = self._kinds[planned.kind].uncovered
         self.faults.append(FaultRecord(planned.kind, began, time.time(), uncovered, injected.store, injected.pids))
 
     def _restart(self, name: str, seconds: float, prefix: Sequence[str]) -> None:
