@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,10 +77,6 @@ class PipelineContext:
         """The lake as a path or URL for Spark."""
         return self.lake if "://" in self.lake else str(self.lake_path.absolute())
 
-    def today(self) -> str:
-        """The current day in UTC, for default names."""
-        return datetime.fromtimestamp(self.clock.wall_us() / 1_000_000, UTC).date().isoformat()
-
     @property
     def lake_path(self) -> Path:
         """The lake as a local directory."""
@@ -111,7 +106,12 @@ class PipelineContext:
 
     def source_options(self) -> dict[str, str]:
         """Options of the data source ``jobmaster`` that name this cluster."""
-        return {"dsn": self.dsn, "schema": self.settings.schema_name()}
+        return {"url": self.dsn, "schema": self.settings.schema_name()}
+
+    def reading_options(self) -> dict[str, str]:
+        """The same for a read: of the standby, if the configuration names one."""
+        standby = self.settings.master.read_dsn
+        return self.source_options() | ({} if standby is None else {"readUrl": standby})
 
     def read(self, table: str, options: Mapping[str, str] | None = None) -> DataFrame:
         """One of the tables of the data source (``jobs``, ``ledger``, ``attempts``, ``buckets``, ``events``).
@@ -119,7 +119,7 @@ class PipelineContext:
         Args:
             options: of the data source: ``columns``, ``since``, ``states``, ``snapshot`` ...
         """
-        reader = self.spark.read.format("jobmaster").options(**self.source_options()).option("table", table)
+        reader = self.spark.read.format("jobmaster").options(**self.reading_options()).option("table", table)
         return reader.options(**(options or {})).load()
 
     @contextmanager

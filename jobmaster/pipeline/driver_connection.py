@@ -24,7 +24,10 @@ class DriverConnection:
 
     def __init__(self, settings: ClusterSettings, dsn: str) -> None:
         self._settings = settings
-        self.connection_factory = ConnectionFactory(dsn, settings.schema_name(), settings.master, APPLICATION_NAME)
+        schema, master = settings.schema_name(), settings.master
+        self.connection_factory = ConnectionFactory(dsn, schema, master, APPLICATION_NAME)
+        self.reading_factory = ConnectionFactory(master.read_dsn or dsn, schema, master, APPLICATION_NAME)
+        """For scans: the standby, if the configuration names one."""
         self._runner = asyncio.Runner()
         self._master: Master | None = None
 
@@ -58,7 +61,7 @@ class DriverConnection:
     @contextmanager
     def snapshot(self) -> Iterator[str]:
         """A snapshot that other connections can import while the context is open. It delays vacuum for that time."""
-        connection, name = self.run(open_snapshot(self.connection_factory))
+        connection, name = self.run(open_snapshot(self.reading_factory))
         try:
             yield name
         finally:

@@ -158,6 +158,8 @@ class MasterSettings(Section, frozen=True, kw_only=True):
 
     dsn: MasterDsn | None = None
     """URL of the database; null means the embedded server of ``data_dir``."""
+    read_dsn: MasterDsn | None = None
+    """URL of a standby that the data pipeline reads in place of ``dsn``; what it writes goes to ``dsn``."""
     password_command: str | None = None
     """Command whose first line of output is the password, in place of one in ``dsn``. It is run without a shell when a
     connection is opened, and again when the server refuses what it gave before."""
@@ -270,7 +272,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     lane_slots: dict[Name, SlotCounts] = field(default_factory=dict)
     """The same for buckets of one priority in one lane; stronger than ``priority_slots``."""
     bucket_buffer: Count = 1000
-    """Claimed jobs of one bucket that may wait in the agent's memory, beside the running ones."""
+    """Claimed jobs of one bucket that may wait in the agent's memory, beside the running ones. A buffer of 1,000 or more
+    has room for 1,000 more while the bucket runs at least 10,000 jobs a second."""
     max_running: PositiveCount = 500
     """Jobs of all buckets of one process that may run at once."""
     share: Annotated[float, Meta(gt=0.0, le=1000.0)] = 1.0

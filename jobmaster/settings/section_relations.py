@@ -65,7 +65,10 @@ def _check_retention(settings: ClusterSettings, findings: Findings) -> None:
 
 def _check_urls(settings: ClusterSettings, findings: Findings) -> None:
     """Refuse a URL that the drivers would read in another sense. No message quotes it: any part may belong to a password."""
-    checks: list[tuple[str, str | None, Callable[[str], object]]] = [("master.dsn", settings.master.dsn, parse_dsn)]
+    checks: list[tuple[str, str | None, Callable[[str], object]]] = [
+        ("master.dsn", settings.master.dsn, parse_dsn),
+        ("master.read_dsn", settings.master.read_dsn, parse_dsn),
+    ]
     checks += [
         (f"{join_path('stores', name)}.url", store.url, check_store_url) for name, store in settings.stores.items()
     ]

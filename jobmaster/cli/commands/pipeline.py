@@ -69,6 +69,22 @@ def audit(context: PipelineContext, evidence: int) -> StepResult:
     return audit(context, evidence)
 
 
+@step("compact")
+def compact(context: PipelineContext) -> StepResult:
+    """Merge small files of the lake.
+
+    Of each range that has several files below 64 MiB for one day, the files are written anew, verified, and replaced in the
+    manifest; then the old ones are deleted. After a crash at any point, run the command again.
+
+    \b
+    Example:
+      jobmaster pipeline compact --dry-run
+    """
+    from jobmaster.pipeline.steps.forget_jobs import compact as carry_out
+
+    return carry_out(context)
+
+
 @step("doctor")
 def doctor(context: PipelineContext) -> StepResult:
     """Check Java, Spark, the master and the lake.
@@ -87,20 +103,49 @@ def doctor(context: PipelineContext) -> StepResult:
 
 
 @step("forget")
-@click.argument("name")
-def forget(context: PipelineContext, name: str) -> StepResult:
-    """Forget the rows of a source.
+@click.argument("name", required=False)
+@click.option(
+    "--metadata", multiple=True, metavar="NAME=VALUE", help="Jobs of the lake with that metadata; may be repeated."
+)
+@click.option("--older-than", type=DURATION, help="Jobs of the lake that were created before then, such as 400d.")
+def forget(
+    context: PipelineContext, name: str | None, metadata: tuple[str, ...], older_than: float | None
+) -> StepResult:
+    """Forget jobs of the lake, or the rows of a source.
 
-    Submitted again, each of them is a new job. NAME is what `pipeline submit` was given with --remember, or the
-    handler and the source (`pipeline ls` lists them).
+    With --metadata or --older-than (both: jobs that fit both) archived jobs are deleted from the lake, with their attempts
+    and log lines: the files of their ranges are written anew, verified, and replaced in the manifest; then the old ones are
+    deleted. After a crash at any point, run the command again. Jobs that are still in the master stay.
+
+    With NAME, a source is forgotten: submitted again, each of its rows is a new job. NAME is what `pipeline submit` was
+    given with --remember, or the handler and the source (`pipeline ls` lists them).
 
     \b
-    Example:
+    Examples:
+      jobmaster pipeline forget --metadata tenant=42 --dry-run
+      jobmaster pipeline forget --older-than 400d
       jobmaster pipeline forget "bill from orders.parquet" --dry-run
     """
-    from jobmaster.pipeline.steps.lake_admin import forget as carry_out
+    from jobmaster.cli.operator_log import NOTE, note_values
+    from jobmaster.model.errors import InputError
 
-    return carry_out(context, name)
+    by_condition = bool(metadata) or older_than is not None
+    if by_condition == (name is not None):
+        raise InputError(
+            "forget needs either the name of a source, or what jobs of the lake to delete",
+            hint="give NAME, or --metadata NAME=VALUE and --older-than TIME, or one of these two",
+        )
+    if name is not None:
+        from jobmaster.pipeline.steps.lake_admin import forget as carry_out
+
+        return carry_out(context, name)
+    from jobmaster.pipeline.steps.forget_jobs import forget_jobs, forgotten
+
+    result = forget_jobs(context, forgotten(metadata, older_than, context.clock.wall_us()))
+    if result.rows and not context.dry_run:
+        detail = {"jobs": result.rows, "metadata": list(metadata), "older_than_seconds": older_than}
+        context.connection.execute(NOTE, *note_values("pipeline forget", {context.lake: detail}))
+    return result
 
 
 @step("ls")
@@ -155,7 +200,9 @@ def plan(context: PipelineContext, objectives: tuple[str, ...], **words: Any) ->
 @click.option("--until", help="Jobs created before then.")
 @click.option("--handler", "handlers", multiple=True)
 @click.option("--lane", "lanes", multiple=True)
-@click.option("--batch", help="Replayed twice under one name, a job is there once.  [default: replay and today's date]")
+@click.option(
+    "--batch", help="Replayed twice under one name, a job is there once.  [default: each job is replayed once, ever]"
+)
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second.")
 def replay(
     context: PipelineContext,
@@ -169,7 +216,9 @@ def replay(
 ) -> StepResult:
     """Run jobs that failed again, each as a new job.
 
-    The original job stays unchanged; the new job has metadata replay_of=ID.
+    Jobs of the master and of the lake. The original job stays unchanged; the new job has metadata replay_of=ID. The master
+    remembers which jobs were replayed, so a repeated call runs only those that have failed since. With --batch, a job is
+    replayed once in each batch.
 
     \b
     Examples:
@@ -181,8 +230,7 @@ def replay(
     choice = {"states": ",".join(states), "since": since, "until": until}
     choice |= {"handlers": ",".join(handlers) or None, "lanes": ",".join(lanes) or None}
     options = {"rowsPerSecond": str(rate)} if rate is not None else {}
-    name = batch or f"replay {context.today()}"
-    done = carry_out(context, {key: value for key, value in choice.items() if value}, name, options)
+    done = carry_out(context, {key: value for key, value in choice.items() if value}, batch, options)
     return note_batch(context, "pipeline replay", done)
 
 
@@ -373,7 +421,8 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
 def vacuum(context: PipelineContext, older_than: float) -> StepResult:
     """Delete files of unfinished runs from the lake.
 
-    No reader sees these files: a file is valid only if a document names its run.
+    No reader sees these files: a file is valid only if a document names its run. The violations of every audit but the
+    last go, too.
 
     \b
     Example:
@@ -387,5 +436,5 @@ def vacuum(context: PipelineContext, older_than: float) -> StepResult:
     return carry_out(context, older_than)
 
 
-for _command in (archive, audit, doctor, forget, ls, plan, replay, rollup, run, stream, submit, vacuum):
+for _command in (archive, audit, compact, doctor, forget, ls, plan, replay, rollup, run, stream, submit, vacuum):
     pipeline_group.add_command(_command)

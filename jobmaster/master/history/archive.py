@@ -279,6 +279,20 @@ class Archive:
         await self._step("archive/export_again", found.name, found.run_id)
         return await self._again(found.name)
 
+    async def rewritten(
+        self, found: ArchiveRange, run_id: str, files: tuple[LakeFile, ...], measure: Measure, forgotten: int
+    ) -> ArchiveRange:
+        """The files of a DROPPED range are those of another run. The caller has compared count and checksum.
+
+        Args:
+            forgotten: jobs that the new files lack.
+        """
+        await self._step(
+            *("archive/rewritten", found.name, found.run_id, run_id, msgspec.json.encode(files).decode()),
+            *(measure.rows, str(measure.checksum), measure.attempt_rows, str(measure.attempt_checksum), forgotten),
+        )
+        return await self._again(found.name)
+
     async def drop(self, name: str, *, discard: bool = False, progress: Callable[[str], None] = lambda _: None) -> bool:
         """The tables go. False when they were gone before.
 

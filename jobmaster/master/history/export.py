@@ -41,16 +41,20 @@ _SAMPLED_JOBS = 50
 _GONE = "the snapshot is gone: the session that took it has ended or lost its connection"
 
 
-async def open_scan(connection_factory: ConnectionFactory, snapshot: str | None = None) -> Connection:
-    """A connection in a read-only transaction that may take as long as it takes.
+async def open_scan(
+    connection_factory: ConnectionFactory, snapshot: str | None = None, *, seconds: int = 0
+) -> Connection:
+    """A connection in a read-only transaction.
 
     Args:
         snapshot: see what the transaction saw that exported this name; ``None``: a state of its own.
+        seconds: how long one statement may run, and how long the transaction may wait for the next one; 0: no limit.
 
     Raises:
         Unavailable, Refused: as for every connection. Refused: the snapshot is gone.
     """
-    connection = await connection_factory.open(plan_once=False, over=SCANNING)
+    limits = dict.fromkeys(("statement_timeout", "idle_in_transaction_session_timeout"), f"{seconds * 1000}")
+    connection = await connection_factory.open(plan_once=False, over={**SCANNING, **limits})
     try:
         await connection.transaction(isolation="repeatable_read", readonly=True).start()
         if snapshot is not None:
@@ -71,6 +75,15 @@ async def open_scan(connection_factory: ConnectionFactory, snapshot: str | None 
         connection.terminate()
         raise
     return connection
+
+
+async def replica_age(connection: Connection) -> float | None:
+    """How many seconds a standby is behind; ``None``: the server is the primary."""
+    try:
+        age: float | None = await connection.fetchval(sql("export/replica_age"))
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/replica_age", writes=False) from error
+    return age
 
 
 async def open_snapshot(connection_factory: ConnectionFactory) -> tuple[Connection, str]:

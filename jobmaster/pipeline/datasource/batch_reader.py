@@ -41,6 +41,8 @@ class ReadPlan(NamedTuple):
     """Number of ranges, and so the maximum of connections at once."""
     block_bytes: int
     snapshot: str | None
+    statement_seconds: int
+    """Of one statement, and so of the snapshot of a task."""
     rows_per_batch: int | None = None
     """Of a stream; ``None``: no limit."""
     start: StreamStart = StreamStart()
@@ -99,12 +101,19 @@ def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:
 def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     assert isinstance(partition, IdRange)
-    scan = RangeScan(plan.cluster, plan.selection, plan.block_bytes, snapshot=plan.snapshot, window=partition.window)
+    scan = RangeScan(
+        plan.cluster,
+        plan.selection,
+        plan.block_bytes,
+        seconds=plan.statement_seconds,
+        snapshot=plan.snapshot,
+        window=partition.window,
+    )
     return scan.batches(partition.low, partition.high)
 
 
 async def _boundaries(plan: ReadPlan) -> list[UUID]:
-    connection = await open_scan(plan.cluster.connection_factory())
+    connection = await open_scan(plan.cluster.reading_factory(), seconds=plan.statement_seconds)
     try:
         return await bounds(connection, plan.selection.low, plan.selection.high, plan.tasks, _SAMPLE_PAGES)
     finally:

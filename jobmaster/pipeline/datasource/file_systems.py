@@ -12,13 +12,17 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 def file_system_of(url: str) -> tuple[FileSystem, str]:
-    """Arrow's file system of a URL, and the path in it.
+    """Arrow's file system of a directory or URL, and the path in it.
 
     Raises:
         OSError, ValueError: Arrow has none for it, or it cannot be reached.
     """
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileSystem, LocalFileSystem
 
+    # A local directory is no URI for Arrow: its name may have blanks.
+    local = url.removeprefix("file://")
+    if "://" not in local:
+        return LocalFileSystem(), local.rstrip("/")
     scheme, _, rest = url.partition("://")
     found: tuple[FileSystem, str] = FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
     return found

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BLOCK_BYTES = 4 * 1024 * 1024
-OPTIONS = ("dsn", "dbtable", "query")
+OPTIONS = ("url", "dsn", "dbtable", "query")
 
 
 class ForeignQuery(NamedTuple):
@@ -31,7 +31,7 @@ class ForeignQuery(NamedTuple):
 
 
 class PostgresSource(DataSource):
-    """``spark.read.format("jobmaster_postgres").option("dsn", ...).option("dbtable", "public.orders").load()``"""
+    """``spark.read.format("jobmaster_postgres").option("url", ...).option("dbtable", "public.orders").load()``"""
 
     @classmethod
     def name(cls) -> str:
@@ -48,12 +48,13 @@ class PostgresSource(DataSource):
     def _query(self) -> ForeignQuery:
         from jobmaster.master.history.foreign_db import describe, query_of
         from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.datasource.cluster_ref import address_of
         from jobmaster.pipeline.datasource.read_options import refuse_unknown
 
         refuse_unknown(self.options, OPTIONS)
-        dsn = self.options.get("dsn")
+        dsn = address_of(self.options)
         if not dsn:
-            raise InputError("the source needs option dsn", hint="such as postgresql://user:password@host/database")
+            raise InputError("the source needs option url", hint="such as postgresql://user:password@host/database")
         text = query_of(self.options.get("dbtable"), self.options.get("query"))
         return ForeignQuery(dsn, text, asyncio.run(describe(dsn, text)))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.master.driver.connection import Connection
 from jobmaster.master.history.export import copy_rows, open_scan, refuse_dropped
+from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 from jobmaster.pipeline.datasource.selection import Selection
@@ -56,6 +57,7 @@ class RangeScan:
     """Reads ranges of one selection.
 
     Args:
+        seconds: how long one range may take; 0: no limit.
         snapshot: of all tasks; ``None``: every task reads a snapshot of its own.
         window: of a stream: the transactions to read.
     """
@@ -66,21 +68,29 @@ class RangeScan:
         selection: Selection,
         block_bytes: int,
         *,
+        seconds: int = 0,
         snapshot: str | None = None,
         window: TransactionWindow | None = None,
     ) -> None:
         self._cluster = cluster
         self._selection = selection
         self._block_bytes = block_bytes
+        self._seconds = seconds
         self._snapshot = snapshot
         self._window = window
 
-    def batches(self, low: UUID, high: UUID) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, low: UUID, high: UUID, check: Callable[[Connection], Coroutine[Any, Any, None]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """The range from ``low`` (inclusive) to ``high`` (exclusive).
+
+        Args:
+            check: is awaited first, in the transaction of the scan; what it raises ends the scan. Of a snapshot that others
+                share it gets a connection of its own, whose transaction is open as long: it must see what is there by now.
 
         Raises:
             Unavailable: the connection was lost. The task fails, and Spark repeats it.
-            Refused: the snapshot no longer exists.
+            Refused: the snapshot no longer exists, or the range took too long.
         """
         import pyarrow as pa
 
@@ -89,8 +99,15 @@ class RangeScan:
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            connection = await open_scan(self._cluster.connection_factory(), self._snapshot)
+            factory = self._cluster.reading_factory()
+            connection = await open_scan(factory, self._snapshot, seconds=self._seconds)
+            guard: Connection | None = None
             try:
+                if check is not None and self._snapshot is None:
+                    await check(connection)
+                elif check is not None:
+                    guard = await open_scan(factory, seconds=self._seconds)
+                    await check(guard)
                 name = selection.table if self._window is None else RECORDED[selection.table]
                 values: list[Any] = []
                 if self._window is not None:
@@ -98,8 +115,17 @@ class RangeScan:
                     values += [self._window.first, self._window.end]
                 values += selection.values(low, high)
                 await copy_rows(connection, name, asked.names, values, output)
+            except Unavailable as error:
+                if not error.timed_out:
+                    raise
+                raise Refused(
+                    f"a task has read table {selection.table!r} for {self._seconds} s, the limit of maxStatementSeconds",
+                    hint="read with more numPartitions, or select less; a longer snapshot keeps vacuum waiting",
+                ) from error
             finally:
                 connection.terminate()
+                if guard is not None:
+                    guard.terminate()
 
         for batch in CopyStream(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
             if asked.names == wanted.names:

@@ -9,19 +9,22 @@ from typing import Any, NamedTuple
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.batch_reader import ReadPlan, StreamStart
-from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
+from jobmaster.pipeline.datasource.cluster_ref import MASTER, READING, address_of, cluster_ref_of
 from jobmaster.pipeline.datasource.selection import selection_of
 from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, FilterOption, Table, table_of
 from jobmaster.settings.masking import mask_secrets
 
 TASKS_MAX = 16
 """Default number of tasks, and so of connections."""
+STATEMENT_SECONDS = 3600
+"""Default limit of one statement of a task, and so of its snapshot."""
 OPTIONS_KEY = "jobmaster.options"
 BLOCK_BYTES = 4 * 1024 * 1024
-CLUSTER_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
+CLUSTER_OPTIONS = ("url", "dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
-    *CLUSTER_OPTIONS, "table", "columns", *(option.value for option in FilterOption), "numPartitions", "maxConnections",
-    "batchBytes", "snapshot", "pushdown", "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
+    *CLUSTER_OPTIONS, *READING, "maxStatementSeconds", "table", "columns",
+    *(option.value for option in FilterOption), "numPartitions", "maxConnections", "batchBytes", "snapshot", "pushdown",
+    "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
 _EARLIER_NAMES = {"maxRowsPerTrigger": "maxRowsPerBatch", "startingOffsets": "startingPosition"}
 """Options that had other names before they got those that Spark's own sources use."""
@@ -83,6 +86,7 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
         tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),
+        statement_seconds=number(raw, "maxStatementSeconds", STATEMENT_SECONDS),
         rows_per_batch=_rows_per_trigger(raw),
         start=_start(raw),
     )
@@ -95,15 +99,17 @@ def schema_with_options(table: Table, columns: tuple[str, ...], options: Mapping
     schema whole. The schema also goes into files written from the table, so it must not contain a password.
 
     Raises:
-        InputError: ``dsn`` has a password.
+        InputError: ``url`` or ``dsn`` has a password.
     """
     from pyspark.sql import types
 
-    dsn = options.get("dsn") or ""
-    if mask_secrets(dsn) != dsn:
-        raise InputError(
-            "a table of the catalogue would keep the password of its dsn", hint="give dsnEnv or config, or no password"
-        )
+    for names in (MASTER, READING):
+        address = address_of(options, names) or ""
+        if mask_secrets(address) != address:
+            raise InputError(
+                f"a table of the catalogue would keep the password of its {names.url}",
+                hint=f"give {names.env} or config, or no password",
+            )
     kept = {name: options[name] for name in KNOWN if options.get(name) is not None}
     kinds = {
         TEXT: types.StringType(),

@@ -50,7 +50,7 @@ class RejectsFile:
             return
         schema = rejects_schema()
         if self._writer is None:
-            system, path = _system(self._where)
+            system, path = file_system_of(self._where)
             folder = f"{path}/{_folder(self._run_id)}"
             system.create_dir(folder, recursive=True)
             self._writer = parquet.ParquetWriter(
@@ -78,7 +78,7 @@ def prepare(where: str, run_id: str) -> None:
         InputError: the directory cannot be written.
     """
     try:
-        system, path = _system(where)
+        system, path = file_system_of(where)
         folder = f"{path}/{_folder(run_id)}"
         system.create_dir(folder, recursive=True)
         with system.open_output_stream(f"{folder}/{_MARK}"):
@@ -98,7 +98,7 @@ def require_prepared(where: str, run_id: str) -> None:
     from pyarrow import fs
 
     try:
-        system, path = _system(where)
+        system, path = file_system_of(where)
         found = system.get_file_info(f"{path}/{_folder(run_id)}/{_MARK}").type is fs.FileType.File
     except (OSError, ValueError) as error:
         raise InputError(f"refused rows cannot be written to {where} on {gethostname()}: {error}") from error
@@ -116,7 +116,7 @@ def publish(where: str, run_id: str, names: Sequence[str]) -> None:
     """
     from pyarrow import fs
 
-    system, path = _system(where)
+    system, path = file_system_of(where)
     for known in system.get_file_info(fs.FileSelector(path)):
         if known.base_name.startswith(f"part-{run_id}-"):
             system.delete_file(known.path)
@@ -129,7 +129,7 @@ def discard(where: str, run_id: str) -> None:
     """Delete the unpublished files of a run."""
     from pyarrow import fs
 
-    system, path = _system(where)
+    system, path = file_system_of(where)
     folder = f"{path}/{_folder(run_id)}"
     if system.get_file_info(folder).type is not fs.FileType.NotFound:
         system.delete_dir(folder)
@@ -137,11 +137,3 @@ def discard(where: str, run_id: str) -> None:
 
 def _folder(run_id: str) -> str:
     return f".writing-{run_id}"
-
-
-def _system(where: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if "://" in where:
-        return file_system_of(where)
-    return fs.LocalFileSystem(), where.rstrip("/")

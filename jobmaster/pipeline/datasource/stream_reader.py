@@ -108,7 +108,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return now, system
 
     async def _on_connection(self, query: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
-        connection = await open_scan(self.plan.cluster.connection_factory())
+        connection = await open_scan(self.plan.cluster.reading_factory(), seconds=self.plan.statement_seconds)
         try:
             return await query(connection)
         finally:

@@ -1,6 +1,7 @@
 """The tables of the data source: columns, types, and the options that filter their rows.
 
-A table is a statement ``export/<name>`` of ``jobmaster.master``. Columns are added at the end, never renamed or removed.
+A table is a statement ``export/<name>`` of ``jobmaster.master``; ``history`` is ``jobs`` with the archived ones
+(``history_reader``). Columns are added at the end, never renamed or removed.
 """
 
 from __future__ import annotations
@@ -83,21 +84,49 @@ _LINE = (
     ("refused_count", INT),
 )
 
+HISTORY = "history"
+"""The table of the jobs in the lake and in the master."""
+_JOBS = (
+    ("id", TEXT),
+    ("state", TEXT),
+    ("priority", TEXT),
+    ("priority_level", SHORT),
+    ("lane", TEXT),
+    ("handler", TEXT),
+    ("created_at", TIME),
+    ("due_at", TIME),
+    ("started_at", TIME),
+    ("ended_at", TIME),
+    ("changed_at", TIME),
+    ("waited_us", LONG),
+    ("ran_us", LONG),
+    ("attempt", INT),
+    ("rescues", INT),
+    *_IDENTITY,
+    ("cancel_requested", FLAG),
+    ("args", TEXT),
+    ("headers", TEXT),
+    ("result", TEXT),
+    ("error", TEXT),
+)
+_OF_JOBS = (
+    FilterOption.STATES,
+    FilterOption.HANDLERS,
+    FilterOption.LANES,
+    FilterOption.PRIORITIES,
+    FilterOption.BUCKETS,
+)
+
 TABLES = {
     table.name: table
     for table in (
         Table(
             "jobs",
-            (
-                ("id", TEXT), ("state", TEXT), ("priority", TEXT), ("priority_level", SHORT), ("lane", TEXT),
-                ("handler", TEXT), ("created_at", TIME), ("due_at", TIME), ("started_at", TIME), ("ended_at", TIME),
-                ("changed_at", TIME), ("waited_us", LONG), ("ran_us", LONG), ("attempt", INT), ("rescues", INT),
-                *_IDENTITY, ("cancel_requested", FLAG), ("args", TEXT), ("headers", TEXT), ("result", TEXT),
-                ("error", TEXT),
-            ),
+            _JOBS,
             Partitioning.JOB_ID,
-            (FilterOption.STATES, FilterOption.HANDLERS, FilterOption.LANES, FilterOption.PRIORITIES, FilterOption.BUCKETS),
+            _OF_JOBS,
         ),
+        Table(HISTORY, _JOBS, Partitioning.JOB_ID, _OF_JOBS),
         Table(
             "ledger",
             (("job_id", TEXT), *_IDENTITY, ("concluding", FLAG), *_LINE),

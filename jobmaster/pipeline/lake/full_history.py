@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from jobmaster.master.driver.connection import rows_of
-from jobmaster.master.history.export import open_scan
+from jobmaster.master.history.export import open_scan, replica_age
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import text
@@ -27,6 +27,8 @@ from jobmaster.pipeline.lake.schema import SCHEMAS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+SNAPSHOT_SECONDS = 6 * 3600
+"""How long a step may hold its snapshot: it keeps vacuum of the master waiting."""
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 
 
@@ -138,8 +140,11 @@ def open_history(context: PipelineContext) -> Iterator[FullHistory]:
     lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
     _ = context.spark  # first: it takes some seconds in which ranges need no lock, and expressions need it
     wait = context.connection.run
-    connection = wait(open_scan(context.connection.connection_factory))
+    connection = wait(open_scan(context.connection.reading_factory, seconds=SNAPSHOT_SECONDS))
     try:
+        age_seconds = wait(replica_age(connection))
+        if age_seconds is not None:
+            context.progress(f"the history is read from a standby, which is {age_seconds:.0f} s behind")
         # The lock comes first: a snapshot taken before it could miss a range that was just retired.
         wait(rows_of(connection, "export/block_retirement"))
         wait(rows_of(connection, "export/block_attempts_retirement"))

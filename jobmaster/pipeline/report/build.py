@@ -1,6 +1,6 @@
 """The report: aggregates, the last audit and the last plan on one HTML page, written again after each of these steps.
 
-Only sums leave Spark: at most some thousand rows, for any length of the history.
+Only sums leave Spark. Their number grows with hours, handlers, lanes and priorities, and not with jobs.
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
     Raises:
         Refused: the lake belongs to another cluster. Unavailable: the master or the lake does not work.
     """
-    lake = Lake(context.lake)
+    lake, run_id = Lake(context.lake), new_id().hex()
     with open_history(context) as history, lake_errors(lake):
-        broken = {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
+        broken = broken_files(lake, history)
         whole = [one for one in history.archived if one.name not in broken]
-        differing = _differing_documents(context, lake)
-        jobs, counts, evidence = _check_history(context, history, whole, evidence_rows)
+        differing = differing_documents(context, lake)
+        jobs, counts, evidence = _check_history(context, history, whole, evidence_rows, run_id)
     for check, faults in ((_DOCUMENTS_CHECK, differing), (_FILES_CHECK, broken)):
         counts[check.name] = len(faults)
         evidence = [{"check": check.name, "job_id": name, "detail": why} for name, why in faults.items()] + evidence
@@ -76,7 +76,7 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
         "evidence": evidence[:evidence_rows],
     }
     if not context.dry_run:
-        lake.write_json(LAST, {"at": history.as_of.isoformat(), **found})
+        lake.write_json(LAST, {"at": history.as_of.isoformat(), "run": run_id, **found})
         from jobmaster.pipeline.steps.rollup import read
 
         with lake_errors(lake):
@@ -85,7 +85,7 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
 
 
 def _check_history(
-    context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int
+    context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int, run_id: str
 ) -> tuple[int, dict[str, int], list[dict[str, str]]]:
     """Number of jobs, violations of each check, and the first of them."""
     from pyspark.sql import Observation
@@ -109,7 +109,7 @@ def _check_history(
         .unionByName(overlapping_runs(named))
         .unionByName(shrunken_hours(named, _counted_hours(context, history)))
     )
-    folder = f"violations/v{FORMAT}/run={new_id().hex()}"
+    folder = f"violations/v{FORMAT}/run={run_id}"
     if context.dry_run:
         rows = violations.collect()
     else:
@@ -142,7 +142,7 @@ def _counted_hours(context: PipelineContext, history: FullHistory) -> DataFrame:
     return figures.where(F.col("hour") < F.lit(history.discarded_since - timedelta(hours=1)))
 
 
-def _differing_documents(context: PipelineContext, lake: Lake) -> dict[str, str]:
+def differing_documents(context: PipelineContext, lake: Lake) -> dict[str, str]:
     """Published ranges of which the master and the document of the lake differ, and how."""
     states = (ArchiveState.PUBLISHED, ArchiveState.DROPPED)
     rows = {str(row["name"]): row for row in context.connection.fetch("archive/manifest")}
@@ -159,6 +159,11 @@ def _differing_documents(context: PipelineContext, lake: Lake) -> dict[str, str]
         if row["state"] in states and not row["discarded"] and name not in documents:
             found[name] = "the lake has no document of a range that the master has published"
     return found
+
+
+def broken_files(lake: Lake, history: FullHistory) -> dict[str, str]:
+    """Archived ranges with a file that is not as it was verified, and the first such file."""
+    return {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
 
 
 def _fault(lake: Lake, one: LakeRange) -> str | None:

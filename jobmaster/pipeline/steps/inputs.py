@@ -94,7 +94,7 @@ def read_input(spark: SparkSession, source: SourceSpec) -> DataFrame:
         options = {"dbtable": source.table} if source.sql is None else {"query": source.sql}
         if source.table is None and source.sql is None:
             raise InputError("a database has many tables", hint="give --table or --sql")
-        reader = spark.read.format("jobmaster_postgres").option("dsn", source.place)
+        reader = spark.read.format("jobmaster_postgres").option("url", source.place)
         return run_spark(lambda: reader.options(**options).load())
     if source.table is not None:
         raise InputError("--table goes with a database", hint="such as postgresql://host/database --table orders")

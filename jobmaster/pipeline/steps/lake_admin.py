@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.steps.audit import LAST
 
-_RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|logs|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
+_RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|logs|violations|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
 _UNFINISHED = re.compile(r"^rejects/\.writing-(?P<run>[^/]+)/")
 _DOCUMENTS = ("_manifest/jobs", "_manifest/rollup")
 FORGET_ROWS = 20_000
@@ -71,7 +72,8 @@ def forget(context: PipelineContext, name: str) -> StepResult:
 
 
 def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
-    """Delete files of runs that no document names and that are older than any run takes.
+    """Delete files of runs that no document names and that are older than any run takes; also the violations of every
+    audit but the last.
 
     The manifest and the documents are read before the files, so a run that ends in between keeps its files: they are too
     young.
@@ -80,6 +82,7 @@ def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
     named = {str(row["run_id"]) for row in context.connection.fetch("archive/manifest") if row["run_id"]}
     for folder in _DOCUMENTS:
         named |= {str(document.get("run")) for document in lake.documents(folder).values()}
+    named.add(str((lake.read_json(LAST) or {}).get("run")))
     found = [
         one
         for one in leftover_files(lake, named, context.clock.wall_us() / 1e6)

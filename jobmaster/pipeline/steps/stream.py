@@ -35,7 +35,7 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
     checkpoint = f"{context.lake_url}/_checkpoints/stream-{table}"
     if context.dry_run:
         return StepResult(summary={"table": table, "target": target, "checkpoint": checkpoint})
-    source = context.spark.readStream.format("jobmaster").options(**context.source_options())
+    source = context.spark.readStream.format("jobmaster").options(**context.reading_options())
     frame = source.options(table=table, maxRowsPerTrigger=str(rows), startingOffsets=position).load()
     writer = (
         frame.withColumn("day", F.to_date(_DAYS[table]))

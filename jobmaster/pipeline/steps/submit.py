@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,9 @@ from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import JobState
 from jobmaster.pipeline.context import PipelineContext, StepResult
+from jobmaster.pipeline.datasource.selection import parse_time
+from jobmaster.pipeline.lake.full_history import open_history
+from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.pipeline.steps.inputs import SourceSpec, read_input
 from jobmaster.pipeline.steps.mapping import RowMapping, map_rows
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPLAYABLE = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
+REPLAYED = "jobs that were replayed"
+"""Name under which the master remembers the jobs of replays that have no batch."""
+_REPLAY_COLUMNS = ("id", "args", "handler", "priority", "lane", "headers")
 REASONS_SHOWN = 10
 _BATCH_CHARS, _DIGEST_CHARS = 200, 16
 _PROGRESS_SECONDS = 3.0
@@ -70,21 +77,77 @@ def source_name(order: SubmitRequest) -> str:
     return f"{name[: _BATCH_CHARS - _DIGEST_CHARS - 1]} {digest}"
 
 
-def replay(context: PipelineContext, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> StepResult:
+def replay(
+    context: PipelineContext, choice: Mapping[str, str], batch: str | None, options: Mapping[str, str]
+) -> StepResult:
     """Submit failed, cancelled or expired jobs again, each as a new job with metadata ``replay_of``.
 
+    Jobs of the master and of the lake. A range that leaves the master while the step runs may be read in neither of them;
+    the result then says so, and the next call replays its jobs.
+
     Args:
-        choice: options of a read: ``states``, ``since``, ``until``, ``handlers`` ...
-        batch: a job that is replayed twice under one name is inserted once.
+        choice: options of a read: ``states``, ``since``, ``until``, ``handlers``, ``lanes``.
+        batch: a job that is replayed twice under one name is inserted once. ``None``: each job is replayed once, ever; the
+            master remembers it. A replay that fails is a failed job of its own.
+
+    Raises:
+        InputError: jobs in one of the states are not replayed.
+        Refused: archived jobs fit, and the lake is that of another cluster or not the one they are in.
     """
     states = {state.strip().upper() for state in choice.get("states", "FAILED").split(",")}
     if wrong := states - {state.value for state in REPLAYABLE}:
         raise InputError(
             f"jobs that are {min(wrong)} are not replayed", hint=f"these are: {', '.join(s.value for s in REPLAYABLE)}"
         )
-    columns = "id,args,handler,priority,lane,headers"
-    frame = context.read("jobs", {**choice, "states": ",".join(sorted(states)), "columns": columns})
-    return write(context, frame.withColumnRenamed("id", "key"), batch, {**options, "replay": "true"}, None)
+    chosen = {**choice, "states": ",".join(sorted(states))}
+    frame = context.read("jobs", {**chosen, "columns": ",".join(_REPLAY_COLUMNS)})
+    before = _archived(context)
+    if any(_may_fit(chosen, first_us, last_us) for first_us, last_us in before.values()):
+        frame = frame.unionByName(_archived_rows(context, chosen))
+    given = {**options, "replay": "true"}
+    if batch is None:
+        given["remember"] = REPLAYED
+    done = write(context, frame.withColumnRenamed("id", "key"), batch, given, None)
+    if left := sorted(_archived(context).keys() - before):
+        note = f"{', '.join(left)} left the master meanwhile; run it again, so that no job of it is missing"
+        done = replace(done, note=note)
+    return done
+
+
+def _archived(context: PipelineContext) -> dict[str, tuple[int, int]]:
+    """First and last time of each range that is in the lake alone, in microseconds since 1970."""
+    return {row["name"]: (row["first_us"], row["last_us"]) for row in context.connection.fetch("export/archived")}
+
+
+def _may_fit(choice: Mapping[str, str], first_us: int, last_us: int) -> bool:
+    """Whether a range may have jobs created within ``since`` and ``until``."""
+    low, high = (
+        None if choice.get(name) is None else parse_time(name, choice[name]).timestamp() * 1e6
+        for name in ("since", "until")
+    )
+    return (low is None or last_us >= low) and (high is None or first_us < high)
+
+
+def _archived_rows(context: PipelineContext, choice: Mapping[str, str]) -> DataFrame:
+    """The chosen jobs of the lake."""
+    from pyspark.sql import functions as F
+
+    with open_history(context) as history, lake_errors(Lake(context.lake)):
+        fitting = [
+            one
+            for one in history.archived
+            if _may_fit(choice, round(one.first.timestamp() * 1e6), round(one.last.timestamp() * 1e6))
+        ]
+        frame = history.archived_frame("jobs", (*_REPLAY_COLUMNS, "state", "created_at"), fitting)
+    for option, column in (("states", "state"), ("handlers", "handler"), ("lanes", "lane")):
+        if choice.get(option):
+            frame = frame.where(F.col(column).isin([word.strip() for word in choice[option].split(",")]))
+    if choice.get("since"):
+        frame = frame.where(F.col("created_at") >= F.lit(parse_time("since", choice["since"])))
+    if choice.get("until"):
+        frame = frame.where(F.col("created_at") < F.lit(parse_time("until", choice["until"])))
+    # The lake has nothing where a job has no headers; the view of the master has an empty object.
+    return frame.withColumn("headers", F.coalesce(F.nullif("headers", F.lit("")), F.lit("{}"))).select(*_REPLAY_COLUMNS)
 
 
 def write(

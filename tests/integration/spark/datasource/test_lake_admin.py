@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
+from jobmaster.pipeline.steps.audit import LAST
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
 from tests.integration.spark.datasource.conftest import published_cluster
 
@@ -22,12 +23,15 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         "rollup/figures/v1/run=named/day=2030-01-01/a.parquet": 10,
         "rollup/figures/v1/run=dead/day=2030-01-01/a.parquet": 10,
         "rejects/.writing-dead/part.parquet": 10,
+        "violations/v1/run=dead/part.parquet": 10,
+        "violations/v1/run=last/part.parquet": 10,
         "rejects/part.parquet": 10,
         "stream/jobs/v1/day=2030-01-01/a.parquet": 10,
         "reports/report.html": 10,
     }
     (lake / "_manifest/rollup").mkdir(parents=True)
     (lake / "_manifest/rollup/2030-01-01.json").write_text('{"run": "named"}')
+    (lake / LAST).write_text('{"run": "last"}')
     for name, days in files.items():
         path = lake / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,10 +40,10 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         os.utime(path, (age, age))
     for dry in (True, False):
         context = PipelineContext(published.settings, PipelineOptions(lake=str(lake), dry_run=dry))
-        assert vacuum(context, 86400.0).summary["files"] == 3
+        assert vacuum(context, 86400.0).summary["files"] == 4
         kinds = [item["kind"] for item in list_lake(context).items or ()]
         assert kinds == ["rollup", "stream"]
         context.close()
     left = {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
-    assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json"}
+    assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json", LAST}
     assert not (lake / "jobs/v1/run=dead").exists()

@@ -194,7 +194,7 @@ def test_a_table_of_sql(published: PublishedCluster) -> None:
         published.spark.sql("DROP TABLE history")
     published.spark.sql(f"CREATE TEMPORARY VIEW lately USING jobmaster OPTIONS ({listed}, handlers 'h2')")
     assert published.spark.sql("SELECT count(*) FROM lately").collect()[0][0] == 8
-    secret = "CREATE TABLE told USING jobmaster OPTIONS (dsn 'postgresql://u:secret@h/d')"
+    secret = "CREATE TABLE told USING jobmaster OPTIONS (url 'postgresql://u:secret@h/d')"
     assert "would keep the password" in str(failure(lambda: published.spark.sql(secret)))
 
 
