@@ -14,6 +14,14 @@ LOCK := requirements/lock.txt
 # Spark is half a gigabyte and only the data pipeline needs it: a lock and a stamp of its own.
 PIPELINE_STAMP := $(VENV)/.installed-pipeline
 PIPELINE_LOCK := requirements/pipeline.txt
+DOCS_STAMP := $(VENV)/.installed-docs
+DOCS_LOCK := requirements/docs.txt
+# Tools of a release, in an environment of their own: what they need must not decide what the tests run with.
+RELEASE := $(VENV)/release
+RELEASE_LOCK := requirements/release.txt
+# What the image of config/deploy has, and what builds its wheel: nothing that only tests and checks need.
+IMAGE_LOCK := requirements/image.txt
+IMAGE_BUILD_LOCK := requirements/image-build.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
@@ -32,7 +40,7 @@ SHARED = $(TESTS) --first "-n $(1) --dist $(2) --no-loadscope-reorder"
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean
+.PHONY: help install install-pipeline demo demo-pipeline dev docs test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean release-check
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +74,18 @@ demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crash
 
 demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: figures, audit, plan, a report
 	@$(BIN)/jobmaster demo --pipeline
+
+$(DOCS_STAMP): $(DOCS_LOCK) $(STAMP)
+	@echo "Installing Sphinx into $(VENV)"
+	@$(PIP) install --require-hashes --no-deps -r $(DOCS_LOCK)
+	@touch $(DOCS_STAMP)
+
+# A page that the index does not list and a link that leads nowhere are warnings, and a warning is an error. The folder is
+# empty at first, because a page that was renamed would stay in it.
+docs: $(DOCS_STAMP) ## Build the documentation as a site with a search: build/docs/index.html
+	@rm -rf build/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs-doctrees docs build/docs
+	@echo "build/docs/index.html"
 
 dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jobmaster
 	@$(BIN)/jobmaster dev
@@ -115,16 +135,29 @@ format: $(STAMP) ## Sort imports and format the code
 bench: $(STAMP) ## Measure submit, drain, latency and idling on this machine (docs/performance.md)
 	@$(BIN)/python -m benchmarks
 
+$(RELEASE)/.installed: $(RELEASE_LOCK) $(STAMP)
+	@echo "Installing the tools of a release into $(RELEASE)"
+	@$(BIN)/python -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip --disable-pip-version-check --quiet --no-input install --require-hashes --no-deps -r $(RELEASE_LOCK)
+	@touch $@
+
+release-check: $(RELEASE)/.installed ## What a release needs, as a table: wheel, sdist, hello world, bill of materials, audit, linters
+	@$(BIN)/python -m tests.release --keep dist
+
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
-# pip-compile reads no dependency groups: the lines of the group `dev` come on its standard input.
-DEV_GROUP := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"], sep="\n")
+# pip-compile reads no dependency groups: the lines of a group come on its standard input.
+GROUP := import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"][sys.argv[1]], sep="\n")
 
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
 	@$(PIP) install pip-tools
-	@$(BIN)/python -c '$(DEV_GROUP)' | $(COMPILE) --extra embedded --output-file $(LOCK) pyproject.toml -
+	@$(BIN)/python -c '$(GROUP)' dev | $(COMPILE) --extra embedded --output-file $(LOCK) pyproject.toml -
 	@$(COMPILE) --constraint $(LOCK) --extra pipeline --extra java --extra connect \
 		--output-file $(PIPELINE_LOCK) pyproject.toml
+	@$(BIN)/python -c '$(GROUP)' docs | $(COMPILE) --constraint $(LOCK) --output-file $(DOCS_LOCK) -
+	@$(COMPILE) --constraint $(LOCK) --extra encryption --extra otel --extra web --output-file $(IMAGE_LOCK) pyproject.toml
+	@echo hatchling | $(COMPILE) --constraint $(LOCK) --output-file $(IMAGE_BUILD_LOCK) -
+	@$(BIN)/python -c '$(GROUP)' release | $(COMPILE) --output-file $(RELEASE_LOCK) -
 
 clean: ## Remove .venv, caches and build output; the data in ~/.jobmaster stays
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

