@@ -49,7 +49,7 @@ class Life:
         self.telemetry = Telemetry()
         self.owned = OwnedBucket(owner.fence, lane, PRIORITY, "default")
         self.bucket_worker = BucketWorker(
-            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.ownership,
+            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=800), owner.master, owner.store, owner.ownership,
             handlers, SystemClock(), self.telemetry, EventLog(), owner.agent_id.hex()[-12:],
         )  # fmt: skip
         self.lost_buckets = LostBuckets(
