@@ -71,11 +71,13 @@ async def living(owner: Owner, lane: str) -> AsyncIterator[Life]:
     life = Life(owner, lane)
     running = asyncio.ensure_future(life.bucket_worker.run())
     life.bucket_worker.open(life.owned)
-    yield life
-    gate.set()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await life.bucket_worker.aclose()
+    try:
+        yield life
+    finally:
+        gate.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await life.bucket_worker.aclose()
 
 
 async def emptied(driven: DrivenCluster) -> None:
