@@ -23,7 +23,7 @@ from jobmaster.metric_values import Labels
 from jobmaster.model.flow.batch import RANGE_BYTES
 from jobmaster.model.job import Entry, RunMode
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
-from jobmaster.settings.model import AgentSettings, ClusterSettings
+from jobmaster.settings.model import AgentSettings, ClusterSettings, WorkerStart
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.breakers.results import BreakerResults, handlers_by_breaker, rules_of
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
@@ -186,6 +186,7 @@ class BucketWorker:
             on_report=self._reported,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
             traces=settings.observability.traces if tracing is not None else None,
+            forks=agent.isolated_start is WorkerStart.FORK,
         )
         settlement = TransactionSettlement(master.outcomes, self.outcome_writer, self.outcome_builder, clock, telemetry)
         settlement.on_success = [each.succeeded for each in (self.breaker_results, spans) if each is not None]

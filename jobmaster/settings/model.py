@@ -144,6 +144,13 @@ class Pooler(StrEnum):
     """A pooler that gives each transaction any of its connections, such as PgBouncer with ``pool_mode = transaction``."""
 
 
+class WorkerStart(StrEnum):
+    """How a worker process starts."""
+
+    FORK = "fork"
+    SPAWN = "spawn"
+
+
 class StoreDurability(StrEnum):
     """What is required of a store's own log."""
 
@@ -289,6 +296,9 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Worker processes for ``process`` handlers of one process."""
     isolated_warm: Count = 1
     """Of these, how many start with the agent, before the first job, if it has a ``process`` handler."""
+    isolated_start: WorkerStart = WorkerStart.FORK
+    """`fork`: worker processes start as copies of one that has imported the handlers, on Linux and where that is safe.
+    `spawn`: each of them is a new interpreter and imports the handlers."""
     isolated_jobs: PositiveCount = 100_000
     """Jobs after which a worker process is replaced."""
     isolated_growth_bytes: Bytes = 512 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 A handler that raises, hangs, exits, crashes the interpreter, floods its output or leaves threads and children behind
 costs its own attempt and at most one worker process, which is replaced. Workers start when they are first needed, or before
-that by ``warm``.
+that by ``warm``; ``worker_launch`` decides how.
 
 A worker that runs short jobs is given further ones before it asks: as many as it will have begun within a few turns of the
 loop, by the run times of their handlers. So it does not wait for the agent between two jobs. What does not begin soon,
@@ -29,6 +29,7 @@ from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import Traces
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
+from jobmaster_agents.execute.process_pool.worker_launch import WorkerLauncher
 from jobmaster_agents.execute.process_pool.worker_process import (
     GivenJob,
     OnOutput,
@@ -74,6 +75,7 @@ class ProcessPool:
         access: how workers open transactions on the master (``Setup.access``).
         log_level: of the workers' root logger (``Setup.log_level``).
         provides: what the agent provides (``Setup.provides``).
+        forks: False: every worker starts as a new interpreter, also where a fork would be safe.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class ProcessPool:
         log_level: str | None = None,
         provides: Sequence[str] = (),
         traces: Traces | None = None,
+        forks: bool = True,
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
@@ -115,6 +118,13 @@ class ProcessPool:
             traces=traces,
         )
         self._loop = asyncio.get_running_loop()
+        self._launcher = WorkerLauncher(
+            forks=forks,
+            start_seconds=self._limits.start_seconds,
+            logger=logger,
+            now=self._now,
+            on_output=lambda line, pid: on_output(line, pid, None),
+        )
         self._processes: set[WorkerProcess] = set()
         """Every started process that has not ended, including those of ``run_alone``."""
         self._shared: set[WorkerProcess] = set()
@@ -280,6 +290,7 @@ class ProcessPool:
                 process.finish("the pool is closed")
             waits = [self._loop.create_task(process.wait_gone()) for process in self._processes]
             await asyncio.wait([*waits, *self._starters])
+        await self._launcher.close()
 
     # ------------------------------------------------------------ assigning workers to jobs
 
@@ -370,6 +381,7 @@ class ProcessPool:
         worker = WorkerProcess(
             self._setup,
             self._limits,
+            self._launcher,
             self._logger,
             self._now,
             on_idle,

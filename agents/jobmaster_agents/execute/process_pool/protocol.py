@@ -10,6 +10,9 @@ Child: ``Ready`` after ``Setup``. Then per ``RunJob`` either ``Returned``, or ``
 What is known at one moment travels in one write: the end of a job with the start of the next one.
 
 A socket keeps what was written by a process that has died. So the agent knows of every job whether it has begun.
+
+The fork server gets ``Setup`` once over a socket of packets, then a byte with four descriptors for each worker. It answers
+``ForkServerReady`` once, ``Forked`` for each request in order, and ``WorkerExited`` when a worker has ended.
 """
 
 from __future__ import annotations
@@ -156,12 +159,44 @@ class Logged(msgspec.Struct, frozen=True, tag="logged", array_like=True):
     """Number of the first line of the run that is kept."""
 
 
+class ForkServerReady(msgspec.Struct, frozen=True, tag="forks", array_like=True):
+    """The fork server has imported the handlers."""
+
+    unsafe: str = ""
+    """Why copies of its process would not be as good as new interpreters; it has ended."""
+    failed: str = ""
+    """Why it could not import them; it has ended. Both are empty when it forks workers."""
+
+
+class Forked(msgspec.Struct, frozen=True, tag="forked", array_like=True):
+    """The answer to a request."""
+
+    pid: int
+    problem: str = ""
+    """Why there is no worker; ``pid`` is 0."""
+
+
+class WorkerExited(msgspec.Struct, frozen=True, tag="exited", array_like=True):
+    """A worker has ended, and so have the processes of its group."""
+
+    pid: int
+    code: int
+    """Exit code; -N: signal N."""
+
+
 ToWorker = Setup | RunJob | StopJob | TakeBack | GoOn | Leave
 ToParent = Ready | Started | Returned | JobEnded | Progressed | Logged
+FromForkServer = ForkServerReady | Forked | WorkerExited
 
 _ENCODER = msgspec.msgpack.Encoder()
 to_worker = msgspec.msgpack.Decoder(ToWorker)
 to_parent = msgspec.msgpack.Decoder(ToParent)
+from_fork_server = msgspec.msgpack.Decoder(FromForkServer)
+
+
+def encode_packet(message: Setup | FromForkServer) -> bytes:
+    """One message of the fork server's socket, which keeps packets apart."""
+    return _ENCODER.encode(message)
 
 
 def encode_frame(message: ToWorker | ToParent) -> bytes:

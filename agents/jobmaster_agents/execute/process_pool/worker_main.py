@@ -549,10 +549,13 @@ async def _wait_for(work: Awaitable[object]) -> object:
 
 def configure_root_logger(log_level: str) -> None:
     """Have the agent log what the handlers of this process log, with their jobs."""
+    root = logging.getLogger()
+    root.setLevel(log_level.upper())
+    if any(isinstance(each.formatter, WorkerLines) for each in root.handlers):
+        return  # the fork server had it before it imported the handlers
     to_agent = logging.StreamHandler(sys.stderr)
     to_agent.setFormatter(WorkerLines())
-    logging.getLogger().addHandler(to_agent)
-    logging.getLogger().setLevel(log_level.upper())
+    root.addHandler(to_agent)
 
 
 def open_worker_tracing(setup: Setup) -> Tracing | None:
@@ -610,11 +613,16 @@ def close_others(*ours: int) -> None:
 
 
 def main() -> None:
-    """Entry of the process."""
+    """Entry of a process that was started as a new interpreter."""
     sock_fd, lifeline_fd, reads_fd = map(int, sys.argv[1:4])
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # the process kills its group at the end: no other process may be in it
     close_others(sock_fd, lifeline_fd, reads_fd)
+    be_worker(sock_fd, lifeline_fd, reads_fd)
+
+
+def be_worker(sock_fd: int, lifeline_fd: int, reads_fd: int) -> None:
+    """Run jobs until the agent asks this process to leave. It leads its own process group and has these descriptors alone."""
     output_reads = OutputReads(reads_fd)
     for fd in (sock_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # programs that handlers start must not inherit them

@@ -14,8 +14,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +43,7 @@ from jobmaster_agents.execute.process_pool.protocol import (
     encode_frame,
     to_parent,
 )
+from jobmaster_agents.execute.process_pool.worker_launch import LaunchedProcess, WorkerLauncher
 from jobmaster_agents.execute.process_pool.worker_output import OutputLines, OutputReads, OutputTail
 
 _FRAME_SPARE_BYTES = 64 * 1024
@@ -56,7 +55,6 @@ _STOPPED_TEXT = {
 
 _boottime = SystemClock.boottime
 """The clock that an agent and its workers share."""
-_PROGRAM = "jobmaster_agents.execute.process_pool.worker_main"
 
 
 class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +137,7 @@ class WorkerProcess(asyncio.Protocol):
         self,
         setup: Setup,
         limits: WorkerLimits,
+        launcher: WorkerLauncher,
         logger: logging.Logger,
         now: Callable[[], float],
         on_idle: Callable[[WorkerProcess], None],
@@ -149,6 +148,7 @@ class WorkerProcess(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._setup = setup
         self._limits = limits
+        self._launcher = launcher
         self._logger = logger
         self._now = now
         self._on_idle = on_idle
@@ -182,7 +182,7 @@ class WorkerProcess(asyncio.Protocol):
         self._last_job = False
         self._leaving = False
         self._dead = False
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: LaunchedProcess | None = None
         self._watcher: asyncio.Task[None] | None = None
         self.pid = 0
 
@@ -221,7 +221,7 @@ class WorkerProcess(asyncio.Protocol):
             raise WorkerStartFailed(ready.problem)
         self._idle = True
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> LaunchedProcess:
         ours, theirs = socket.socketpair()
         life_read, self._lifeline = os.pipe()
         out_read, out_write = os.pipe()
@@ -237,13 +237,7 @@ class WorkerProcess(asyncio.Protocol):
         try:
             ours.setblocking(False)
             self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(life_read), str(reads.fd),
-                stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, close_fds=True,
-                pass_fds=(theirs.fileno(), life_read, reads.fd), start_new_session=True,
-                # Only until the child has read the setup: it then uses our sys.path and restores the variable.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(self._setup.import_path)},
-            )  # fmt: skip
+            process = await self._launcher.launch(self._setup, theirs, life_read, reads, out_write)
         finally:
             theirs.close()
             os.close(life_read)
@@ -253,7 +247,7 @@ class WorkerProcess(asyncio.Protocol):
         self.pid = process.pid
         return process
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _watch(self, process: LaunchedProcess) -> None:
         code = await process.wait()
         self._dead = True
         # The group holds the worker and children of its handlers only. They end with the worker, whatever ended it.
@@ -600,8 +594,10 @@ class WorkerProcess(asyncio.Protocol):
             call()
 
 
-def describe_exit(code: int) -> str:
+def describe_exit(code: int | None) -> str:
     """How a process ended, from its return code: ``was killed by SIGSEGV``, ``ended with exit code 3``."""
+    if code is None:
+        return "ended, and its exit code is not known, because the fork server had ended before"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

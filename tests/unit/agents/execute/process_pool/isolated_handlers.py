@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from jobmaster.clock import new_id
 from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, Retry, Snooze
 from jobmaster_agents.execute.process_pool.protocol import Ready, encode_frame
 
@@ -49,6 +51,17 @@ def nothing() -> None:
 @job(name="iso.pid", mode="process")
 def pid() -> int:
     return os.getpid()
+
+
+@job(name="iso.parent", mode="process")
+def parent() -> int:
+    return os.getppid()
+
+
+@job(name="iso.draws", mode="process")
+def draws() -> tuple[float, str]:
+    """A random number, and the random part of an id."""
+    return random.random(), new_id()[8:].hex()
 
 
 @job(name="iso.seen", mode="process")

@@ -121,7 +121,7 @@ class KeptPools:
 async def pools(kept: KeptPools | None = None) -> AsyncIterator[Make]:
     """Pools that are kept or closed at the end, with the proof that no process of a closed one is left.
 
-    A pool of another module, with an ``on_output``, or ``fresh``, is used once.
+    A pool of another module, with an ``on_output``, ``fresh``, or without forks, is used once.
     """
     pools: list[tuple[object, WatchedPool]] = []
 
@@ -132,13 +132,14 @@ async def pools(kept: KeptPools | None = None) -> AsyncIterator[Make]:
         on_output: OnOutput | None = None,
         *,
         fresh: bool = False,
+        forks: bool = True,
     ) -> WatchedPool:
-        kind = None if fresh or on_output or paths != (MODULE,) else (size, limits)
+        kind = None if fresh or not forks or on_output or paths != (MODULE,) else (size, limits)
         pool = kept.take(kind) if kept is not None and kind is not None else None
         if pool is None:
             pool = WatchedPool(
                 paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
-                limits=limits, on_output=on_output or (lambda line, pid, job: None),
+                limits=limits, on_output=on_output or (lambda line, pid, job: None), forks=forks,
             )  # fmt: skip
         pools.append((kind, pool))
         return pool

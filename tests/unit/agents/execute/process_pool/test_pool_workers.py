@@ -365,11 +365,11 @@ async def test_handlers_that_cannot_be_imported_are_one_clear_error_and_no_attem
 
 async def test_a_module_that_hangs_on_import_is_given_up(make_pool: Make, module: Path) -> None:
     module.write_text("import time\nprint('still importing', flush=True)\ntime.sleep(3600)\n")
-    pool = make_pool(limits=WorkerLimits(start_seconds=1.0), paths=("iso_scratch",))
+    pool = make_pool(limits=WorkerLimits(start_seconds=3.0), paths=("iso_scratch",))
     ended = await pool.run(make_job("double", value=1))
     assert ended.kind is ResultKind.NOT_STARTED
     assert ended.error is not None
-    assert "within 1 s" in ended.error.message
+    assert "within 3 s" in ended.error.message
     assert "still importing" in ended.error.traceback
     assert pool.pids == []
 
