@@ -82,6 +82,12 @@ def read(context: PipelineContext, lake: Lake) -> dict[str, DataFrame]:
     return frames
 
 
+def rolled_up_until(lake: Lake) -> datetime | None:
+    """What happened before that moment is in the aggregates; ``None``: there was no roll-up."""
+    state = lake.read_json(_STATE)
+    return None if state is None else datetime.fromisoformat(state["as_of"])
+
+
 def _names(archived: Sequence[LakeRange]) -> list[str]:
     return [one.name for one in archived]
 
