@@ -26,7 +26,7 @@ ERRORS_NAMED_MAX = 3
 PRIORITIES = [level.label for level in reversed(Priority)]
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # no generic class before click 8.4
     """``30s``, ``5m``, ``1h30m`` or plain seconds."""
 
     name = "duration"
@@ -40,7 +40,7 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r}: {error}", param, ctx)
 
 
-class TimeBound(click.ParamType[Any]):
+class TimeBound(click.ParamType):  # type: ignore[type-arg]  # no generic class before click 8.4
     """``30m``, ``2h``, ``7d``: so long ago; or an ISO 8601 time with zone."""
 
     name = "time"

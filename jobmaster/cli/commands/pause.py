@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-class End(click.ParamType[Any]):
+class End(click.ParamType):  # type: ignore[type-arg]  # no generic class before click 8.4
     """``30m``, ``2h``: so long from now by the master's clock; or an ISO 8601 time with zone."""
 
     name = "time"
