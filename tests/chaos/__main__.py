@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tests import ledger
 from tests.chaos.checks.collect import write
 from tests.chaos.cluster.chaos_cluster import RunForm, RunOptions
 from tests.chaos.cluster.replicated_store import StoreForm
@@ -71,7 +72,8 @@ def _name(options: RunOptions) -> str:
 @click.option(
     "--save",
     is_flag=True,
-    help="Keep the report of a good run for docs/guarantees.md (then: python -m tests.chaos.page).",
+    help="Keep the report of a good run for docs/guarantees.md (then: python -m tests.chaos.page), and count any run in "
+    "acknowledged.json (python -m tests.ledger).",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")
 def main(
@@ -107,6 +109,8 @@ def main(
         stores=StoreForm(stores),
     )
     report = run(options, log_line)
+    if save:
+        ledger.append(ledger.ACKNOWLEDGED, ledger.fault_run("tests.chaos", report, ledger.today()))
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tests import ledger
 from tests.chaos.__main__ import log_line, show
 from tests.chaos.checks.collect import write
 from tests.chaos.cluster.chaos_cluster import RunOptions
@@ -52,6 +53,8 @@ def main(
         seconds=minutes * 60, seed=seed, rate=rate, bound_seconds=bound, kinds=kinds, disks=False, keep=keep
     )
     report = {**run(options, log_line, LabCluster, KINDS), "hosts": list(HOSTS)}
+    if save:
+        ledger.append(ledger.ACKNOWLEDGED, ledger.fault_run("tests.lab", report, ledger.today()))
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(RESULTS / f"seed-{seed}.json", {key: value for key, value in report.items() if key != "kept"})

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from tests import ledger
 from tests.simulation.ablations import ABLATIONS
 from tests.simulation.checks import coverage
 from tests.simulation.history import History
@@ -23,6 +24,13 @@ def main() -> int:
     given = _arguments()
     if given.replay is not None:
         return _replay(given.replay)
+    first = given.first or 1
+    if given.keep:
+        try:
+            at, first = _to_keep(given.first, given.seeds)
+        except ledger.NotKept as error:
+            sys.stderr.write(f"error: {error}\n")
+            return 2
     figures: dict[str, object] = {}
     held = True
     if given.ablations:
@@ -38,9 +46,12 @@ def main() -> int:
                 [(c.name, ABLATIONS[c.name].about, f"{c.seeds:,}", c.violation.split(":")[0]) for c in caught],
             )
     else:
-        report = play_all(seeds_of(given.first, given.seeds), given.jobs, _progress(given.seeds))
+        seeds = seeds_of(first, given.seeds)
+        report = play_all(seeds, given.jobs, _progress(given.seeds))
         sys.stderr.write("\n")
-        figures = report.figures() | {"first": given.first}
+        figures = report.figures() | {"first": first}
+        if given.keep:
+            ledger.append(ledger.SEEDS, ledger.seed_run(figures, at, seeds[0], seeds[-1]))
         table = coverage.table(report.hits)
         missing = coverage.never(report.hits)
         figures |= {"coverage": table, "never_taken": missing}
@@ -59,15 +70,28 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seeds", type=int, default=200, help="histories with faults; a third as many without come on top"
     )
-    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--first", type=int, help="the first seed; default: 1, with --keep the first that was not kept")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument(
         "--ablations", action="store_true", help="leave out every guard and count the seeds that it takes"
     )
     parser.add_argument("--replay", type=int, metavar="SEED", help="print the whole trace of one seed")
     parser.add_argument("--write", action="store_true", help="keep the tables in docs/simulation.md")
+    parser.add_argument("--keep", action="store_true", help="count the seeds in results/seeds.json, for this commit")
     parser.add_argument("--json", action="store_true", help="last line: the figures as JSON")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.keep and given.ablations:
+        parser.error("--keep counts seeds with every guard; --ablations leaves guards out")
+    return given
+
+
+def _to_keep(first: int | None, seeds: int) -> tuple[str, int]:
+    """The commit and the first seed of a run that is to be counted."""
+    kept = ledger.read(ledger.SEEDS, ledger.SeedRun)
+    begin = first if first is not None else ledger.next_seed(kept)
+    at = ledger.committed()
+    ledger.check_new(kept, at, begin, seeds_of(begin, seeds)[-1])
+    return at, begin
 
 
 def _replay(seed: int) -> int:
