@@ -137,24 +137,39 @@ def shown_bases(found: griffe.Class) -> list[str]:
     return [str(base) for base in found.bases if str(base) not in hidden]
 
 
-def members(found: griffe.Class) -> Iterator[str]:
-    """Fields, properties and methods with a name of their own."""
+def members_of(found: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
+    """Fields, properties and methods of a class with a name of their own that are public."""
     own: dict[str, griffe.Object | griffe.Alias] = {}
     for part in (found, *parts(found)):
         for name, member in part.members.items():
             own.setdefault(name, member)
+    return {
+        name: member
+        for name, member in own.items()
+        if not name.startswith("_") and (isinstance(member, griffe.Function) or is_field(found, member))
+    }
+
+
+def is_field(found: griffe.Class, member: griffe.Object | griffe.Alias) -> bool:
+    """Whether a member is one that the page lists: it has a text, a type, or is a value of an enum."""
+    if member.is_alias or not isinstance(member, griffe.Attribute):
+        return False
+    return bool(member.docstring or member.annotation or is_member_of_enum(found))
+
+
+def members(found: griffe.Class) -> Iterator[str]:
+    """Fields, properties and methods with a name of their own."""
+    own = members_of(found)
     fields = []
     for name, member in own.items():
-        if name.startswith("_") or member.is_alias:
-            continue
-        if isinstance(member, griffe.Attribute) and (member.docstring or member.annotation or is_member_of_enum(found)):
+        if isinstance(member, griffe.Attribute):
             shown = f": {member.annotation}" if member.annotation else ""
             summary = " ".join(prose(member.docstring.value).split()) if member.docstring else ""
             fields.append(f"* `{name}{shown}`{'  ' if summary else ''}{summary}".replace("`  ", "`: "))
     if fields:
         yield from (*fields, "")
     for name, member in own.items():
-        if isinstance(member, griffe.Function) and not name.startswith("_"):
+        if isinstance(member, griffe.Function):
             yield entry(f"{found.name}.{name}", member, "####")
 
 
