@@ -24,9 +24,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from tests import ledger
+from tests.matrix import report as matrix
+from tests.matrix.cells import all_cells
+from tests.repository.public_names import KINDS, differences, record
+
 TREE = Path(__file__).parents[1]
 TOOLS = TREE / ".venv" / "release" / "bin"
 LIMIT_SECONDS = 900.0
+IMPACT = ("Changed, not compatible", "Deprecated", "Removed", "Security", "Added", "Changed", "Fixed")
+"""Beginnings of the sections of a version."""
 
 
 class Row(NamedTuple):
@@ -92,6 +99,23 @@ def audited(report: dict[str, Any], own: set[str]) -> str:
     return f"{len(packages)} packages"
 
 
+def check_impact(part: str) -> None:
+    """The sections of a version stand in the order of ``IMPACT``.
+
+    Args:
+        part: the text of a version, from its title on.
+
+    Raises:
+        Failed: a section has another name or another place.
+    """
+    title, *_ = part.splitlines()
+    sections = re.findall(r"^### (.+)$", part, re.MULTILINE)
+    places = [next((n for n, name in enumerate(IMPACT) if section.startswith(name)), -1) for section in sections]
+    if -1 in places or places != sorted(set(places)):
+        names = ", ".join(IMPACT)
+        raise Failed(f"{title}: sections {', '.join(sections)}; each begins as one of these, in their order: {names}")
+
+
 class Release:
     """The state of one run: what was built, and where it was installed."""
 
@@ -130,14 +154,19 @@ class Release:
             "pyproject.toml": self.project["version"],
             "jobmaster/__init__.py": found[1] if found else "none",
             "kustomization.yaml": images[0]["newTag"],
+            "llms.txt": "".join(
+                re.findall(r"this is version (.+)\.$", (TREE / "docs/llms.txt").read_text(), re.MULTILINE)
+            ),
         }
         if len(set(versions.values())) != 1:
             raise Failed(", ".join(f"{name}: {value}" for name, value in versions.items()))
         return str(self.project["version"])
 
     def changelog(self) -> str:
-        """The changelog has a section of the version."""
+        """The changelog has a section of the version, and each version says first what it asks of users."""
         text = (TREE / "CHANGELOG.md").read_text(encoding="utf-8")
+        for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+            check_impact(part)
         titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
         version = self.project["version"]
         if not any(re.match(rf"\[?{re.escape(version)}\b", title) for title in titles):
@@ -272,6 +301,48 @@ class Release:
         )
         return text.strip().splitlines()[-1].split(" in ")[0]
 
+    def documentation(self) -> str:
+        """The site is built without a warning."""
+        ran("make", "--no-print-directory", "docs")
+        return f"{len(list((TREE / 'build' / 'docs').rglob('*.html')))} pages"
+
+    def public_names(self) -> str:
+        """No public name of the last release is lost."""
+        before = record()
+        found = [f"{kind}: {each}" for kind in KINDS for each in differences(kind, before[kind], KINDS[kind]())]
+        if found:
+            raise Failed(f"{len(found)} names: {'; '.join(found[:3])}")
+        return f"{sum(map(len, before.values()))} names of the record are there"
+
+    def versions(self) -> str:
+        """The kept report of the matrix is of this product, and no cell has failed."""
+        return _held(matrix.summary(matrix.read(), [cell.name for cell in all_cells()], matrix.product_commit()))
+
+    def upgrade(self) -> str:
+        """A fleet of the earlier version is upgraded under load."""
+        found = json.loads(ran(sys.executable, "-m", "tests.upgrade", "--json").splitlines()[-1])
+        jobs = f"{found['acknowledged']} acknowledged, {found['lost']} lost"
+        return f"from {found['from']}, migrations {found['migrations']}: {jobs}, old program {found['old program']}"
+
+    def seeds(self) -> str:
+        """Simulated seeds without a violation, over all commits."""
+        return _held(ledger.seeds_summary(ledger.read(ledger.SEEDS, ledger.SeedRun)))
+
+    def jobs_through_faults(self) -> str:
+        """Acknowledged jobs through faults of which none was lost, over all commits."""
+        return _held(ledger.faults_summary(ledger.read(ledger.ACKNOWLEDGED, ledger.FaultRun)))
+
+    def laboratory(self) -> str:
+        """The last kept run of the laboratory of several hosts."""
+        runs = [run for run in ledger.read(ledger.ACKNOWLEDGED, ledger.FaultRun) if run.program == "tests.lab"]
+        if not runs:
+            raise Failed("no run is kept: python -m tests.lab --save")
+        last = runs[-1]
+        text = (
+            f"{last.commit}, {last.day}: {last.acknowledged:,} acknowledged, {last.lost} lost, {last.violations} broken"
+        )
+        return _held((text, last.lost == 0 and last.violations == 0))
+
     def checks(self) -> Iterator[tuple[str, Callable[[], str]]]:
         """Names and functions, in the order in which they need one another."""
         yield "version from one place", self.version
@@ -284,6 +355,25 @@ class Release:
         yield "bill of materials", self.sbom
         yield "pip-audit", self.audit
         yield "linters of config/deploy", self.deployment
+        yield "documentation as a site", self.documentation
+        yield "public names", self.public_names
+        yield "matrix of versions", self.versions
+        yield "upgrade with a mixed fleet", self.upgrade
+        yield "simulated seeds", self.seeds
+        yield "jobs through faults", self.jobs_through_faults
+        yield "laboratory of several hosts", self.laboratory
+
+
+def _held(summary: tuple[str, bool]) -> str:
+    """The text of a summary.
+
+    Raises:
+        Failed: its goal is not reached.
+    """
+    text, reached = summary
+    if not reached:
+        raise Failed(text)
+    return text
 
 
 def checked(name: str, check: Callable[[], str]) -> Row:

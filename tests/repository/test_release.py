@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests import release
-from tests.release import Failed, Release, audited, checked, line_of
+from tests import ledger, release
+from tests.ledger import FaultRun, SeedRun, append
+from tests.release import Failed, Release, audited, check_impact, checked, line_of
 
 
 def test_a_failed_check_is_a_row_with_its_reason_and_stops_nothing() -> None:
@@ -56,3 +57,39 @@ def test_a_changelog_without_the_version_is_named_with_its_sections(
         made.changelog()
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {made.project['version']} - 2031-01-01\n")
     made.changelog()
+
+
+@pytest.mark.parametrize("sections", ["Changed, not compatible with 0.2|Security|Added|Changed|Fixed", "Fixed", ""])
+def test_sections_in_the_order_of_what_they_ask_are_accepted(sections: str) -> None:
+    check_impact("0.3.0\n" + "".join(f"\n### {each}\n- x\n" for each in sections.split("|") if each))
+
+
+@pytest.mark.parametrize("sections", ["Added|Changed, not compatible", "Fixed|Fixed", "News"])
+def test_other_sections_or_another_order_are_named(sections: str) -> None:
+    with pytest.raises(Failed, match=r"0\.3\.0: sections .* in their order: Changed, not compatible, Deprecated"):
+        check_impact("0.3.0\n" + "".join(f"\n### {each}\n- x\n" for each in sections.split("|")))
+
+
+def test_an_open_goal_is_not_ok_and_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Release(tmp_path)
+    monkeypatch.setattr(ledger, "SEEDS", tmp_path / "seeds.json")
+    monkeypatch.setattr(ledger, "ACKNOWLEDGED", tmp_path / "acknowledged.json")
+    with pytest.raises(Failed, match="0 of 1,000,000 seeds at 0 commits"):
+        made.seeds()
+    seeds = SeedRun(
+        commit="a", day="2030-01-31", first=1, last=1_000_000, seeds=750_000, faultless_seeds=250_000, violations=0,
+        seeds_per_cpu_second=7.0,
+    )  # fmt: skip
+    append(ledger.SEEDS, seeds)
+    assert made.seeds().startswith("1,000,000 of 1,000,000 seeds at 1 commits")
+    with pytest.raises(Failed, match="no run is kept"):
+        made.laboratory()
+    run = FaultRun(
+        commit="a", day="2030-01-31", program="tests.lab", form="mixed", seed=7, load_seconds=1.0, acknowledged=5, lost=1,
+        excused=0, violations=0,
+    )  # fmt: skip
+    append(ledger.ACKNOWLEDGED, run)
+    with pytest.raises(Failed, match="a, 2030-01-31: 5 acknowledged, 1 lost"):
+        made.laboratory()
+    with pytest.raises(Failed, match="5 of 10,000,000 acknowledged jobs"):
+        made.jobs_through_faults()
