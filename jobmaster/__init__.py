@@ -4,8 +4,15 @@ This module holds public names only, each loaded when it is first used: importin
 stays quick.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+if sys.version_info < (3, 11):  # noqa: UP036  # a copy of the tree: pip itself refuses the wheel
+    raise ImportError(
+        f"JobMaster needs Python 3.11 or newer, and this is {sys.version_info[0]}.{sys.version_info[1]}:"
+        " make an environment with a newer one, `python3.12 -m venv .venv`"
+    )
 
 if TYPE_CHECKING:
     from jobmaster.client.batches.batch import Batch

@@ -18,6 +18,7 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
+from jobmaster.distribution import upgrade_command
 from jobmaster.model.bucket import BucketBacklog, StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused, Unavailable
 from jobmaster.model.ids import Fence, text
@@ -89,12 +90,13 @@ class AgentStore(ProducerStore):
             raise StoreRefused(
                 f"{self._calls.where} holds jobs of another cluster that is also named {self.cluster!r}"
                 f" (uid {text(answer[1])}, ours is {text(cluster_uid)})",
-                hint="rename one of the two clusters, or give each a database number of its own: redis://host:6379/1",
+                hint="name one of the two clusters otherwise (`cluster: NAME` in its configuration), or give each a database"
+                " number of its own: redis://host:6379/1",
             )
         if answer[0] == b"NEWER":
             raise StoreRefused(
                 f"{self._calls.where} was written by a newer JobMaster (protocol {answer[1]}, ours is {library.PROTOCOL})",
-                hint="update this program",
+                hint=f"upgrade this program: {upgrade_command()}",
             )
         self._fences.generation = cast(bytes, answer[1])
         return self._fences.generation

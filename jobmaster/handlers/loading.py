@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from jobmaster.distribution import install_command
+from jobmaster.distribution import command_for
 from jobmaster.handlers.registry import Handlers
 from jobmaster.model.errors import ConfigError
 from jobmaster.model.suggestion import did_you_mean
@@ -47,7 +47,7 @@ def _import(module_name: str, path: str) -> ModuleType:
                 f"handlers {path!r}: there is no module {error.name!r}",
                 hint="write package.module as Python imports it; the working directory and PYTHONPATH are searched",
             ) from error
-        hint = install_command("depends") if error.name == "uncalled_for" else _last_line(error)
+        hint = command_for(error.name) or _last_line(error)
         raise ConfigError(f"handlers {path!r}: importing it failed: {error}", hint=hint) from error
     except ConfigError as error:
         raise ConfigError(f"handlers {path!r}: {error.message}", hint=error.hint) from error

@@ -113,7 +113,7 @@ class Module:
 
     def _note_text(self, text: str) -> None:
         if _ONE_NAME.fullmatch(text):
-            self.texts |= {text, *re.split("[.:]", text)}
+            self.texts |= {text, *re.split("[.:]", text)} - {""}  # names of modules have no owner: the empty one
 
 
 def _is_read(node: ast.Name) -> bool:

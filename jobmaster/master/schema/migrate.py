@@ -139,12 +139,23 @@ async def _connected(dsn: str, schema: str, settings: MasterSettings) -> AsyncIt
 
 async def _suits(connection: Connection) -> None:
     server = (await rows_of(connection, "schema/server"))[0]
-    if server["version"] < _VERSION_MIN:
-        raise Refused(
-            f"the master is PostgreSQL {server['version_text']}; JobMaster needs 15 or newer", hint="upgrade the server"
-        )
+    refuse_old_server(server["version"], server["version_text"])
     if server["read_only"]:
         raise Unavailable("the master is a read-only standby", hint="point master.dsn at the primary")
+
+
+def refuse_old_server(version: int, text: str) -> None:
+    """``Refused`` for a server that lacks what the statements need.
+
+    Args:
+        version: ``server_version_num``.
+        text: ``server_version``.
+    """
+    if version < _VERSION_MIN:
+        raise Refused(
+            f"the master is PostgreSQL {text}; JobMaster needs 15 or newer",
+            hint="upgrade the server with pg_upgrade, or name another one in master.dsn; `jobmaster dev` brings its own",
+        )
 
 
 async def _belongs(connection: Connection, lines: list[MigrationStatus], schema: str, cluster: str) -> None:

@@ -16,6 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
+from jobmaster.distribution import upgrade_command
 from jobmaster.master.driver.statements import quoted, statement
 from jobmaster.model.errors import CodeError, SchemaMismatch
 
@@ -144,7 +145,11 @@ def refuse_strangers(lines: Sequence[MigrationStatus], schema: str) -> None:
     """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap, or allows
     this program."""
     for standing, sentence, hint in (
-        (MigrationState.UNKNOWN, "was made by a newer program (migration {})", "upgrade this program"),
+        (
+            MigrationState.UNKNOWN,
+            "was made by a newer program (migration {})",
+            f"upgrade this program: {upgrade_command()}",
+        ),
         (
             MigrationState.EDITED,
             "was migrated with another content of {} than this program has",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 DEFAULT_MASTER = "local[*]"
 _LOCAL = re.compile(r"^local(?:\[(?P<threads>\*|\d+)(?:,\d+)?\])?$")
 _NEEDED = ("pyspark", "pyarrow", "pandas")
+_CONNECT = "sc://"
+_CONNECT_NEEDED = ("grpc", "grpc_status", "zstandard")
+"""What PySpark imports for Spark Connect."""
 _PAIR = re.compile(r"^(?P<key>spark\.[\w.\-]+)=(?P<value>.*)$", re.DOTALL)
 
 
@@ -51,13 +54,22 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def require_extra() -> None:
-    """Raise ``Refused``, with the install command, when packages of the pipeline are missing."""
+def require_extra(master: str = DEFAULT_MASTER) -> None:
+    """Raise ``Refused``, with the install command, when packages of the pipeline are missing.
+
+    Args:
+        master: where Spark is to run; Spark Connect needs more.
+    """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise Refused(
             f"the data pipeline needs {', '.join(missing)}, which this environment lacks",
             hint=f"{install_command('pipeline')}, or with a Java from a wheel: {install_command('pipeline', 'java')}",
+        )
+    if master.startswith(_CONNECT) and (missing := [name for name in _CONNECT_NEEDED if find_spec(name) is None]):
+        raise Refused(
+            f"Spark Connect needs {', '.join(missing)}, which this environment lacks",
+            hint=install_command("pipeline", "connect"),
         )
 
 
@@ -111,7 +123,7 @@ def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSessio
     Raises:
         Refused: PySpark or a Java is missing, or Spark does not start.
     """
-    require_extra()
+    require_extra(options.master)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -120,7 +132,7 @@ def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSessio
 
     conf = {**settings_of(options.master), **options.conf}
     builder = SparkSession.builder.appName(options.name)
-    if options.master.startswith("sc://"):
+    if options.master.startswith(_CONNECT):
         builder = builder.remote(options.master)
         conf = {key: value for key, value in conf.items() if key.startswith("spark.sql.")}
     else:

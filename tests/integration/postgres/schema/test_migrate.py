@@ -89,7 +89,7 @@ async def test_a_schema_that_is_too_new_is_refused(master_dsn: str, admin: async
     await _migrate(master_dsn)
     await admin.execute("INSERT INTO schema_migration (number, name, checksum) VALUES (999, 'later', 'x')")
     for attempt in (_connect(master_dsn), _migrate(master_dsn)):
-        with pytest.raises(SchemaMismatch, match=r"newer program \(migration 0999_later\) \(upgrade this program\)"):
+        with pytest.raises(SchemaMismatch, match=r"newer program \(migration 0999_later\) \(upgrade this program: pip"):
             await attempt
 
 
