@@ -23,10 +23,9 @@ _PROJECT: dict[str, Any] = tomllib.loads((HERE.parent / "pyproject.toml").read_t
 project = "JobMaster"
 author = _PROJECT["authors"][0]["name"]
 version = release = _PROJECT["version"]
-extensions = ["myst_parser", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 html_theme = "furo"
 html_title = f"JobMaster {version}"
 html_extra_path = ["llms.txt"]

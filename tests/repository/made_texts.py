@@ -1,4 +1,4 @@
-"""Parts of the pages that are made from the code: diagrams of the transition tables, invariants, metrics.
+"""Parts of the pages that are made from the code: diagrams of the transition tables, invariants, metrics, ratios to others.
 
 ``python -m tests.repository.made_texts`` writes them anew; ``test_docs`` compares what is kept with what would be written.
 """
@@ -6,53 +6,49 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
 
 from jobmaster.audit.invariants import INVARIANTS
+from jobmaster.model.archive import ArchiveState
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
-from jobmaster.specification import bucket_transitions, job_transitions
+from jobmaster.specification import archive_transitions, bucket_transitions, job_transitions
 from jobmaster.telemetry import METRICS, Telemetry
+from tests.repository.comparison import measured_table
+from tests.repository.state_charts import Chart, svg
 
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(?P<begin><!-- made from the code: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
-_WORDS_IN_A_ROW = 3
 _OF_ITS_OWN = {"build_info"}
 """Metrics that ``Telemetry`` knows by itself."""
 
 
-def diagram(
-    transitions: Iterable[tuple[tuple[StrEnum | None, StrEnum], StrEnum]],
-    bumps: Iterable[StrEnum],
-    bump_word: str,
-    final: Iterable[StrEnum],
-) -> str:
-    """A transition table as a mermaid state diagram: one arrow per pair of states, its events on it."""
-    arrows: dict[tuple[str, str], list[str]] = {}
-    for (source, event), target in transitions:
-        word = f"{event.value} ({bump_word})" if event in set(bumps) else event.value
-        arrows.setdefault((source.value if source else "[*]", target.value), []).append(word)
-    lines = ["```mermaid", "stateDiagram-v2"]
-    for (start, end), words in arrows.items():
-        rows = [", ".join(words[n : n + _WORDS_IN_A_ROW]) for n in range(0, len(words), _WORDS_IN_A_ROW)]
-        lines.append(f"    {start} --> {end}: {'<br>'.join(rows)}")
-    lines += [f"    {state.value} --> [*]" for state in sorted(final, key=lambda one: one.value)]
-    return "\n".join([*lines, "```"])
-
-
-def job_diagram() -> str:
-    """The life of a job's row."""
-    return diagram(
-        job_transitions.TRANSITIONS.items(), job_transitions.TOKEN_BUMPS, "token + 1", FINAL_STATES | {JobState.MOVED}
-    )
-
-
-def bucket_diagram() -> str:
-    """The life of a bucket."""
-    table = bucket_transitions.TRANSITIONS.items()
-    return diagram(table, bucket_transitions.EPOCH_BUMPS, "epoch + 1", [BucketState.READY_TO_DELETE])
+CHARTS = {
+    "life-of-a-job": Chart(
+        "The life of a job's row",
+        tuple(job_transitions.TRANSITIONS.items()),
+        FINAL_STATES | {JobState.MOVED},
+        "no row",
+        job_transitions.TOKEN_BUMPS,
+        "token + 1",
+    ),
+    "life-of-a-bucket": Chart(
+        "The life of a bucket",
+        tuple(bucket_transitions.TRANSITIONS.items()),
+        frozenset({BucketState.READY_TO_DELETE}),
+        "no row",
+        bucket_transitions.EPOCH_BUMPS,
+        "epoch + 1",
+    ),
+    "life-of-a-range": Chart(
+        "The life of a range that leaves the master",
+        tuple(archive_transitions.TRANSITIONS.items()),
+        frozenset({ArchiveState.DROPPED}),
+        "attached",
+    ),
+}
+"""Files of ``docs/images`` -> the transition table that each shows."""
 
 
 def invariant_table() -> str:
@@ -99,12 +95,11 @@ def idle_metrics() -> set[str]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "life of a job": job_diagram,
-    "life of a bucket": bucket_diagram,
     "invariants": invariant_table,
     "metrics": metric_table,
+    "measured beside others": measured_table,
 }
-PAGES = (ROOT / "docs" / "architecture.md", ROOT / "docs" / "operations.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("architecture.md", "comparison.md", "operations.md"))
 
 
 def made(page: str) -> str:
@@ -117,6 +112,13 @@ def parts_of(page: str) -> list[str]:
     return [part["name"] for part in _PART.finditer(page)]
 
 
+def charts() -> dict[Path, str]:
+    """The files of the charts, as they have to be."""
+    return {ROOT / "docs" / "images" / f"{name}.svg": svg(chart) for name, chart in CHARTS.items()}
+
+
 if __name__ == "__main__":
+    for path, text in charts().items():
+        path.write_text(text, encoding="utf-8")
     for path in PAGES:
         path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")

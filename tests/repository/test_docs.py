@@ -1,17 +1,13 @@
-"""The pages say what the code does: links resolve, code compiles, commands exist, lists and diagrams are current."""
+"""The pages say what the code does: links resolve, names exist, lists and diagrams are current."""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import pytest
 
-from jobmaster.cli.main import root as command_line
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import UnknownPath, resolve
 from jobmaster.telemetry import METRICS, Kind, Telemetry
@@ -19,17 +15,15 @@ from jobmaster_agents.event_log import Event
 from jobmaster_agents.run_agent import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.supervisor.restart_policy import REFUSED_EXIT_CODES
-from tests.repository.made_texts import PAGES, PARTS, ROOT, made, parts_of
+from tests.repository.made_texts import CHARTS, PAGES, PARTS, ROOT, charts, made, parts_of
+from tests.repository.state_charts import moves_of
 from tests.repository.tree import there
-from tests.support.page_runner import blocks
-from tests.system.docs import test_pages as runs_of_pages
 
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OPERATIONS = ROOT / "docs" / "operations.md"
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
-_COMMAND = re.compile(r"(?:^|[\s$(])(?:\.venv/bin/)?jobmaster((?: +[^\s`#|&;]+)+)")
 _TREE_PATH = re.compile(r"^(jobmaster|agents|master_schema|config|docs|tests|benchmarks|requirements)/[\w./-]*$")
 
 
@@ -106,103 +100,24 @@ def test_modules_that_are_named_by_the_end_of_their_path_exist() -> None:
     assert sorted(word for word in named if not any(file.endswith(f"/{word}") for file in files)) == []
 
 
-# ---------------------------------------------------------------- code and commands
-
-
-@pytest.mark.parametrize("page", pages())
-def test_python_compiles(page: Path) -> None:
-    for language, block in _BLOCK.findall(text_of(page)):
-        if language == "python":
-            compile(block, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-
-
-RUN_LANGUAGES = {"python", "sql"}
-
-
-def test_snippets_of_every_page_are_run() -> None:
-    """Programs and statements are executed; commands of other pages are compared with the command line below."""
-    run = [*runs_of_pages.PAGES, *(ROOT / page for page in (*runs_of_pages.EXPLAINING, *runs_of_pages.ELSEWHERE))]
-    assert unrun(MARKDOWN, run) == []
-
-
-def test_a_page_that_nothing_runs_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("1. Do this:\n\n   ```python\n   print(1)\n   ```\n")
-    assert unrun([page], []) == ["page.md: python"]
-    assert unrun([page], [page]) == []
-
-
-def unrun(pages_: Sequence[Path], run: Sequence[Path]) -> list[str]:
-    """Pages with blocks of code that no test runs."""
-    found = {path: {language for language, _ in blocks(path)} & RUN_LANGUAGES for path in pages_ if path not in run}
-    return [f"{path.name}: {', '.join(sorted(languages))}" for path, languages in found.items() if languages]
-
-
-@pytest.mark.parametrize(("page", "test"), runs_of_pages.ELSEWHERE.items())
-def test_what_is_run_elsewhere_is_read_there(page: str, test: str) -> None:
-    assert f'"{Path(page).name}"' in text_of(ROOT / test)
-
-
-def test_every_prelude_belongs_to_a_page() -> None:
-    there_ = {path.stem for path in runs_of_pages.PRELUDES.glob("*.py")}
-    assert there_ == set(runs_of_pages.EXPLAINING.values())
-
-
-@pytest.mark.parametrize("page", pages())
-def test_commands_exist(page: Path) -> None:
-    wrong = [f"jobmaster {' '.join(words)}: {why}" for words in commands_in(page) if (why := command_fault(words))]
-    assert wrong == []
-
-
-def commands_in(page: Path) -> list[list[str]]:
-    """Command lines in blocks of console text and in code spans."""
-    text = text_of(page)
-    sources = [block for language, block in _BLOCK.findall(text) if language in ("console", "sh", "bash", "")]
-    spans = [span for span in _CODE.findall(prose_of(page)) if span.startswith("jobmaster ")]
-    return [match.split() for source in [*sources, *spans] for match in _COMMAND.findall(source)]
-
-
-def command_fault(words: list[str]) -> str:
-    """What is wrong with ``jobmaster <words>``; empty when nothing is."""
-    command: click.Command = command_line
-    context = click.Context(command)
-    path, value = True, False
-    for word in words:
-        if value:  # of the option before it
-            value = False
-        elif word.startswith("-"):
-            name = word.split("=")[0]
-            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-            if name not in known | {"--help", "-h"}:
-                return f"no option {name}"
-            value = "=" not in word and any(
-                name in parameter.opts and not getattr(parameter, "is_flag", False) for parameter in command.params
-            )
-        elif path and isinstance(command, click.Group):
-            if not re.fullmatch(r"[a-z][a-z-]*", word):
-                path = False
-                continue
-            found = command.get_command(context, word)
-            if found is None:
-                return f"no command {word}"
-            command = found
-    return ""
-
-
-def test_a_wrong_command_is_found() -> None:
-    assert command_fault(["agent", "run", "--name", "x"]) == ""
-    assert command_fault(["dev", "--handlers", "tasks"]) == ""
-    assert command_fault(["dev", "--handlers", "tasks", "fly"]) == "no command fly"
-    assert command_fault(["agent", "fly"]) == "no command fly"
-    assert command_fault(["agent", "run", "--wings"]) == "no option --wings"
-
-
 # ---------------------------------------------------------------- parts made from the code
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_is_made_from_the_code_is_current(page: Path) -> None:
     assert text_of(page) == made(text_of(page)), "run: python -m tests.repository.made_texts"
+
+
+@pytest.mark.parametrize("chart", charts(), ids=lambda path: path.stem)
+def test_charts_of_the_transition_tables_are_current_and_on_a_page(chart: Path) -> None:
+    assert text_of(chart) == charts()[chart], "run: python -m tests.repository.made_texts"
+    assert any(f"](images/{chart.name})" in text_of(page) for page in PAGES)
+
+
+def test_a_chart_has_every_transition() -> None:
+    for chart in CHARTS.values():
+        shown = {(source, move.event): move.target for move in moves_of(chart) for source in move.sources}
+        assert shown == dict(chart.transitions)
 
 
 def test_every_part_is_on_a_page() -> None:
