@@ -3,6 +3,7 @@
 * A block whose first line is a comment with a file name (``# tasks.py``) is that file.
 * Another Python block is a snippet. It runs in a process of its own, inside ``async with jobmaster.connect(...) as
   cluster:``, with the public names of ``jobmaster`` and of the page's modules.
+* A block below the line ``<!-- not run: REASON -->`` is left out: it is code of another system, or needs what no test has.
 * In a ``console`` block, a line that begins with ``$`` is a command, and the lines below it are expected in its output, in
   their order; ``...`` stands for any text within a line. A command with the comment ``# fails`` has to exit with an error. A
   command that does not end (an agent, the development cluster, a web server) goes on until the page ends.
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.support.forked_commands import run_command
 from tests.support.patience import patient
@@ -30,7 +32,10 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
 
-_BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^ *(?:<!-- not run: (?P<reason>[^\n]+?) -->\s*)?```(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^ *```",
+    re.MULTILINE | re.DOTALL,
+)
 _FILE_NAME = re.compile(r"(?:#|--|//) ([\w./-]+\.(?:py|yaml|toml|sql|txt))\s*\n")
 _ELSEWHERE = re.compile(r"^(\.venv/bin/|pip|python3? -m venv|source|git|make|cd|apt|docker)\b")
 """Commands of the installation; the tests have their environment already."""
@@ -39,14 +44,34 @@ _PORT = re.compile(r"\b(802\d)\b")
 """Ports of web servers on pages; each is another, free one here."""
 
 
+class Block(NamedTuple):
+    """A block of code on a page."""
+
+    language: str
+    text: str
+    line: int
+    """Of its fence, from 1."""
+    reason: str | None
+    """Why it is not run; ``None``: it is."""
+
+
+def all_blocks(text: str) -> list[Block]:
+    """Every block of code in the text of a page, also those in lists."""
+    return [
+        Block(
+            f"{found['language']}{found['rest'].rstrip()}",
+            textwrap.dedent(found["text"]),
+            text.count("\n", 0, found.start("language")) + 1,
+            found["reason"],
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and text of every block of code on a page, also of those in lists."""
-    return [(language, textwrap.dedent(text)) for language, text in _BLOCK.findall(page.read_text(encoding="utf-8"))]
-
-
-def copy_home(home: Path, to: Path) -> None:
-    """A copy with the owners of the files: PostgreSQL runs under an account of its own where the tests are root."""
-    subprocess.run(["cp", "-a", home, to], check=True)
+    """Language and text of every block of a page that is run."""
+    found = all_blocks(page.read_text(encoding="utf-8"))
+    return [(block.language.partition(" ")[0], block.text) for block in found if block.reason is None]
 
 
 class PageFailed(AssertionError):
@@ -59,17 +84,13 @@ class PageRunner:
     Args:
         page: the Markdown file.
         folder: an empty folder.
-        used_home: a home to begin with, as ``make_used_home`` makes it, in place of an empty one.
     """
 
-    def __init__(self, page: Path, folder: Path, used_home: Path | None = None) -> None:
+    def __init__(self, page: Path, folder: Path) -> None:
         self._page = page
         self._folder = folder
         self._home = folder / "home"
-        if used_home is None:
-            self._home.mkdir()
-        else:
-            copy_home(used_home, self._home)
+        self._home.mkdir()
         self._project = folder / "project"
         self._project.mkdir()
         self._modules: list[str] = []
@@ -105,18 +126,6 @@ class PageRunner:
             self._finish([sys.executable, "-m", "tests.support.snippets", str(self._page), name], self._page.name, [])
         finally:
             self._stop()
-
-    def make_used_home(self, home: Path) -> None:
-        """A home in which a development cluster has run once and has ended, with its servers' data and without jobs.
-
-        To create and migrate the data takes a fifth of the processor time of a page, and a third of its time.
-        """
-        (self._project / "no_handlers.py").write_text("import jobmaster\n\nhandlers = jobmaster.Handlers()\n")
-        try:
-            self._start("jobmaster dev --handlers no_handlers")
-        finally:
-            self._stop()
-        self._home.rename(home)
 
     def _block(self, language: str, text: str) -> None:
         named = _FILE_NAME.match(text)

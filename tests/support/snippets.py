@@ -1,4 +1,4 @@
-"""``python -m tests.support.snippets PAGE PRELUDE``: executes the snippets of a page in turn, as one program.
+"""Executes the snippets of a page in turn, as one program: ``execute``, or ``python -m tests.support.snippets PAGE PRELUDE``.
 
 The prelude is a module with what the page takes for granted: ``handlers``, handlers that it names, and the coroutine function
 ``before(cluster, names)``, which makes what snippets use (receipts, a connection). ``cluster`` is connected to the cluster of
@@ -32,7 +32,7 @@ async def execute(page: Path, prelude: str) -> None:
         await before.before(cluster, names)
         for language, snippet in blocks(page):
             if language == "sql":
-                before.run_sql(snippet)
+                before.run_sql(snippet.replace("jobmaster_default", cluster.settings.schema_name()))
             if language != "python":
                 continue
             code = compile(snippet, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

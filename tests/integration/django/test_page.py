@@ -6,9 +6,13 @@ import copy
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.integration.django.conftest import SETTINGS, Project
 from tests.support.deployment import REPOSITORY
+from tests.support.page_runner import all_blocks
 
 PAGE = REPOSITORY / "docs" / "django.md"
 TASKS_PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
@@ -41,3 +45,19 @@ def test_the_blocks_of_the_page_are_a_project(project: Project, tmp_path: Path) 
     program = f"from shop.tasks import send_receipt\n{use}\n{shown}"
     printed = shop.done("shell", "-c", program, *places).splitlines()[-1]
     assert printed == "READY mails 20 {'order': 7}"
+
+
+def test_the_recipe_submits_after_the_commit_alone(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.db import transaction
+
+    text = (REPOSITORY / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (snippet,) = [block.text for block in all_blocks(text) if "transaction.on_commit" in block.text]
+    monkeypatch.setenv("JOBMASTER_CONFIG", str(project.config))
+    names: dict[str, Any] = {"__name__": "the_recipe"}
+    exec(compile(snippet, "recipes.md", "exec"), names)  # noqa: S102 (of a page)
+    with names["cluster"] as cluster:
+        names["order"](7)
+        with transaction.atomic():
+            names["order"](8)
+            transaction.set_rollback(True)
+        assert [job.arguments for job in cluster.jobs(handler="receipt.send")] == [{"order": 7}]

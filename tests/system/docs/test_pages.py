@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 
 import pytest
@@ -46,21 +44,6 @@ PAGES = [
 ]
 
 
-@pytest.fixture(scope="session")
-def used_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home with a development cluster that has ended; all processes of the run share one."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    home = shared / "used-home"
-    with (shared / "used-home.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.exists():
-            folder = tmp_path_factory.mktemp("development")
-            PageRunner(REPOSITORY / "README.md", folder).make_used_home(home)
-    return home
-
-
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
 def test_the_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     runner = PageRunner(page, tmp_path)
@@ -68,13 +51,11 @@ def test_the_page_works_as_it_is_written(page: Path, tmp_path: Path) -> None:
     assert runner.done
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.spark] if page in NEEDS_SPARK else []) for page in EXPLAINING]
-)
-def test_the_snippets_of_the_page_run(page: str, tmp_path: Path, used_home: Path) -> None:
-    if page in NEEDS_SPARK:
-        pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    PageRunner(REPOSITORY / page, tmp_path, used_home).run_with(PRELUDES / f"{EXPLAINING[page]}.py")
+@pytest.mark.spark
+@pytest.mark.parametrize("page", NEEDS_SPARK)
+def test_the_snippets_of_the_page_run(page: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    PageRunner(REPOSITORY / page, tmp_path).run_with(PRELUDES / f"{EXPLAINING[page]}.py")
 
 
 @pytest.mark.parametrize(

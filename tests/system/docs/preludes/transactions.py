@@ -33,7 +33,7 @@ def run_sql(text: str) -> None:
 
 async def before(cluster: Cluster, names: dict[str, Any]) -> None:
     _servers.append(addresses(cluster.settings).dsn)
-    run_sql("CREATE TABLE orders (id bigint, email text); CREATE ROLE shop")
+    run_sql("DROP TABLE IF EXISTS orders CASCADE; CREATE TABLE orders (id bigint, email text); CREATE ROLE shop")
     connection = psycopg.connect(_servers[0])
     names["connection"], names["cursor"] = connection, connection.cursor()
     names["cluster"] = jobmaster.connect_sync(load_settings().settings, handlers=handlers)
