@@ -74,14 +74,8 @@ def lines(
     """
     marks = {mark[1]: mark[0]} if mark else {}
     xs = [x for points in series.values() for x, _ in points] + list(marks.values())
-    plot = svg.lines(
-        series,
-        format_x=lambda x: f"{x:,.0f}",
-        format_y=lambda y: f"{y:.3g}",
-        log_x=logarithmic,
-        marks=marks,
-        labels_x=xs,
-    )
+    x = svg.Scale(lambda value: f"{value:,.0f}", log=logarithmic, labels=xs)
+    plot = svg.lines(series, x, svg.Scale(lambda value: f"{value:.3g}"), marks=marks)
     legend = [
         f'<text x="{_LEFT + 150 * at}" y="{HEIGHT + 12}" fill="{colour}">{escape(name)}</text>'
         for at, (name, colour) in enumerate(zip(plot.names, _COLOURS, strict=False))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
+from jobmaster.cli.commands.pipeline_figures import anomalies, cost, objectives, rollup
 from jobmaster.cli.commands.pipeline_step import note_batch, open_context, session_options, share, step
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
@@ -234,25 +235,6 @@ def replay(
     return note_batch(context, "pipeline replay", done)
 
 
-@step("rollup")
-@click.option("--rebuild", is_flag=True, help="Compute every day again, not only those that changed.")
-def rollup(context: PipelineContext, rebuild: bool) -> StepResult:
-    """Compute aggregates by hour, and write a report.
-
-    Throughput, failures, retries, and latencies as histograms that can be merged, from the lake and the master together.
-    Days that changed since the last roll-up are computed again as a whole and replaced. The report is one HTML file in the
-    lake.
-
-    \b
-    Examples:
-      jobmaster pipeline rollup
-      jobmaster pipeline rollup --rebuild -o json
-    """
-    from jobmaster.pipeline.steps.rollup import rollup
-
-    return rollup(context, rebuild=rebuild)
-
-
 @click.command("run", params=session_options())
 @click.argument("steps", nargs=-1, required=True, metavar="STEP...")
 @pass_invocation
@@ -436,5 +418,8 @@ def vacuum(context: PipelineContext, older_than: float) -> StepResult:
     return carry_out(context, older_than)
 
 
-for _command in (archive, audit, compact, doctor, forget, ls, plan, replay, rollup, run, stream, submit, vacuum):
+for _command in (
+    anomalies, archive, audit, compact, cost, doctor, forget, ls, objectives, plan, replay, rollup, run, stream, submit,
+    vacuum,
+):  # fmt: skip
     pipeline_group.add_command(_command)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 GAMMA = 1.02
 
@@ -54,6 +54,35 @@ def quantiles(bins: Iterable[tuple[int, int]], wanted: Sequence[float]) -> list[
                 break
         found.append(value)
     return found
+
+
+def quantile_bins(histograms: DataFrame, keys: Sequence[str], shares: Sequence[float]) -> DataFrame:
+    """Bins of some quantiles of many histograms, computed by Spark: few rows where the histograms themselves are many.
+
+    Args:
+        histograms: ``keys``, ``bin``, ``jobs``; a bin may come more than once.
+
+    Returns:
+        ``keys``, ``jobs`` (of the whole histogram), and a column ``q0``, ``q1`` ... for each share.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    merged = histograms.groupBy(*keys, "bin").agg(F.sum("jobs").alias("jobs"))
+    whole = Window.partitionBy(*keys)
+    passed = F.sum("jobs").over(whole.orderBy("bin")).alias("passed")
+    ranked = merged.select(*keys, "bin", "jobs", passed, F.sum("jobs").over(whole).alias("total"))
+    columns = [
+        F.min(F.when(F.col("passed") >= F.ceil(F.lit(share) * F.col("total")), F.col("bin"))).alias(f"q{at}")
+        for at, share in enumerate(shares)
+    ]
+    return ranked.groupBy(*keys).agg(F.max("total").alias("jobs"), *columns)
+
+
+def bins_within(microseconds: float) -> int:
+    """The highest bin whose values are all within a bound. Values up to two per cent below the bound may be in the next."""
+    # A bound that is itself the end of a bin must not lose it to rounding.
+    return math.floor(math.log(max(microseconds, 1.0)) / math.log(GAMMA) + 1e-9)
 
 
 def gini(values: Sequence[float]) -> float:

@@ -64,16 +64,19 @@ def test_paths_sizes_and_digests(tmp_path: Path) -> None:
 
 
 def test_plots_show_every_value_and_survive_none() -> None:
-    drawn = html.figure(
-        svg.lines({"p50": [(0, 1.0), (1, None), (2, 4.0)]}, format_x=str, format_y=str, log=True, goals={"goal": 2.0})
-    )
+    series = {"p50": [(0, 1.0), (1, None), (2, 4.0)]}
+    plain = svg.Scale(str)
+    drawn = "".join(svg.lines(series, plain, svg.Scale(str, log=True), goals={"goal": 2.0}).elements)
     assert drawn.count("<circle") == 2
     assert drawn.count("<polyline") == 2, "a gap is a gap"
     assert "goal" in drawn
-    assert html.figure(svg.lines({"p50": []}, format_x=str, format_y=str)) == html.nothing()
-    assert html.figure(svg.lines({"one": [(5, 3.0)]}, format_x=str, format_y=str)).count("<circle") == 1
-    bars = html.figure(svg.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, format_x=str, format_y=str))
-    assert bars.count("<rect") == 3
+    assert html.figure(lambda _: svg.lines({"p50": []}, plain, plain)) == html.nothing()
+    assert "".join(svg.lines({"one": [(5, 3.0)]}, plain, plain).elements).count("<circle") == 1
+    data = [(0, (1, 2)), (1, (0, 3))]
+    bars = html.figure(lambda canvas: svg.stacked(["a", "b"], data, plain, plain, width=1, canvas=canvas))
+    assert bars.count("<rect") == 6, "for a window and for a phone"
+    cells = svg.cells(["Mon", "Tue"], ["0", "1"], {(0, 0): (3.0, "three"), (1, 1): (0.0, "none")})
+    assert "".join(cells.elements).count("<rect") == 2
     assert "&lt;b&gt;" in html.ranking([("<b>", 2.0)], format_value=str), "names are text"
     assert "<script" not in html.page("t", "s", [bars])
 

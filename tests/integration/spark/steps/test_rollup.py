@@ -16,7 +16,7 @@ from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
 from tests.integration.spark.steps.conftest import SeededCluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = 500
 
@@ -55,12 +55,14 @@ def test_spark_finds_the_same_bins(spark: SparkSession) -> None:
 
 JOBS = (
     "id string, state string, lane string, priority string, handler string, created_at timestamp, due_at timestamp,"
-    " ended_at timestamp, waited_us bigint, ran_us bigint, attempt int, rescues int, bucket_id string, bucket_epoch bigint"
+    " ended_at timestamp, waited_us bigint, ran_us bigint, attempt int, rescues int, bucket_id string, bucket_epoch bigint,"
+    " headers string, error string"
 )
 ATTEMPTS = (
     "job_id string, at timestamp, outcome string, refused_at timestamp, ran_us bigint,"
-    " bucket_id string, bucket_epoch bigint"
+    " bucket_id string, bucket_epoch bigint, error string"
 )
+ACME = '{"metadata": {"a": "\\"tenant\\":[\\"no\\"]"}, "tenant":["acme"]}'
 
 
 def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
@@ -70,23 +72,33 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 def job(
     id_: str, state: str, created: datetime, ended: datetime | None, ran: int | None, **more: Any
 ) -> tuple[Any, ...]:
-    bucket = more.get("bucket", "b1")
     return (
-        id_,
-        state,
-        "default",
-        "high",
-        "h",
-        created,
-        more.get("due"),
-        ended,
-        10,
-        ran,
-        more.get("attempt", 1),
-        more.get("rescues", 0),
-        bucket,
-        1,
+        id_, state, "default", "high", "h", created, more.get("due"), ended, 10, ran, more.get("attempt", 1),
+        more.get("rescues", 0), more.get("bucket", "b1"), 1, more.get("headers"), more.get("error"),
+    )  # fmt: skip
+
+
+def history(spark: SparkSession, first_of_second_part: str) -> tuple[list[DataFrame], DataFrame]:
+    """Five jobs in two parts, and two attempts."""
+    from jobmaster.pipeline.report.aggregates import with_facts
+
+    jobs = spark.createDataFrame(
+        [
+            job("1", "SUCCEEDED", at(1), at(1, 5), 1000, headers=ACME),
+            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=2, rescues=2, bucket="b2", headers='{"tags": ["tenant"]}',
+                error='{"type": "ValueError", "message": "order 17 is odd\\nsecond line"}'),
+            job("3", "HELD", at(23), None, None, bucket=None),
+            job("4", "SUCCEEDED", at(23), at(0, 1, day=2), 3000, due=at(0, 0, day=2), headers=ACME),
+            job("5", "SUCCEEDED", at(23), at(0, 2, day=2), 3000, due=at(0, 1, day=2), rescues=1),
+        ],
+        JOBS,
+    )  # fmt: skip
+    error = '{"type": "ValueError", "message": "order 18 is odd"}'
+    attempts = spark.createDataFrame(
+        [("2", at(1, 50), "timed_out", at(2), 77, "b1", 1, error), ("2", at(2, 1), "lost", None, None, "b2", 1, None)],
+        ATTEMPTS,
     )
+    return [with_facts(jobs.where(f"id {side} '{first_of_second_part}'")) for side in ("<", ">=")], attempts
 
 
 @pytest.mark.slow
@@ -96,28 +108,15 @@ def job(
 def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     spark: SparkSession, first_of_second_part: str, attempt_rows: int
 ) -> None:
-    from jobmaster.pipeline.report.aggregates import latencies, throughput
+    from jobmaster.pipeline.report.aggregates import attempts_of, latencies, tally, throughput
 
-    jobs = spark.createDataFrame(
-        [
-            job("1", "SUCCEEDED", at(1), at(1, 5), 1000),
-            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=2, rescues=2, bucket="b2"),
-            job("3", "HELD", at(23), None, None, bucket=None),
-            job("4", "SUCCEEDED", at(23), at(0, 1, day=2), 3000, due=at(0, 0, day=2)),
-            job("5", "SUCCEEDED", at(23), at(0, 2, day=2), 3000, due=at(0, 1, day=2), rescues=1),
-        ],
-        JOBS,
-    )
-    parts = [jobs.where(f"id {side} '{first_of_second_part}'") for side in ("<", ">=")]
-    attempts = spark.createDataFrame(
-        [("2", at(1, 50), "timed_out", at(2), 77, "b1", 1), ("2", at(2, 1), "lost", None, None, "b2", 1)], ATTEMPTS
-    )
+    parts, attempts = history(spark, first_of_second_part)
     owners = spark.createDataFrame(
         [("b1", 1, "ann"), ("b2", 1, "bob")], "bucket_id string, bucket_epoch long, agent string"
     )
     rows = {
         (row["hour"].replace(tzinfo=UTC), row["agent"]): row.asDict()
-        for row in throughput(parts, attempts, attempt_rows, owners).collect()
+        for row in throughput(tally(parts, attempts_of(parts, attempts, attempt_rows)), owners).collect()
     }
     assert {key: row["submitted"] for key, row in rows.items() if row["submitted"]} == {
         (at(1), None): 2,
@@ -137,6 +136,34 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
         _bin(60_000_000): 1,
         _bin(hour + 120_000_000): 1,
     }
+
+
+@pytest.mark.slow
+def test_minutes_costs_and_kinds_of_failures_count_each_job_and_attempt_once(spark: SparkSession) -> None:
+    from jobmaster.pipeline.report.aggregates import MINUTE, attempts_of, costs, latencies, tally, throughput_of_groups
+    from jobmaster.pipeline.report.failure_kinds import failures
+    from jobmaster.rules.failure_group import error_fingerprint
+
+    parts, attempts = history(spark, "2")
+    joined = attempts_of(parts, attempts, 2)
+    minutes = throughput_of_groups(tally(parts, joined, MINUTE)).collect()
+    assert {row["minute"].replace(tzinfo=UTC): row["succeeded"] + row["failed"] for row in minutes} == {
+        at(1): 0, at(1, 5): 1, at(1, 50): 0, at(2, 1): 0, at(2, 5): 1, at(23): 0, at(0, 1, day=2): 1, at(0, 2, day=2): 1,
+    }  # fmt: skip
+    waited = latencies(parts, MINUTE).where("metric = 'running'").collect()
+    assert {row["minute"].replace(tzinfo=UTC): row["jobs"] for row in waited}[at(2, 5)] == 1
+    used = {(row["day"].day, row["tenant"]): row.asDict() for row in costs(tally(parts, joined)).collect()}
+    names = ("jobs", "failed", "retries", "ran_us", "retried_us", "waited_us")
+    assert {key: tuple(row[name] for name in names) for key, row in used.items()} == {
+        (1, "acme"): (1, 0, 0, 1000, 0, 10),
+        (1, ""): (1, 1, 2, 2077, 77, 10),
+        (2, "acme"): (1, 0, 0, 3000, 0, 10),
+        (2, ""): (1, 0, 0, 3000, 0, 10),
+    }
+    (kind,) = failures(parts, joined).collect()
+    assert kind["fingerprint"] == error_fingerprint("h", "ValueError", "order 4711 is odd")
+    assert (kind["line"], kind["jobs"], kind["attempts"]) == ("order # is odd", 1, 1)
+    assert (kind["first_at"].replace(tzinfo=UTC), kind["last_at"].replace(tzinfo=UTC)) == (at(1, 50), at(2, 5))
 
 
 # ---------------------------------------------------------------- the command
@@ -202,13 +229,65 @@ def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebu
     again = rolled(seeded, rebuild=rebuild)
     assert rebuild or len(again.summary["days"]) == 2, "its day of creation, and today"
     after = counted(seeded)
-    assert after == {**before, "cancelled": before["cancelled"] + 1}
+    assert after == {**before, "cancelled": before["cancelled"] + 1, "cost": before["cost"] + 1}
     rolled(seeded, rebuild=True)
     assert counted(seeded) == after, "again and again"
 
 
+@pytest.mark.slow
+def test_a_rollup_reads_only_ranges_with_changes_and_those_of_their_days(
+    seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.sql(lambda connection: fill_day(connection, 2, ROWS))
+    rolled(seeded)
+    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    midnight = "date_trunc('day', now(), 'UTC')"
+    seeded.execute(f"UPDATE job SET changed_at = clock_timestamp() WHERE id >= uuid_floor({midnight})")
+    today = seeded.value(f"SELECT to_char({midnight} AT TIME ZONE 'UTC', 'YYYY-MM-DD')")
+    searched, read = recorded_reads(monkeypatch)
+    assert rolled(seeded).summary["days"] == [today]
+    assert searched == [seeded.value(f"SELECT to_us({midnight})")], (
+        "the other ranges have the counters of the last time"
+    )
+    assert {options["since"] for options in read} == {f"{today}T00:00:00+00:00"}
+    late = seeded.value("""
+        UPDATE job SET state = 'FAILED', error = '{}', result = NULL, changed_at = clock_timestamp()
+        WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')
+        RETURNING to_char(uuid_moment(id) AT TIME ZONE 'UTC', 'YYYY-MM-DD')""")
+    read.clear()
+    assert rolled(seeded).summary["days"] == [late, today], "the day on which it was created, and that of its end"
+    assert {options["since"][:10] for options in read} == {late, today}, "and not the day between them"
+    in_steps = figures(seeded)
+    rolled(seeded, rebuild=True)
+    assert figures(seeded) == in_steps
+
+
+def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int | None], list[dict[str, str]]]:
+    """What roll-ups read of the master from now on: begin of the ranges they search for changes, options of their frames."""
+    from jobmaster.master.driver.connection import rows_of
+    from jobmaster.pipeline.lake.full_history import FullHistory
+
+    searched: list[int | None] = []
+    read: list[dict[str, str]] = []
+    live_frame = FullHistory.live_frame
+
+    def frame(self: FullHistory, table: str, columns: Any, options: dict[str, str] | None = None) -> DataFrame:
+        read.append(options or {})
+        return live_frame(self, table, columns, options)
+
+    async def rows(connection: Any, name: str, *args: Any) -> Any:
+        if name == "export/changed_days":
+            searched.append(args[0])
+        return await rows_of(connection, name, *args)
+
+    monkeypatch.setattr(FullHistory, "live_frame", frame)
+    monkeypatch.setattr("jobmaster.pipeline.steps.live_ranges.rows_of", rows)
+    return searched, read
+
+
 def counted(seeded: SeededCluster) -> dict[str, int]:
-    """Sums of the throughput, and of the jobs in the histograms."""
+    """Sums of the throughput, and of the jobs in the histograms, the costs and the kinds of failures."""
     from pyspark.sql import functions as F
 
     from jobmaster.pipeline.lake.lake import Lake
@@ -218,7 +297,10 @@ def counted(seeded: SeededCluster) -> dict[str, int]:
     frames = read(seeded.run(), Lake(str(seeded.lake)))
     row = frames["throughput"].agg(*(F.sum(name).alias(name) for name in COUNTS)).collect()[0]
     binned = frames["latency"].agg(F.sum("jobs").alias("jobs")).collect()[0]["jobs"]
-    return {**{name: int(row[name]) for name in COUNTS}, "binned": int(binned)}
+    jobs = {
+        name: int(frames[name].agg(F.sum("jobs").alias("jobs")).collect()[0]["jobs"]) for name in ("cost", "failures")
+    }
+    return {**{name: int(row[name]) for name in COUNTS}, "binned": int(binned), **jobs}
 
 
 def retired(seeded: SeededCluster) -> None:
