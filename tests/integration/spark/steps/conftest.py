@@ -50,7 +50,10 @@ class SeededCluster:
                 server_settings={"search_path": self.settings.schema_name(), "timezone": "UTC"},
             )
             try:
-                return await work(connection)
+                found = await work(connection)
+                # A roll-up looks at the server's counts of written rows, which may come up to a minute late.
+                await connection.execute("SELECT pg_stat_force_next_flush()")
+                return found
             finally:
                 await connection.close()
 
