@@ -219,18 +219,18 @@ def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebu
         "UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
         " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id"
     )
-    rolled(seeded)
+    rolled(seeded, minutes_seconds=0.0)
     before = counted(seeded)
     retired(seeded)
     assert seeded.value("SELECT count(*) FROM jobs") == 1
     seeded.sql(
         lambda c: c.execute("UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", late)
     )
-    again = rolled(seeded, rebuild=rebuild)
+    again = rolled(seeded, rebuild=rebuild, minutes_seconds=0.0)
     assert rebuild or len(again.summary["days"]) == 2, "its day of creation, and today"
     after = counted(seeded)
     assert after == {**before, "cancelled": before["cancelled"] + 1, "cost": before["cost"] + 1}
-    rolled(seeded, rebuild=True)
+    rolled(seeded, rebuild=True, minutes_seconds=0.0)
     assert counted(seeded) == after, "again and again"
 
 
