@@ -8,6 +8,7 @@ from typing import Any
 
 from jobmaster import JobState
 from jobmaster.testing import Jobs, RealCluster
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.docs.recipe_checks import Check, Names, add_table, states
 
 
@@ -95,6 +96,7 @@ async def arq_saq(cluster: RealCluster, names: dict[str, Any]) -> None:
     (download,) = await cluster.jobs(handler="web.download")
     assert (download.state, download.attempt) == ("SUCCEEDED", 2)
     assert names["two"].answer == "existing"
+    await cluster.wait(names["late"], timeout=PATIENCE_SECONDS)
     assert (await states(cluster, "images.resize")).count("CANCELLED") == 1
     await in_memory(cluster, names, "test_resize")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import threading
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -46,12 +47,17 @@ class Places:
         self.saved[key] = value
 
 
-async def make_report(ctx: JobContext, month: str) -> str:
-    """Long enough for two events of its progress."""
-    for day in range(15):
-        ctx.progress(day, 15)
-        await asyncio.sleep(0.1)
-    return f"report of {month}"
+def a_report() -> dict[str, Any]:
+    """A handler that goes on until its progress was seen."""
+    seen = threading.Event()
+
+    async def make_report(ctx: JobContext, month: str) -> str:
+        while not seen.is_set():
+            ctx.progress(1, 15)
+            await asyncio.sleep(0.05)
+        return f"report of {month}"
+
+    return {"make_report": make_report, "seen": seen}
 
 
 def _with_key() -> dict[str, Any]:
@@ -82,7 +88,7 @@ NAMES: dict[str, Names] = {
     "A long job that can be followed and resumed": lambda: {"places": Places()},
     "Arguments that the servers cannot read": _with_key,
     "Big payloads by reference": lambda: {"folder": Path(tempfile.mkdtemp(prefix="jobmaster-recipe-"))},
-    "From a request to its result, with server-sent events": lambda: {"make_report": make_report},
+    "From a request to its result, with server-sent events": a_report,
 }
 
 
@@ -234,7 +240,12 @@ async def events(cluster: RealCluster, names: dict[str, Any]) -> None:
         with TestClient(names["app"]) as client:
             job = client.post("/reports", params={"month": "May"}).json()["id"]
             with client.stream("GET", f"/reports/{job}/events") as answer:
-                return [line for line in answer.iter_lines() if line]
+                lines = []
+                for line in answer.iter_lines():
+                    lines += [line] if line else []
+                    if line == "event: progress":
+                        names["seen"].set()
+                return lines
 
     with tempfile.TemporaryDirectory() as folder, configured(cluster.settings, Path(folder)):
         lines = await asyncio.to_thread(browser)

@@ -18,9 +18,12 @@ from jobmaster.testing import RealCluster
 from jobmaster.testing.embedded.servers import TestServers
 from tests.support.page_programs import Program, ProgramRunner, configured
 from tests.support.page_runner import REPOSITORY, all_blocks, blocks
+from tests.support.patience import patient
 from tests.support.snippets import execute
 from tests.system.docs import programs, recipe_checks, test_pages
 from tests.system.docs.programs import PROGRAMS
+
+HANG_SECONDS = 120.0
 
 
 @pytest.mark.parametrize("program", [pytest.param(one, id=one.id) for one in PROGRAMS])
@@ -29,8 +32,9 @@ async def test_the_program_does_what_the_page_says(
 ) -> None:
     names = dict(programs.before(program))
     runner = ProgramRunner(jobmaster_servers, tmp_path)
-    async with runner.run(program, names, programs.opened(program)) as (cluster, after):
-        await programs.check_of(program)(cluster, after)
+    async with asyncio.timeout(patient(HANG_SECONDS)):
+        async with runner.run(program, names, programs.opened(program)) as (cluster, after):
+            await programs.check_of(program)(cluster, after)
 
 
 def test_every_program_has_a_check_and_every_check_a_program() -> None:
