@@ -61,6 +61,9 @@ def compared(reports: dict[str, dict[str, Any]]) -> str:
         ("machine", _machine),
         ("servers", lambda one: f"{one['versions']['master']}, {one['versions']['store']}"),
     ]
+    if any(one.get("excused_seconds") for one in reports.values()):
+        at = next(number for number, (title, _) in enumerate(rows) if title == "unexpected")
+        rows.insert(at, ("the oldest of these, seconds before the fault", _oldest))
     if any("flow" in one for one in reports.values()):
         rows.insert(-4, ("flow", _flow))
     lines = [f"| | {' | '.join(reports)} |", f"| --- |{' --- |' * len(reports)}"]
@@ -74,6 +77,10 @@ def _pair(report: dict[str, Any], one: str, other: str) -> str:
 
 def _flow(report: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in report.get("flow", {}).items())
+
+
+def _oldest(report: dict[str, Any]) -> str:
+    return ", ".join(f"{kind}: {seconds}" for kind, seconds in report.get("excused_seconds", {}).items())
 
 
 def _rescue(report: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from pathlib import Path
@@ -13,10 +14,12 @@ from tests.chaos.__main__ import log_line, show
 from tests.chaos.checks.collect import write
 from tests.chaos.cluster.chaos_cluster import RunOptions
 from tests.chaos.run import interruptible, is_clean, run
-from tests.lab.faults import HOSTS, KINDS
+from tests.lab.faults.catalogue import KINDS
+from tests.lab.faults.targets import HOSTS
 from tests.lab.laboratory import LabCluster
 from tests.lab.network import LabUnavailable, Network
 from tests.lab.page import RESULTS
+from tests.lab.servers import LabMutant
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,6 +34,11 @@ from tests.lab.page import RESULTS
 @click.option(
     "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
 )
+@click.option(
+    "--mutant",
+    type=click.Choice([mutant.value for mutant in LabMutant]),
+    help="Let disks, or PostgreSQL, sync nothing: the checker must find it.",
+)
 @click.option("--keep", is_flag=True, help="Keep the directory with all logs also after a good run.")
 @click.option(
     "--save",
@@ -39,9 +47,17 @@ from tests.lab.page import RESULTS
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")
 def main(
-    minutes: float, seed: int, rate: float, bound: float, kinds: tuple[str, ...], keep: bool, save: bool, as_json: bool
+    minutes: float,
+    seed: int,
+    rate: float,
+    bound: float,
+    kinds: tuple[str, ...],
+    mutant: str | None,
+    keep: bool,
+    save: bool,
+    as_json: bool,
 ) -> None:
-    """Faults of links and hosts. Exit code 1 on any violation, 2 where the hosts cannot be made; needs root."""
+    """Faults of links, hosts, disks and clocks. Exit code 1 on any violation, 2 where the hosts cannot be made; needs root."""
     interruptible()
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -52,8 +68,9 @@ def main(
     options = RunOptions(
         seconds=minutes * 60, seed=seed, rate=rate, bound_seconds=bound, kinds=kinds, disks=False, keep=keep
     )
-    report = {**run(options, log_line, LabCluster, KINDS), "hosts": list(HOSTS)}
-    if save:
+    make = functools.partial(LabCluster, mutant=LabMutant(mutant) if mutant else None)
+    report = {**run(options, log_line, make, KINDS), "hosts": list(HOSTS), "mutant": mutant or ""}
+    if save and not mutant:
         ledger.append(ledger.ACKNOWLEDGED, ledger.fault_run("tests.lab", report, ledger.today()))
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)

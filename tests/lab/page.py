@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.page import PAGE, compared, made
-from tests.lab.faults import KINDS
+from tests.lab.faults.catalogue import KINDS
 
 RESULTS = Path(__file__).parent / "results"
 MODULE = "tests.lab.page"

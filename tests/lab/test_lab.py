@@ -49,6 +49,15 @@ def test_nothing_is_lost_and_nothing_counts_twice_when_links_fall_silent_and_hos
     assert sum(report["faults"].values()) >= 3
 
 
+def test_a_loss_of_power_on_disks_that_lie_is_found(server_root: Path) -> None:
+    run = lab(server_root, "--minutes", "0.5", "--seed", "1", "--fault", "power_cut", "--mutant", "disks_lie")
+    out, progress = run.communicate(timeout=PATIENCE_SECONDS)
+    if run.returncode == 2 or '"power_cut": "' in out:
+        pytest.skip(progress)
+    assert run.returncode == 1
+    assert "could not be healed" in progress or json.loads(out.splitlines()[-1])["violations"]["lost"]
+
+
 def test_an_interrupt_leaves_no_process_no_file_and_no_link(server_root: Path) -> None:
     directory = server_root / "interrupted"
     directory.mkdir()

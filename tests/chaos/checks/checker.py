@@ -53,6 +53,8 @@ class Findings(msgspec.Struct, kw_only=True):
     lost_by_level: dict[str, int] = {}
     excused: dict[str, int] = {}
     """Lost for a fault that their level does not cover."""
+    excused_seconds: dict[str, float] = {}
+    """Fault -> how long before it the oldest of these was acknowledged; negative: all of them while it lasted."""
     excused_jobs: set[str] = set()
     unfinished: int = 0
     """Of the lost: have a row, but not a final one."""
@@ -165,6 +167,8 @@ def _losses(history: History, findings: Findings) -> None:
         fault = _excuse(ack, history) if row is None else None
         if fault is not None:
             excused[fault.kind] += 1
+            age = round(fault.at - ack.at, 1)
+            findings.excused_seconds[fault.kind] = max(age, findings.excused_seconds.get(fault.kind, age))
             findings.excused_jobs.add(job)
             continue
         by_level[ack.level] += 1
@@ -175,6 +179,8 @@ def _losses(history: History, findings: Findings) -> None:
 
 
 def _excuse(ack: Ack, history: History) -> FaultRecord | None:
+    """Of the faults that excuse the loss, the one that began nearest to the acknowledgement."""
+    found = []
     for fault in history.faults:
         if ack.level not in fault.uncovered:
             continue
@@ -183,8 +189,8 @@ def _excuse(ack: Ack, history: History) -> FaultRecord | None:
             not (fault.store and elsewhere)
             and fault.at - history.excuse_seconds <= ack.at <= fault.until + REPLY_SECONDS
         ):
-            return fault
-    return None
+            found.append(fault)
+    return min(found, key=lambda fault: abs(fault.at - ack.at), default=None)
 
 
 def _unexpected(history: History, findings: Findings) -> None:

@@ -230,6 +230,17 @@ def test_a_job_that_ends_as_its_handler_decided_is_no_violation(handler: str, ro
 # ---------------------------------------------------------------- what excuses a loss
 
 
+def test_how_old_the_oldest_excused_job_was_is_reported() -> None:
+    history = good()
+    for job, at in ((JOBS[3], 999.0), (JOBS[4], 997.5)):
+        history.acks[job] = Ack("store", at, BUCKET)
+        history.rows.pop(job, None)
+    history.faults = [FLUSH]
+    findings = check(history)
+    assert findings.excused == {FLUSH.kind: 2}
+    assert findings.excused_seconds == {FLUSH.kind: FLUSH.at - 997.5}
+
+
 def lost_with(fault: FaultRecord, ack: Ack) -> tuple[int, int]:
     history = good()
     lose(history)

@@ -21,12 +21,13 @@ def private_mounts() -> str | None:
     """Mounts made from now on belong to this process and its children alone, and go with them. The reason if not."""
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
         return f"no mount namespace of our own: {os.strerror(ctypes.get_errno())}"
-    return _failure("mount", "--make-rprivate", "/")
+    return failure("mount", "--make-rprivate", "/")
 
 
-def _failure(*command: str) -> str | None:
+def failure(*command: str) -> str | None:
+    """Run a program of the system; the reason if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return f"{command[0]}: {error}"
     return None if done.returncode == 0 else f"{command[0]}: {(done.stderr or done.stdout).strip()[:200]}"
@@ -46,7 +47,7 @@ class Disk:
         self.mount.mkdir(parents=True)
         with self._image.open("wb") as file:
             file.truncate(self._megabytes << 20)
-        return _failure("mkfs.ext4", "-q", "-m", "0", str(self._image)) or _failure(
+        return failure("mkfs.ext4", "-q", "-m", "0", str(self._image)) or failure(
             "mount", "-o", "loop", str(self._image), str(self.mount)
         )
 
@@ -88,7 +89,7 @@ class Disk:
     def close(self) -> None:
         """Unmount."""
         self.wait()
-        _failure("umount", "-l", str(self.mount))
+        failure("umount", "-l", str(self.mount))
 
     def _run(self, text: str) -> None:
         self.wait()
@@ -152,4 +153,4 @@ class Freezer:
 
 def time_namespaces() -> str | None:
     """The reason if processes cannot be given a shifted CLOCK_BOOTTIME here."""
-    return _failure("unshare", "-T", "--boottime", "3600", "true")
+    return failure("unshare", "-T", "--boottime", "3600", "true")

@@ -106,6 +106,9 @@ class Servers:
         form: of the store ``default``; the other one is a single server always.
     """
 
+    postgres: type[PostgresServer] = PostgresServer
+    valkey: type[ValkeyServer] = ValkeyServer
+
     def __init__(self, root: Path, disks: bool, form: StoreForm = StoreForm.SINGLE) -> None:
         self._root = root
         self.replicated = replicated_store(form, root)
@@ -129,9 +132,10 @@ class Servers:
         self.no_disks = disk.make()
         return disk if self.no_disks is None else None
 
-    def _server(self, name: str) -> Server:
+    def _server(self, name: str, folder: str = "") -> Server:
+        """A new server; its data are in a folder of the run: that of its name, or another one."""
         self._generation += 1
-        path = self._root / name / str(self._generation)
+        path = self._root / (folder or name) / str(self._generation)
         path.parent.mkdir(exist_ok=True)
         if name == "master":
             settings = {
@@ -140,10 +144,10 @@ class Servers:
                 "wal_level": "replica",
                 "max_connections": "160",
             }
-            return PostgresServer(path, port=self._port(name), settings={**settings, **self._listening(name)})
+            return self.postgres(path, port=self._port(name), settings={**settings, **self._listening(name)})
         # Without a password: it would be another one after a failover, and only this machine can connect.
         settings = {"appendfsync": STORES[name], "port": str(self._port(name)), **self._listening(name)}
-        return ValkeyServer(path, settings=settings)
+        return self.valkey(path, settings=settings)
 
     def _port(self, name: str) -> int:
         return free_port()
@@ -255,7 +259,7 @@ class Servers:
         data = standby.directory.data
         conninfo = self._conninfo(primary)
         command = [str(primary.program.path / "pg_basebackup"), "-D", str(data), "-d", conninfo, "-R", "-X", "stream"]
-        subprocess.run([*command, "--checkpoint=fast", "--no-sync"], check=True, capture_output=True, timeout=120)
+        subprocess.run([*command, "--checkpoint=fast", "--no-sync"], check=True, capture_output=True, timeout=600)
         for copied in data.glob(".s.PGSQL.*"):
             copied.unlink()  # the primary's socket: on another host the standby has the same port
         shutil.copy(primary.directory.path / "password", standby.directory.path / "password")

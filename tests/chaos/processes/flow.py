@@ -100,7 +100,7 @@ class FlowWays:
 
     async def _signal(self, value: int) -> None:
         """A job and its signal, which cross each other."""
-        key, began, signal_id = f"chaos:{value}", time.time(), new_id()
+        key, began, signal_id = f"chaos:{value}", time.monotonic(), new_id()
         wait_for = signal(key, timeout=WAIT_SECONDS, on_timeout="run")
 
         async def send() -> object:
@@ -111,7 +111,7 @@ class FlowWays:
             self._answered(send),
         )
         # A job that had to be put off until then may have run without it.
-        if job is not None and sent is not None and time.time() - began < WAIT_SECONDS - 1:
+        if job is not None and sent is not None and time.monotonic() - began < WAIT_SECONDS - 1:
             self._write(WitnessLine(phase=Phase.SIGNALLED, job=job.hex(), value=value))
 
     async def _batch(self) -> None:

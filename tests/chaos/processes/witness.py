@@ -2,7 +2,8 @@
 
 One JSON line per fact, appended in one ``write`` to a file of the process's own, so that a process may be killed at any
 moment and what it had written stays whole. Times are the machine's wall clock, which no fault
-changes: faults change the clocks of the agents.
+changes: faults change the clocks of processes. Where they step the wall clock of a whole process, its witness counts on
+CLOCK_TAI, which stays as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import msgspec
 
 VARIABLE = "CHAOS_WITNESS"
 """Environment variable: the directory of the files."""
+
+TAI_AHEAD = "CHAOS_TAI_AHEAD"
+"""Environment variable of a process whose wall clock can be stepped: seconds by which CLOCK_TAI is ahead of a right one."""
 
 ANYWHERE = "anywhere"
 """In place of a bucket: the summary of many does not say which."""
@@ -77,11 +81,17 @@ class WitnessLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     why: str = ""
 
 
+def tai_ahead_seconds() -> int:
+    """Leap seconds that the kernel knows of; 0 where no time service has told it."""
+    return round(time.clock_gettime(time.CLOCK_TAI) - time.time())
+
+
 class WitnessWriter:
     """Appends lines of this process to one file."""
 
     def __init__(self, directory: Path, role: str) -> None:
         self._pid = os.getpid()
+        self._ahead = os.environ.get(TAI_AHEAD)
         self._encode = msgspec.json.Encoder().encode
         name = directory / f"{role}-{self._pid}-{time.time_ns()}.jsonl"
         self._fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -92,7 +102,8 @@ class WitnessWriter:
 
     def write(self, line: WitnessLine) -> None:
         """One line in one call; pid and time are filled in."""
-        whole = msgspec.structs.replace(line, pid=self._pid, at=time.time())
+        at = time.time() if self._ahead is None else time.clock_gettime(time.CLOCK_TAI) - int(self._ahead)
+        whole = msgspec.structs.replace(line, pid=self._pid, at=at)
         os.write(self._fd, self._encode(whole) + b"\n")
 
 
