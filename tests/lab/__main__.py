@@ -57,7 +57,7 @@ def main(
     save: bool,
     as_json: bool,
 ) -> None:
-    """Faults of links, hosts, disks and clocks. Exit code 1 on any violation, 2 where the hosts cannot be made; needs root."""
+    """Faults of links, hosts, disks and clocks. Exit code 1: a violation, 2: the hosts cannot be made; needs root."""
     interruptible()
     try:
         with tempfile.TemporaryDirectory() as scratch:

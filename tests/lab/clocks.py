@@ -1,8 +1,9 @@
 """Clocks of hosts: a wall clock that can be stepped, and boot clocks that differ, for all processes of a host.
 
-A time namespace shifts CLOCK_BOOTTIME and CLOCK_MONOTONIC, never CLOCK_REALTIME. So the wall clock is shifted in each process by a
-library that is loaded before all others (``host_clock.c``); the servers get it, too. libfaketime was looked at: it reads its file
-with stdio inside of ``clock_gettime``, which PostgreSQL calls in signal handlers, and it would turn the clock of the witnesses.
+A time namespace shifts CLOCK_BOOTTIME and CLOCK_MONOTONIC, never CLOCK_REALTIME. So the wall clock is shifted in each process
+by a library that is loaded before all others (``host_clock.c``); the servers get it, too. The library libfaketime was not
+taken: a clock that changes while programs run is for it a file, to be read again inside of ``clock_gettime``, which
+PostgreSQL calls in signal handlers.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class LabServers(Servers):
     # ------------------------------------------------------------ power
 
     def cut_power(self, hosts: Iterable[str], rng: random.Random) -> str:
-        """The disks of these hosts are gone, with what was not synced, also for what still runs there. One sentence about it."""
+        """The disks of these hosts are gone, with what was not synced, also for what still runs there. What they lost."""
         share, found = rng.choice(_KEPT_SHARES), []
         for host in sorted(self._disks.keys() & set(hosts)):
             pages = self._disks[host].cut(rng.getrandbits(32), share)

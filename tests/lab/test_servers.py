@@ -6,7 +6,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +27,7 @@ Body = Callable[[LabServers, Network, HostClocks], None]
 
 
 @pytest.fixture
-def on_servers(server_root: Path) -> Iterator[Callable[[LabMutant | None, Body], None]]:
+def on_servers(server_root: Path) -> Callable[[LabMutant | None, Body], None]:
     """Runs a test's body in a thread of its own, on servers that were just started."""
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         pytest.skip("network namespaces and mounts need root on Linux")
@@ -51,7 +51,7 @@ def on_servers(server_root: Path) -> Iterator[Callable[[LabMutant | None, Body],
             except LabUnavailable as error:
                 pytest.skip(str(error))
 
-    yield in_thread
+    return in_thread
 
 
 def cut_all(servers: LabServers, network: Network) -> None:

@@ -123,7 +123,7 @@ class Drive:
             self._pages.clear()
 
     def cut(self, seed: int, share: float) -> dict[str, int]:
-        """The power is gone: a share of the pages in the cache has reached the image. How many were there and how many did."""
+        """The power is gone; a share of the pages in the cache has reached the image. How many there were, how many did."""
         rng = random.Random(seed)
         kept = {page: data for page, data in self._pages.items() if rng.random() < share}
         answer = {"unsynced": len(self._pages), "kept": len(kept)}
@@ -179,7 +179,7 @@ class FuseServer:
             return True
         failure, data = 0, b""
         try:
-            known = self._answers.get(number)  # type: ignore[call-overload]  # an IntEnum is found by its number
+            known = self._answers.get(number)  # an IntEnum is found by its number
             if known is None:
                 raise OSError(errno.ENOSYS, "")
             data = known(node, body)
@@ -210,12 +210,12 @@ class FuseServer:
 
     def _read(self, _: int, body: memoryview) -> bytes:
         self._powered()
-        _, offset, size, *_ = _TRANSFER.unpack_from(body)
+        offset, size = _TRANSFER.unpack_from(body)[1:3]
         return self._drive.read(offset, size)
 
     def _write(self, _: int, body: memoryview) -> bytes:
         self._powered()
-        _, offset, size, *_ = _TRANSFER.unpack_from(body)
+        offset, size = _TRANSFER.unpack_from(body)[1:3]
         with body[_TRANSFER.size : _TRANSFER.size + size] as data:
             self._drive.write(offset, data)
         return struct.pack("<II", size, 0)

@@ -1,8 +1,8 @@
-"""A disk that forgets what was not synced, and its power: an ext4 file system on a loop device on a drive with a volatile cache.
+"""A disk that forgets what was not synced, and its power: ext4 on a loop device on a drive with a volatile cache.
 
-Two things forget at a cut: the kernel's page cache (what no fsync and no write-back has sent to the drive) and the cache of the drive
-(what no flush has sent to its image). File names, sizes and renames are ext4's own: they are in its journal, and come back as far
-as its journal was written, as after a loss of power.
+Two things forget at a cut: the kernel's page cache (what no fsync and no write-back has sent to the drive) and the cache of
+the drive (what no flush has sent to its image). File names, sizes and renames are ext4's own: they are in its journal, and
+come back as far as its journal was written, as after a loss of power.
 """
 
 from __future__ import annotations

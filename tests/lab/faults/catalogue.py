@@ -21,27 +21,51 @@ def _clocks(targets: Targets) -> str | None:
 
 
 KINDS: dict[str, FaultKind] = {
-    "link_down": FaultKind("the link of a host is down, silent both ways", link_faults.take_link_down, longest_seconds=8),
-    "link_flaps": FaultKind("a link goes down and up several times a second: loss", link_faults.flap_link, longest_seconds=6),
-    "link_narrow": FaultKind("2 Mbit/s to a host and a short queue: delay and loss", link_faults.narrow_link, longest_seconds=6),
+    "link_down": FaultKind(
+        "the link of a host is down, silent both ways", link_faults.take_link_down, longest_seconds=8
+    ),
+    "link_flaps": FaultKind(
+        "a link goes down and up several times a second: loss", link_faults.flap_link, longest_seconds=6
+    ),
+    "link_narrow": FaultKind(
+        "2 Mbit/s to a host and a short queue: delay and loss", link_faults.narrow_link, longest_seconds=6
+    ),
     "link_delayed": FaultKind(
         "delay, jitter and loss towards a host (netem)", link_faults.delay_link, longest_seconds=6, needs=_delays
     ),
-    "receives_nothing": FaultKind("a host sends, and nothing reaches it", link_faults.receive_nothing, longest_seconds=8),
-    "sends_nothing": FaultKind("everything reaches a host, and nothing leaves it", link_faults.send_nothing, longest_seconds=8),
-    "pair_silent": FaultKind("a client's host and a server's do not reach each other", link_faults.silence_pair, longest_seconds=8),
-    "way_silent": FaultKind("one way between a client's host and a server's is silent", link_faults.silence_way, longest_seconds=8),
-    "partitions": FaultKind("two partitions of all hosts that overlap", link_faults.overlap_partitions, longest_seconds=8),
+    "receives_nothing": FaultKind(
+        "a host sends, and nothing reaches it", link_faults.receive_nothing, longest_seconds=8
+    ),
+    "sends_nothing": FaultKind(
+        "everything reaches a host, and nothing leaves it", link_faults.send_nothing, longest_seconds=8
+    ),
+    "pair_silent": FaultKind(
+        "a client's host and a server's do not reach each other", link_faults.silence_pair, longest_seconds=8
+    ),
+    "way_silent": FaultKind(
+        "one way between a client's host and a server's is silent", link_faults.silence_way, longest_seconds=8
+    ),
+    "partitions": FaultKind(
+        "two partitions of all hosts that overlap", link_faults.overlap_partitions, longest_seconds=8
+    ),
     "standby_cut_off": FaultKind(
         "primary and standby do not reach each other: commits wait", link_faults.cut_standby_off, longest_seconds=6
     ),
-    "agents_vanish": FaultKind("a host of agents vanishes with its supervisors", host_faults.vanish_agents, longest_seconds=10),
-    "producer_vanishes": FaultKind("a producer's host vanishes", host_faults.vanish_producer, longest_seconds=6),
-    "store_vanishes": FaultKind("a store's host vanishes, and comes back", host_faults.vanish_store, LOG_LOST, longest_seconds=6),
-    "primary_vanishes": FaultKind(
-        "the primary's host vanishes, the synchronous standby is promoted", host_faults.vanish_primary, longest_seconds=6
+    "agents_vanish": FaultKind(
+        "a host of agents vanishes with its supervisors", host_faults.vanish_agents, longest_seconds=10
     ),
-    "standby_vanishes": FaultKind("the standby's host vanishes: commits wait", host_faults.vanish_standby, longest_seconds=5),
+    "producer_vanishes": FaultKind("a producer's host vanishes", host_faults.vanish_producer, longest_seconds=6),
+    "store_vanishes": FaultKind(
+        "a store's host vanishes, and comes back", host_faults.vanish_store, LOG_LOST, longest_seconds=6
+    ),
+    "primary_vanishes": FaultKind(
+        "the primary's host vanishes, the synchronous standby is promoted",
+        host_faults.vanish_primary,
+        longest_seconds=6,
+    ),
+    "standby_vanishes": FaultKind(
+        "the standby's host vanishes: commits wait", host_faults.vanish_standby, longest_seconds=5
+    ),
     "store_power_cut": FaultKind(
         "a store's host loses its power", host_faults.cut_store, LOG_LOST, longest_seconds=6, needs=_disks
     ),

@@ -9,6 +9,7 @@ from tests.chaos.faults.targets import MISSED, InjectedFault, Targets
 from tests.lab.faults.targets import AGENT_HOSTS, DATABASE_HOSTS, HOSTS, PRODUCER_HOSTS, LabTargets, lab
 from tests.lab.servers import STORE_HOSTS, may_promote
 
+
 def _a_host(at: LabTargets, rng: random.Random, hosts: Sequence[str]) -> str | None:
     free = sorted({host for host in hosts if host not in at.busy})
     return rng.choice(free) if free else None

@@ -78,4 +78,3 @@ def lab(targets: Targets) -> LabTargets:
     """The targets of a fault of this catalogue."""
     assert isinstance(targets, LabTargets)
     return targets
-
