@@ -94,6 +94,22 @@ def test_a_write_past_the_kernels_cache_is_in_that_of_the_drive_until_a_sync_and
     on_disk(body)
 
 
+def test_what_the_kernel_wrote_back_without_a_flush_is_kept_in_part_and_in_any_order(
+    on_disk: Callable[[Body], None],
+) -> None:
+    def body(disk: VolatileDisk) -> None:
+        path = disk.mount / "file"
+        write(path, b"o" * PAGE * 100, sync=True)
+        write(path, b"n" * PAGE * 100, sync=False)
+        pages = power_cycle(disk, 0.5)
+        assert pages["unsynced"] >= 100
+        found = {number for number in range(100) if path.read_bytes()[number * PAGE] == ord("n")}
+        assert 10 < len(found) < 90
+        assert found != set(range(len(found)))
+
+    on_disk(body)
+
+
 def test_a_drive_that_lies_forgets_what_was_synced(on_disk: Callable[[Body], None]) -> None:
     def body(disk: VolatileDisk) -> None:
         write(disk.mount / "file", b"old" * PAGE, sync=True)

@@ -7,6 +7,7 @@ come back as far as its journal was written, as after a loss of power.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -24,6 +25,9 @@ from tests.chaos.cluster.machine import failure
 _PROGRAM = Path(__file__).with_name("disk_program.py")
 _SHUTDOWN, _WITHOUT_LOG = 0x8004587D, struct.pack("I", 2)
 """EXT4_IOC_SHUTDOWN and EXT4_GOING_FLAGS_NOLOGFLUSH: from now on the file system sends nothing to its disk."""
+_FROM_START = _TO_END = ctypes.c_int64(0)
+_WRITE_AND_WAIT = 2 | 4
+"""SYNC_FILE_RANGE_WRITE and SYNC_FILE_RANGE_WAIT_AFTER."""
 _BUSY_SECONDS = 30.0
 _OPTIONS = "loop,noatime,noinit_itable"
 
@@ -85,11 +89,14 @@ class VolatileDisk:
         """The power goes: from now on every access fails, also those of processes that still run.
 
         Args:
-            share: of the pages in the drive's cache, of those that reach the image; the others are gone.
+            share: of the pages in the drive's cache, of those that reach the image; the others are gone. With a share, the
+                kernel has just begun to write back what no program has synced.
 
         Returns:
             ``unsynced``: pages that were in the drive's cache; ``kept``: of these, those that reached the image.
         """
+        if share:
+            self._write_back()
         answer: dict[str, int] = self._order(order="cut", seed=seed, share=share)
         descriptor = os.open(self.mount, os.O_RDONLY)
         try:
@@ -115,6 +122,16 @@ class VolatileDisk:
         with self._program:  # closes its pipes, with which it ends
             pass
         self._image.unlink(missing_ok=True)
+
+    def _write_back(self) -> None:
+        """From the page cache into the cache of the drive, without a flush."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        for folder, _, names in os.walk(self.mount):
+            for name in names:
+                with contextlib.suppress(OSError):  # it is gone, or a socket
+                    descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NONBLOCK)
+                    libc.sync_file_range(descriptor, _FROM_START, _TO_END, _WRITE_AND_WAIT)
+                    os.close(descriptor)
 
     def _detach(self) -> None:
         """A process that this one starts meanwhile holds the descriptors of this one for a moment."""
