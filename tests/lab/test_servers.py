@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ import pytest
 
 from jobmaster.embedded import EmbeddedError
 from tests.lab.clocks import HostClocks
+from tests.lab.disk.volatile_disk import DiskUnavailable
 from tests.lab.network import LabUnavailable, Network
 from tests.lab.servers import STORE_HOSTS, LabMutant, LabServers
 
@@ -33,9 +36,9 @@ def on_servers(server_root: Path) -> Callable[[LabMutant | None, Body], None]:
         pytest.skip("network namespaces and mounts need root on Linux")
 
     def run(mutant: LabMutant | None, body: Body) -> None:
-        root = server_root / "lab"
-        root.mkdir()
+        root = Path(tempfile.mkdtemp(dir=server_root))
         with ExitStack() as stack:
+            stack.callback(shutil.rmtree, root)
             network = Network(root / "network", HOSTS)
             stack.callback(network.close)
             clocks = HostClocks(root / "clocks", HOSTS)
@@ -117,8 +120,8 @@ def test_servers_that_sync_nothing_do_not_outlive_the_loss_of_power(
         fill(servers)
         try:
             cut_all(servers, network)
-        except EmbeddedError:
-            return  # what is left is no database
+        except (EmbeddedError, DiskUnavailable):
+            return  # what is left is no database, or no file system
         try:
             found = kept(servers)
         except asyncpg.PostgresError:
