@@ -77,10 +77,10 @@ def cut_all(servers: LabServers, network: Network) -> None:
 
 
 def fill(servers: LabServers) -> None:
-    servers.sql("CREATE TABLE kept (number int)", "SELECT 1")
-    for number in range(ROWS):
-        servers.sql(f"INSERT INTO kept VALUES ({number}) RETURNING 1")
-        with servers.client("synced") as link:
+    rows = [f"INSERT INTO kept VALUES ({number}) RETURNING 1" for number in range(ROWS)]
+    servers.sql("CREATE TABLE kept (number int)", *rows)
+    with servers.client("synced") as link:
+        for number in range(ROWS):
             link.rpush("kept", number)
 
 

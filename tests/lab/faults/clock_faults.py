@@ -19,36 +19,41 @@ time is then one forward by more than a lease, after which nobody may certify a 
 
 
 def step_agents(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
-    return _stepped(targets, rng, seconds, sorted(set(AGENT_HOSTS.values())), _AGENT_SECONDS)
+    return _one_stepped(targets, rng, seconds, sorted(set(AGENT_HOSTS.values())), _AGENT_SECONDS)
 
 
 def step_producer(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
-    return _stepped(targets, rng, seconds, list(PRODUCER_HOSTS.values()), _PRODUCER_SECONDS)
+    return _one_stepped(targets, rng, seconds, list(PRODUCER_HOSTS.values()), _PRODUCER_SECONDS)
 
 
 def step_store(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
-    return _stepped(targets, rng, seconds, list(STORE_HOSTS.values()), _STORE_SECONDS)
+    return _one_stepped(targets, rng, seconds, list(STORE_HOSTS.values()), _STORE_SECONDS)
 
 
 def step_master(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
     """The primary's and the standby's, so that a promotion is no second step."""
+    return _stepped(targets, seconds, sorted(DATABASE_HOSTS), rng.choice(_MASTER_SECONDS))
+
+
+def _one_stepped(
+    targets: Targets, rng: random.Random, seconds: float, hosts: Sequence[str], offs: Sequence[float]
+) -> InjectedFault:
+    return _stepped(targets, seconds, [rng.choice(hosts)], rng.choice(offs))
+
+
+def _stepped(targets: Targets, seconds: float, hosts: Sequence[str], off: float) -> InjectedFault:
+    """Whatever else happens to the hosts meanwhile; but no clock has two steps at once."""
     at = lab(targets)
-    if DATABASE_HOSTS & at.busy:
+    clocks = {f"clock of {host}" for host in hosts}
+    if clocks & at.busy:
         return MISSED
-    off = rng.choice(_MASTER_SECONDS)
-    for host in DATABASE_HOSTS:
+    at.busy |= clocks
+    for host in hosts:
         at.host_clocks.step(host, off)
 
     def heal() -> None:
-        for host in DATABASE_HOSTS:
+        for host in hosts:
             at.host_clocks.step(host, 0.0)
+        at.busy -= clocks
 
-    return InjectedFault(f"db1+db2 by {off:g} s for {seconds:g} s", heal)
-
-
-def _stepped(
-    targets: Targets, rng: random.Random, seconds: float, hosts: Sequence[str], offs: Sequence[float]
-) -> InjectedFault:
-    at, host, off = lab(targets), rng.choice(hosts), rng.choice(offs)
-    at.host_clocks.step(host, off)
-    return InjectedFault(f"{host} by {off:g} s for {seconds:g} s", lambda: at.host_clocks.step(host, 0.0))
+    return InjectedFault(f"{'+'.join(hosts)} by {off:g} s for {seconds:g} s", heal)
