@@ -247,7 +247,8 @@ def main(image: str, directory: str) -> None:
     try:
         server = FuseServer(drive, directory)
     except OSError as error:
-        print(json.dumps({"error": error.strerror}), flush=True)  # noqa: T201 - the answer
+        reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        print(json.dumps({"error": reason}), flush=True)  # noqa: T201 - the answer
         return
     print(json.dumps({}), flush=True)  # noqa: T201 - the answer
     poller = select.poll()

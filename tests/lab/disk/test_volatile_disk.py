@@ -122,6 +122,14 @@ def test_a_drive_that_lies_forgets_what_was_synced(on_disk: Callable[[Body], Non
     on_disk(body)
 
 
+def test_where_such_a_disk_cannot_be_made_the_reason_names_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DiskUnavailable, match=r"mkfs\.ext4: .*No such file"):
+        VolatileDisk(tmp_path / "disk", tmp_path / "mount", _MEGABYTES)
+
+
 def test_a_read_of_a_drive_sees_its_cache_at_any_offset(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(bytes(range(256)) * (4 * PAGE // 256))
