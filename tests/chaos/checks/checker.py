@@ -185,10 +185,8 @@ def _excuse(ack: Ack, history: History) -> FaultRecord | None:
         if ack.level not in fault.uncovered:
             continue
         elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != fault.store
-        if (
-            not (fault.store and elsewhere)
-            and fault.at - history.excuse_seconds <= ack.at <= fault.until + REPLY_SECONDS
-        ):
+        earliest = fault.at - min(history.excuse_seconds, fault.forgets_seconds)
+        if not (fault.store and elsewhere) and earliest <= ack.at <= fault.until + REPLY_SECONDS:
             found.append(fault)
     return min(found, key=lambda fault: abs(fault.at - ack.at), default=None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -67,6 +68,8 @@ class FaultRecord(NamedTuple):
     """The store that was hit; empty: none, or all."""
     pids: tuple[int, ...] = ()
     """Processes that were killed by it."""
+    forgets_seconds: float = math.inf
+    """It excuses no loss of what was acknowledged longer before it began."""
 
 
 class Death(NamedTuple):

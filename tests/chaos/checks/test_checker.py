@@ -271,6 +271,12 @@ def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fau
     assert lost_with(FLUSH, ack) == ((0, 1) if excused else (1, 0))
 
 
+def test_a_fault_that_only_forgets_the_last_seconds_excuses_no_older_loss() -> None:
+    cut = FLUSH._replace(forgets_seconds=10.0)
+    assert lost_with(cut, Ack("store", FLUSH.at - 9.0, BUCKET)) == (0, 1)
+    assert lost_with(cut, Ack("store", FLUSH.at - 11.0, BUCKET)) == (1, 0)
+
+
 def test_no_fault_excuses_a_job_that_the_master_knows_and_does_not_end() -> None:
     history = good()
     leave_unfinished(history)

@@ -6,6 +6,7 @@ fault that is not possible on a machine gives the reason.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -30,6 +31,8 @@ class FaultKind(NamedTuple):
     lasting_seconds: float = 0.0
     """How long it lasts among the long faults: several leases; 0: it is over at once."""
     needs: Callable[[Targets], str | None] = lambda _: None
+    forgets_seconds: float = math.inf
+    """At most so much older is what a store has lost by it; the checker excuses no older loss."""
 
 
 def _disks(targets: Targets) -> str | None:

@@ -147,8 +147,12 @@ class FaultInjector:
         self._note(one.planned, one.injected, one.began)
 
     def _note(self, planned: Planned, injected: InjectedFault, began: float) -> None:
-        uncovered = self._kinds[planned.kind].uncovered
-        self.faults.append(FaultRecord(planned.kind, began, time.time(), uncovered, injected.store, injected.pids))
+        kind = self._kinds[planned.kind]
+        self.faults.append(
+            FaultRecord(
+                planned.kind, began, time.time(), kind.uncovered, injected.store, injected.pids, kind.forgets_seconds
+            )
+        )
 
     def _restart(self, name: str, seconds: float, prefix: Sequence[str]) -> None:
         self._restarts[name] = (self.seconds + seconds, prefix)
