@@ -7,7 +7,6 @@ from tests.chaos.faults.targets import Targets
 from tests.lab.faults import clock_faults, host_faults, link_faults
 from tests.lab.faults.targets import lab
 
-
 _FORGETS_SECONDS = 10.0
 """A log that is synced every second may be two seconds behind; the rest is for a machine with three times its load."""
 
