@@ -72,7 +72,7 @@ def main(
     report = {**run(options, log_line, make, KINDS), "hosts": list(HOSTS), "mutant": mutant or ""}
     if save and not mutant:
         ledger.append(ledger.ACKNOWLEDGED, ledger.fault_run("tests.lab", report, ledger.today()))
-    if save and is_clean(report):
+    if save and not mutant and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(RESULTS / f"seed-{seed}.json", {key: value for key, value in report.items() if key != "kept"})
     show(report, as_json=as_json)
