@@ -227,7 +227,7 @@ def _outcomes(history: History, findings: Findings) -> None:
 
 
 def _starts(history: History, findings: Findings) -> None:
-    dead = {death.pid: death.at for death in history.deaths}
+    dead = {death.pid: _true_time(history, death.at) for death in history.deaths}
     for job, runs in history.runs.items():
         row = history.rows.get(job)
         findings.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
@@ -241,6 +241,12 @@ def _starts(history: History, findings: Findings) -> None:
                 _note(
                     findings, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone"
                 )
+
+
+def _true_time(history: History, at: float) -> float:
+    """A time by the master's clock, which was off during some faults; the latest one where several fit."""
+    steps = [fault for fault in history.faults if fault.master_off]
+    return max([at, *(at - one.master_off for one in steps if one.at <= at - one.master_off <= one.until)])
 
 
 def _at_most_once(history: History, findings: Findings) -> None:

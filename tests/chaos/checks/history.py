@@ -70,6 +70,8 @@ class FaultRecord(NamedTuple):
     """Processes that were killed by it."""
     forgets_seconds: float = math.inf
     """It excuses no loss of what was acknowledged longer before it began."""
+    master_off: float = 0.0
+    """Seconds by which the wall clock of the master was off while it lasted."""
 
 
 class Death(NamedTuple):
@@ -77,7 +79,7 @@ class Death(NamedTuple):
 
     pid: int
     at: float
-    """When the certificate was written."""
+    """When the certificate was written, by the master's clock."""
 
 
 class BatchRow(NamedTuple):

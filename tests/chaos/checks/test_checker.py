@@ -271,6 +271,19 @@ def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fau
     assert lost_with(FLUSH, ack) == ((0, 1) if excused else (1, 0))
 
 
+def test_a_certificate_that_was_written_while_the_masters_clock_was_behind_is_as_old_as_it_really_is() -> None:
+    history = good()
+    began = history.runs[JOBS[3]][0].at
+    history.deaths = [Death(1, began + 100.0 - 60.0)]
+    for job in JOBS:
+        history.runs[job] = [history.runs[job][0]._replace(at=began + 99.0)]
+    assert check(history).violations == {"started_dead": len(JOBS)}
+    history.faults = [FaultRecord("master_clock_step", began + 98.0, began + 102.0, frozenset(), master_off=-60.0)]
+    assert check(history).violations == {}
+    history.runs[JOBS[3]] = [history.runs[JOBS[3]][0]._replace(at=began + 100.0 + AWAKE_SECONDS + 0.1)]
+    assert check(history).violations == {"started_dead": 1}
+
+
 def test_a_fault_that_only_forgets_the_last_seconds_excuses_no_older_loss() -> None:
     cut = FLUSH._replace(forgets_seconds=10.0)
     assert lost_with(cut, Ack("store", FLUSH.at - 9.0, BUCKET)) == (0, 1)

@@ -150,7 +150,14 @@ class FaultInjector:
         kind = self._kinds[planned.kind]
         self.faults.append(
             FaultRecord(
-                planned.kind, began, time.time(), kind.uncovered, injected.store, injected.pids, kind.forgets_seconds
+                planned.kind,
+                began,
+                time.time(),
+                kind.uncovered,
+                injected.store,
+                injected.pids,
+                kind.forgets_seconds,
+                injected.master_off,
             )
         )
 
