@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tests.chaos.checks.flow import FLOW_VIOLATIONS, check_flow
-from tests.chaos.checks.history import FINAL, Ack, FaultRecord, History
+from tests.chaos.checks.history import FINAL, Ack, Death, FaultRecord, History
 from tests.chaos.processes.witness import ANYWHERE
 
 EXCUSE_SECONDS = 60.0
@@ -227,20 +227,20 @@ def _outcomes(history: History, findings: Findings) -> None:
 
 
 def _starts(history: History, findings: Findings) -> None:
-    dead = {death.pid: _true_time(history, death.at) for death in history.deaths}
+    dead: dict[int, list[Death]] = {}
+    for death in history.deaths:
+        dead.setdefault(death.pid, []).append(death._replace(at=_true_time(history, death.at)))
     for job, runs in history.runs.items():
         row = history.rows.get(job)
         findings.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
         if runs[0].handler == FENCED and len({run.token for run in runs}) < len(runs):
             _note(findings, "fenced_twice", job, f"began under tokens {[run.token for run in runs]}")
         for run in runs:
-            if run.pid not in dead:
-                continue
-            over = max(dead[run.pid], history.woken.get(run.pid, 0.0)) + AWAKE_SECONDS
-            if run.at > over:
-                _note(
-                    findings, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone"
-                )
+            for death in dead.get(run.pid, ()):
+                over = max(death.at, history.woken.get(run.pid, 0.0)) + AWAKE_SECONDS
+                if over < run.at < death.again_at:
+                    said = f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone"
+                    _note(findings, "started_dead", job, said)
 
 
 def _true_time(history: History, at: float) -> float:

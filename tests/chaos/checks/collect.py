@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,13 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
     history.overwritten = servers.sql("SELECT count(*) FROM chaos.overwritten")[0][0]
     history.stale_refused = servers.sql("SELECT coalesce(sum(refused_count), 0)::int FROM attempt", schema=schema)[0][0]
     dead = servers.sql(
-        "SELECT pid, extract(epoch FROM ended_at)::float8 FROM agent WHERE state = 'DEAD' AND ended_at IS NOT NULL",
+        "SELECT pid, extract(epoch FROM ended_at)::float8,"
+        " (SELECT extract(epoch FROM min(b.started_at))::float8 FROM agent b"
+        "  WHERE b.pid = a.pid AND b.started_at > a.started_at)"
+        " FROM agent a WHERE state = 'DEAD' AND ended_at IS NOT NULL",
         schema=schema,
     )
-    history.deaths = [Death(row[0], row[1]) for row in dead]
+    history.deaths = [Death(row[0], row[1], math.inf if row[2] is None else row[2]) for row in dead]
 
 
 def read_flow(servers: Servers, schema: str, history: History) -> None:

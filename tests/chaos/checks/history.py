@@ -80,6 +80,8 @@ class Death(NamedTuple):
     pid: int
     at: float
     """When the certificate was written, by the master's clock."""
+    again_at: float = math.inf
+    """When a later agent registered that has the same process id, in a long run on a machine with other work."""
 
 
 class BatchRow(NamedTuple):

@@ -284,6 +284,14 @@ def test_a_certificate_that_was_written_while_the_masters_clock_was_behind_is_as
     assert check(history).violations == {"started_dead": 1}
 
 
+def test_a_process_id_that_a_later_agent_has_is_not_that_of_the_dead_one() -> None:
+    history = good()
+    history.deaths = [Death(1, 980.0, again_at=985.0)]
+    assert check(history).violations == {}
+    history.deaths = [Death(1, 980.0, again_at=993.5)]
+    assert check(history).violations == {"started_dead": 3}
+
+
 def test_a_fault_that_only_forgets_the_last_seconds_excuses_no_older_loss() -> None:
     cut = FLUSH._replace(forgets_seconds=10.0)
     assert lost_with(cut, Ack("store", FLUSH.at - 9.0, BUCKET)) == (0, 1)
