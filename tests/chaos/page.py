@@ -57,6 +57,7 @@ def compared(reports: dict[str, dict[str, Any]]) -> str:
         ("rescues, attempts burnt by restarts", lambda one: _pair(one, "rescues", "attempts_burnt")),
         ("drained, seconds after healing", lambda one: one["drain_seconds"]),
         ("invariants violated", lambda one: sum(one["invariants"].values())),
+        ("broken promises, by the checker", _broken),
         ("commit", lambda one: f"`{one['versions']['commit']}`"),
         ("machine", _machine),
         ("servers", lambda one: f"{one['versions']['master']}, {one['versions']['store']}"),
@@ -65,7 +66,7 @@ def compared(reports: dict[str, dict[str, Any]]) -> str:
         at = next(number for number, (title, _) in enumerate(rows) if title == "unexpected")
         rows.insert(at, ("the oldest of these, seconds before the fault", _oldest))
     if any("flow" in one for one in reports.values()):
-        rows.insert(-4, ("flow", _flow))
+        rows.insert(-5, ("flow", _flow))
     lines = [f"| | {' | '.join(reports)} |", f"| --- |{' --- |' * len(reports)}"]
     lines += [f"| {title} | {' | '.join(str(of(one)) for one in reports.values())} |" for title, of in rows]
     return "\n".join(lines)
@@ -77,6 +78,10 @@ def _pair(report: dict[str, Any], one: str, other: str) -> str:
 
 def _flow(report: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in report.get("flow", {}).items())
+
+
+def _broken(report: dict[str, Any]) -> str:
+    return ", ".join(f"{name}: {count:,}" for name, count in report["violations"].items()) or "none"
 
 
 def _oldest(report: dict[str, Any]) -> str:
