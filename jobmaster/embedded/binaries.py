@@ -23,11 +23,13 @@ from jobmaster.distribution import install_command
 from jobmaster.embedded.errors import BinariesMissing
 
 POSTGRES_VARIABLE = "JOBMASTER_POSTGRES_BIN"
-"""Environment variable: the directory that holds `postgres` and `initdb`."""
+"""Environment variable: the directory that holds `postgres`, `initdb` and `createdb`."""
 VALKEY_VARIABLE = "JOBMASTER_VALKEY_SERVER"
 """Environment variable: the `valkey-server` or `redis-server` program itself."""
 
 POSTGRES_MIN = (15, 0)
+_POSTGRES_TOOLS = ("initdb", "createdb")
+"""What is run beside the server; packages that carry a server alone exist."""
 VALKEY_MIN = (7, 2)
 REDIS_MIN = (7, 0)
 _ANSWER_SECONDS = 10.0
@@ -88,8 +90,8 @@ def find_postgres(origin: BinaryOrigin | None = None, *, major: int | None = Non
             passed_over.append(f"{directory} is version {found.version}, older than 15")
         elif major is not None and found.major != major:
             passed_over.append(f"{directory} is version {found.version}, but the data was written by version {major}")
-        elif not (directory / "initdb").exists():
-            passed_over.append(f"{directory} has no initdb")
+        elif missing := [name for name in _POSTGRES_TOOLS if not (directory / name).exists()]:
+            passed_over.append(f"{directory} has no {' and no '.join(missing)}")
         else:
             return found
     wanted = f"PostgreSQL {major}" if major is not None else "PostgreSQL 15 or newer"

@@ -54,6 +54,20 @@ def test_an_old_postgres_is_refused(answer: str, tmp_path: Path, monkeypatch: py
         find_postgres()
 
 
+def test_a_postgres_without_its_tools_is_passed_over_with_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "postgres", "postgres (PostgreSQL) 17.2")
+    monkeypatch.setenv("JOBMASTER_POSTGRES_BIN", str(tmp_path))
+    with pytest.raises(BinariesMissing, match="has no initdb and no createdb"):
+        find_postgres()
+    (tmp_path / "initdb").touch()
+    with pytest.raises(BinariesMissing, match="has no createdb"):
+        find_postgres()
+    (tmp_path / "createdb").touch()
+    assert find_postgres().version == "17.2"
+
+
 @pytest.mark.parametrize(
     ("answer", "fits"),
     [
