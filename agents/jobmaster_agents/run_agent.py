@@ -23,6 +23,7 @@ from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.monitoring.probe_address import port_of
+from jobmaster.settings.current import set_current_settings
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.tracing import open_tracing
@@ -80,7 +81,7 @@ async def run_agent(config: ChildConfig) -> int:
         loop.set_default_executor(LoopExecutor())
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, lifecycle.on_signal, signum)
-    handlers = load_handlers(config.settings.handlers)
+    handlers = _load_handlers(config)
     async with AsyncExitStack() as stack:
         if (port := port_of(config.settings, config.agent, config.index)) is not None:
             serving = HttpServer(telemetry, lifecycle, log)
@@ -121,6 +122,12 @@ async def run_agent(config: ChildConfig) -> int:
                 lifespans, config, lifecycle, log, exit_code=code if code in (0, RECYCLED_EXIT_CODE) else None
             )
         return code
+
+
+def _load_handlers(config: ChildConfig) -> Handlers:
+    """The handlers; from here on the context has the settings, for those that start programs of the same cluster."""
+    set_current_settings(config.settings)
+    return load_handlers(config.settings.handlers)
 
 
 def _open_tracing(config: ChildConfig, stack: AsyncExitStack) -> Tracing | None:

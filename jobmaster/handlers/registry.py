@@ -107,8 +107,19 @@ class Handlers:
 
         return declare
 
-    def add(self, function: Callable[..., Any], **options: Unpack[JobOptions]) -> Handler:
-        """Declare a handler without decorator syntax; see ``job``."""
+    def add(
+        self,
+        function: Callable[..., Any],
+        /,
+        *,
+        stands_for: Callable[..., Any] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Handler:
+        """Declare a handler without decorator syntax; see ``job``.
+
+        Args:
+            stands_for: the function by which ``every`` and ``of`` find this handler; the handler does not run it.
+        """
         name = default_name(function) if (given := options.get("name")) is None else given
         try:
             check_name(name, f"the name of handler {name!r}")
@@ -145,6 +156,8 @@ class Handlers:
         self._declared.append(handler)
         self._by_name[name] = handler
         self._by_function[function] = handler
+        if stands_for is not None:
+            self._by_function[stands_for] = handler
         return handler
 
     def every(
@@ -258,7 +271,7 @@ class Handlers:
                     hint="give one of them another name",
                 )
             self._by_name[handler.name] = handler
-            self._by_function[handler.function] = handler
+        self._by_function.update(other._by_function)
         for action in other.once_actions:
             self._add_once(action)
         for declared in other.schedules:

@@ -34,6 +34,7 @@ IMPORTS_BY_NAME = {
     "jobmaster/cli/commands/pipeline.py": "commands of a fixed table",
     "jobmaster/handlers/loading.py": "modules that the operator names in the configuration",
     "jobmaster/testing/__init__.py": "public names of a fixed table",
+    "jobmaster/pipeline/jobs/driver_program.py": "the module of a declared handler, which its agent has imported",
     "jobmaster/django": "names of the settings of a Django project",
 }
 _IMPORT = re.compile(r"^[ ]*(?:import|from) ([\w.]+)", re.MULTILINE)

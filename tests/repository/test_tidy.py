@@ -81,9 +81,11 @@ CATCHES_EVERYTHING = {
     "jobmaster/pipeline/datasource/copy_to_arrow.py": "handed on to the thread that reads",
     "agents/jobmaster_agents/execute/log_records.py": "as every handler of logging: a line fails no job",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
+    "jobmaster/pipeline/jobs/driver_program.py": "a Spark job is foreign code; its error goes to the handler",
 }
 
 OPEN_KEYWORDS = {
+    "jobmaster/pipeline/jobs/functions.py:run": "the arguments of the function that it stands for",
     "jobmaster/handlers/call.py:call": "the arguments of the called function",
     "jobmaster/django/admin.py:change_view": "the signature of Django's admin",
     "jobmaster/django/backend.py:check": "the signature of Django's backends",

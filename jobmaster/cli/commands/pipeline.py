@@ -14,7 +14,7 @@ import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.commands.pipeline_figures import anomalies, cost, objectives, rollup
-from jobmaster.cli.commands.pipeline_step import note_batch, open_context, session_options, share, step
+from jobmaster.cli.commands.pipeline_step import note_backfill, note_batch, open_context, session_options, share, step
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
 
@@ -49,6 +49,24 @@ def archive(context: PipelineContext, older_than: float, keep: bool, lost_stores
     from jobmaster.pipeline.steps.archive import archive
 
     return archive(context, older_than, keep=keep, lost_stores=lost_stores)
+
+
+@step("backfills")
+@click.argument("name", required=False)
+def backfills(context: PipelineContext, name: str | None) -> StepResult:
+    """Show what is written by submits, on any machine.
+
+    The latest 50, or the one with NAME: state (writing, held back, paused, stopped, ended), rows that were handled, jobs that
+    were inserted by all of its runs since the last one that ended, the estimated end, and the machine of its driver.
+
+    \b
+    Examples:
+      jobmaster pipeline backfills
+      jobmaster pipeline backfills import-2030 -o json
+    """
+    from jobmaster.pipeline.steps.backfills import list_backfills
+
+    return list_backfills(context, name)
 
 
 @step("audit")
@@ -162,6 +180,24 @@ def ls(context: PipelineContext) -> StepResult:
     return list_lake(context)
 
 
+@step("pause")
+@click.argument("name")
+def pause(context: PipelineContext, name: str) -> StepResult:
+    """Pause a submit.
+
+    NAME is that of the batch, of the source (as `pipeline backfills` shows it), or the id of a run. Its tasks, on whatever
+    machine, end the chunk that they are in and wait. Another submit of that name is refused until `pipeline resume`.
+
+    \b
+    Example:
+      jobmaster pipeline pause import-2030
+    """
+    from jobmaster.cli.operator_log import operator_name
+    from jobmaster.pipeline.steps.backfills import pause
+
+    return note_backfill(context, "pipeline pause", pause(context, name, operator_name()))
+
+
 @step("plan")
 @click.option(
     "--objective", "objectives", multiple=True, metavar="[LANE/]PRIORITY=TIME", help="Waiting that is allowed."
@@ -233,6 +269,41 @@ def replay(
     options = {"rowsPerSecond": str(rate)} if rate is not None else {}
     done = carry_out(context, {key: value for key, value in choice.items() if value}, batch, options)
     return note_batch(context, "pipeline replay", done)
+
+
+@step("resume")
+@click.argument("name")
+@click.option("--source", help="The source again, if it has a password.")
+@click.option("--reader", multiple=True, metavar="KEY=VALUE", help="Option of Spark's reader that is secret.")
+@click.option("--progress", "progress", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def resume(
+    context: PipelineContext, name: str, source: str | None, reader: tuple[str, ...], progress: str
+) -> StepResult:
+    """Continue a submit that is paused, or whose driver has ended.
+
+    If its driver lives, its tasks go on. Otherwise the submit runs here, with the options of the call that began it, which
+    the master keeps; the source must be reachable from this machine. Rows that are in are not inserted again.
+
+    \b
+    Examples:
+      jobmaster pipeline resume import-2030
+      jobmaster pipeline resume import-2030 --master spark://host:7077
+    """
+    from jobmaster.pipeline.steps.backfills import end_pause, restored_request
+    from jobmaster.pipeline.steps.mapping import parse_pairs
+    from jobmaster.pipeline.steps.submit import submit as carry_out
+
+    if context.dry_run:
+        from jobmaster.pipeline.steps.backfills import list_backfills
+
+        return list_backfills(context, name)
+    result, request = end_pause(context, name)
+    note_backfill(context, "pipeline resume", result)
+    if request is None:
+        return result
+    order = restored_request(str(result.summary["backfill"]), request, source, parse_pairs(reader, "--reader"))
+    done = carry_out(context, order, json_progress=progress == "json")
+    return note_batch(context, "pipeline submit", done)
 
 
 @click.command("run", params=session_options())
@@ -343,6 +414,24 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
 @click.option("--as-of", help="Time part of the ids of a new batch.  [default: now]")
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second, all tasks together.")
 @click.option("--tasks", type=click.IntRange(1), help="At most so many connections write.")
+@click.option(
+    "--max-backlog",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Pause while so many jobs of a lane and priority are due and have not begun.",
+)
+@click.option(
+    "--resume-backlog",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Go on at this backlog.  [default: half of --max-backlog]",
+)
+@click.option(
+    "--expect-rows", metavar="N", help="Rows of the source, for the estimate of the end; count = count them first."
+)
+@click.option(
+    "--progress", type=click.Choice(["text", "json"]), default="text", show_default=True, help="On standard error."
+)
 @click.option("--rejects", metavar="PATH", help="Directory for refused rows.  [default: <lake>/rejects]")
 @click.option("--on-duplicate", type=click.Choice(["ignore", "fail"]), default="ignore", show_default=True)
 @click.option("--allow-unregistered", is_flag=True, help="Also for a handler that no agent has published.")
@@ -353,7 +442,8 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
     from columns of the same name, or from --map. Every row is checked against the handler's published signature; invalid
     rows go to the rejects with their reason, the others are written. Submitted again, the same rows insert nothing: they are
     remembered by their keys under the name of the handler and SOURCE (or --remember), also after their jobs were retired.
-    With --batch or --as-of only the jobs themselves are remembered.
+    With --batch or --as-of only the jobs themselves are remembered. `pipeline backfills` shows how far it is, `pipeline
+    pause` and `pipeline resume` stop and continue it, on any machine; after a kill, resume or the same command continues.
 
     \b
     Examples:
@@ -361,9 +451,9 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
       jobmaster pipeline submit orders.parquet --handler bill --key id --map "amount=cast(total * 100 as int)" --due due
       jobmaster pipeline submit postgresql://host/shop --table orders --handler bill --key id --rate 5000 --dry-run
     """
+    from jobmaster.pipeline.steps.backfills import SubmitRequest
     from jobmaster.pipeline.steps.inputs import SourceSpec
     from jobmaster.pipeline.steps.mapping import RowMapping, parse_pairs
-    from jobmaster.pipeline.steps.submit import SubmitRequest
     from jobmaster.pipeline.steps.submit import submit as carry_out
 
     options = {
@@ -373,6 +463,8 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
         "asOf": words["as_of"],
         "headers": json.dumps({"tags": words["tags"]}) if words["tags"] else None,
         "rowsPerSecond": words["rate"],
+        "maxBacklog": words["max_backlog"],
+        "resumeBacklog": words["resume_backlog"],
         "rejects": words["rejects"],
         "remember": words["remember"],
         "onDuplicate": words["on_duplicate"],
@@ -392,8 +484,20 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
         words["batch"],
         {name: str(value) for name, value in options.items() if value is not None},
         words["tasks"],
+        *_expected(words["expect_rows"]),
     )
-    return note_batch(context, "pipeline submit", carry_out(context, order))
+    return note_batch(context, "pipeline submit", carry_out(context, order, json_progress=words["progress"] == "json"))
+
+
+def _expected(given: str | None) -> tuple[int | None, bool]:
+    """The number that was given, and whether to count the rows first."""
+    if given is None or given == "count":
+        return None, given is not None
+    if not given.isascii() or not given.isdigit() or int(given) < 1:
+        raise click.BadParameter(
+            f"{given!r} is no number of rows; give one, or the word count", param_hint="--expect-rows"
+        )
+    return int(given), False
 
 
 @step("vacuum")
@@ -419,7 +523,7 @@ def vacuum(context: PipelineContext, older_than: float) -> StepResult:
 
 
 for _command in (
-    anomalies, archive, audit, compact, cost, doctor, forget, ls, objectives, plan, replay, rollup, run, stream, submit,
-    vacuum,
+    anomalies, archive, audit, backfills, compact, cost, doctor, forget, ls, objectives, pause, plan, replay, resume, rollup,
+    run, stream, submit, vacuum,
 ):  # fmt: skip
     pipeline_group.add_command(_command)

@@ -101,6 +101,13 @@ def note_batch(context: PipelineContext, action: str, result: StepResult) -> Ste
     return result
 
 
+def note_backfill(context: PipelineContext, action: str, result: StepResult) -> StepResult:
+    """Write a line about a backfill to the operator's log; returns the result."""
+    if not context.dry_run:
+        context.connection.execute(NOTE, *note_values(action, {str(result.summary["backfill"]): {}}))
+    return result
+
+
 def _carry_out(ctx: click.Context, name: str, context: PipelineContext, work: Callable[[], StepResult]) -> StepResult:
     """Run a step and print its summary: one JSON object, or some lines."""
     began = context.clock.boottime()

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 
+from jobmaster.clock import SystemClock
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.batches import columns
-from jobmaster.master.driver.connection import Connection, ConnectionFactory, rows_of
+from jobmaster.master.driver.connection import Connection, ConnectionFactory, Row, rows_of
 from jobmaster.master.flow.uniqueness import values_of
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.flow.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
@@ -26,6 +28,13 @@ _TRIES = 6
 _PAUSE_SECONDS = 0.25
 _PLACE_SECONDS = 0.5
 """Between two looks for a free connection: each look is a connection of some milliseconds."""
+_PAUSED_SECONDS = 2.0
+"""Between two looks at a pause; each is a connection, because a pause may last for days."""
+_HELD_BACK_SECONDS = 0.5
+_ROOM_SECONDS = 1.0
+"""A count of the backlog is valid for so long, and is not repeated while the run is held back."""
+_RECOUNT_SECONDS = 0.1
+"""The room of a count is used up: many rows were there already, or agents are as fast as the writers."""
 _TIME_BYTES = 6
 _LIMITS = {"statement_timeout": "300s", "lock_timeout": "120s"}
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
@@ -36,6 +45,15 @@ class Part(NamedTuple):
 
     run_id: str
     number: int
+
+
+class Brake(NamedTuple):
+    """When a run is held back. Both are jobs of one lane and priority that are due and have not begun."""
+
+    max_backlog: int
+    """At this backlog the run writes no further due jobs of the lane and priority."""
+    resume_at: int
+    """At this backlog it goes on."""
 
 
 class Inserted(NamedTuple):
@@ -59,6 +77,7 @@ class Importer:
         source: number of the source whose rows are remembered; a row that an earlier run has handed in is left out.
         connections: how many connections the tasks of the run have at once; ``None``: no limit. A task that finds none free
             connects again a moment later.
+        brake: holds the run back by the cluster's backlog; ``None``: nothing does.
     """
 
     def __init__(
@@ -68,25 +87,28 @@ class Importer:
         source: int | None = None,
         *,
         connections: int | None = None,
+        brake: Brake | None = None,
     ) -> None:
         self._connection_factory = connection_factory
         self._source = source
         self._connections = connections
+        self._brake = brake
         self.part = part
         self._connection: Connection | None = None
 
-    async def insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> Inserted:
+    async def insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule], handled: int = 0) -> Inserted:
         """HELD rows, as ``intake/insert_held`` makes them.
 
         Args:
             unique: of jobs that are to hold a unique key, by id. One that meets another job is not inserted.
+            handled: rows that this attempt of the task has read, for the progress of the run.
 
         Raises:
             Unavailable: the master did not come back in time.
         """
         for attempt in range(_TRIES):
             try:
-                return await self._insert(jobs, unique)
+                return await self._insert(jobs, unique, handled)
             except (Unavailable, *_AGAIN, *errors.DRIVER_ERRORS) as error:
                 await self.close()
                 if attempt == _TRIES - 1 or not isinstance(error, (Unavailable, *_AGAIN, *_BROKEN)):
@@ -105,13 +127,56 @@ class Importer:
             raise errors.calling(error, "pipeline/rate_limit", writes=False) from error
         await asyncio.sleep(rows[0]["wait_seconds"] if rows else 0.0)
 
+    async def wait_for_permission(self, jobs: Sequence[NewJob]) -> None:
+        """Wait until the backfill is not paused and, under a brake, until the backlog has room for the due ones of the jobs.
+
+        The backlog of a lane and priority exceeds the brake's by one chunk of each task at most, and by what others submit.
+        """
+        while await self._value("pipeline/is_paused", self.part.run_id):
+            await self.close()
+            await asyncio.sleep(_PAUSED_SECONDS * (0.5 + random.random()))
+        if self._brake is not None:
+            now_us = SystemClock().wall_us()
+            due = Counter((job.lane, job.priority) for job in jobs if job.due_us <= now_us)
+            for (lane, priority), count in sorted(due.items()):
+                await self._take_room(self._brake, lane, priority, count)
+
+    async def _take_room(self, brake: Brake, lane: str, priority: int, count: int) -> None:
+        group = self.part.run_id, lane, priority
+        while await self._value("pipeline/take_room", *group, count, _ROOM_SECONDS) is None:
+            measured = await self._rows("pipeline/measure_backlog", *group, *brake, _RECOUNT_SECONDS)
+            if measured and not measured[0]["held_back"] and measured[0]["backlog"] < brake.max_backlog:
+                continue
+            await asyncio.sleep(_HELD_BACK_SECONDS * (0.5 + random.random()))
+            if await self._value("pipeline/is_paused", self.part.run_id):
+                await self.wait_for_permission([])
+
+    async def _value(self, name: str, *values: object) -> Any:
+        """The first value of a statement; ``None``: no row."""
+        rows = await self._rows(name, *values)
+        return rows[0][0] if rows else None
+
+    async def _rows(self, name: str, *values: object) -> Sequence[Row]:
+        """Rows of a statement, which is repeated while the master is away."""
+        for attempt in range(_TRIES):
+            try:
+                return await rows_of(await self._open(), name, *values)
+            except (Unavailable, *errors.DRIVER_ERRORS) as error:
+                await self.close()
+                if attempt == _TRIES - 1 or not isinstance(error, (Unavailable, *_BROKEN)):
+                    raise (
+                        error if isinstance(error, Unavailable) else errors.calling(error, name, writes=False)
+                    ) from error
+                await asyncio.sleep(backoff_delay(attempt + 1, _PAUSE_SECONDS))
+        raise AssertionError("the last try returns or raises")
+
     async def close(self) -> None:
         """Cut the connection."""
         if self._connection is not None:
             self._connection.terminate()
             self._connection = None
 
-    async def _insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule]) -> Inserted:
+    async def _insert(self, jobs: Sequence[NewJob], unique: Mapping[bytes, UniqueRule], handled: int) -> Inserted:
         connection = await self._open()
         async with connection.transaction():
             if self._source is not None:
@@ -127,7 +192,7 @@ class Importer:
             if keyed := [UniqueSubmit(job, unique[job.id]) for job in jobs if job.id in unique]:
                 rows = await rows_of(connection, "uniqueness/submit", *values_of(keyed), False)
                 count += sum(row["answer"] in _NEW for row in rows)
-            rows = await rows_of(connection, "pipeline/count_inserted", self.part.run_id, self.part.number, count)
+            rows = await rows_of(connection, "pipeline/count_inserted", *self.part, count, handled)
         return Inserted(count, rows[0]["inserted"])
 
     async def _open(self) -> Connection:

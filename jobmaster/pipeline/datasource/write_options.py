@@ -14,6 +14,7 @@ from jobmaster.handlers import check_lane, check_name
 from jobmaster.handlers.flow.ordering import ordering_key_text
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.master.driver.connection import EPOCH_2000_US, ConnectionPool, StatementRunner
+from jobmaster.master.history.bulk_insert import Brake
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
@@ -30,6 +31,8 @@ from jobmaster.pipeline.datasource.selection import parse_time
 CHUNK_ROWS = 10_000
 CHUNKS_PER_SECOND = 5
 """At least so many chunks a second, under a rate."""
+CHUNKS_IN_BACKLOG = 10
+"""A chunk is at most such a part of the backlog that a write may make."""
 CONNECTIONS_MAX = 16
 """Default number of connections of a write, as of a read. The driver has two more."""
 BATCH_CHARS_MAX = 200
@@ -38,7 +41,7 @@ ADOPT_ROWS = 20_000
 KNOWN = (
     *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
-    "maxConnections",
+    "maxConnections", "maxBacklog", "resumeBacklog",
 )  # fmt: skip
 _NOT_OF_STREAMS = ("batch", "asOf", "runId", "replay", "onDuplicate")
 _TYPES = {
@@ -84,6 +87,9 @@ class WritePlan(NamedTuple):
     refuse_duplicates: bool
     source: int | None
     """Number of the source under which the rows are remembered."""
+    name: str
+    """Of the backfill, which a person can pause: of the batch, or of the source."""
+    brake: Brake | None
 
 
 class _MasterState(NamedTuple):
@@ -159,6 +165,9 @@ def stream_plan(options: Mapping[str, str], cluster: ClusterRef, batch: StreamBa
 def _plan(options: Mapping[str, str], cluster: ClusterRef, batch: str, run_id: str, found: _MasterState) -> WritePlan:
     rate = number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None
     chunk_rows = number(options, "chunkRows", CHUNK_ROWS)
+    brake = _brake(options)
+    if brake is not None:  # a task takes the room of a whole chunk
+        chunk_rows = min(chunk_rows, max(1, brake.max_backlog // CHUNKS_IN_BACKLOG))
     rejects = options.get("rejects")
     return WritePlan(
         cluster=cluster,
@@ -172,7 +181,25 @@ def _plan(options: Mapping[str, str], cluster: ClusterRef, batch: str, run_id: s
         rejects=None if rejects is None else shared_path(rejects),
         refuse_duplicates=_refuses_duplicates(options),
         source=found.source,
+        name=_remembered(options) or batch,
+        brake=brake,
     )
+
+
+def _brake(options: Mapping[str, str]) -> Brake | None:
+    if not options.get("maxBacklog"):
+        if options.get("resumeBacklog"):
+            raise InputError(
+                "option resumeBacklog needs maxBacklog", hint="maxBacklog holds back, resumeBacklog goes on"
+            )
+        return None
+    most = number(options, "maxBacklog", 1)
+    resume = number(options, "resumeBacklog", 0) if options.get("resumeBacklog") else most // 2
+    if resume > most:
+        raise InputError(
+            f"option resumeBacklog ({resume}) is above maxBacklog ({most})", hint="leave it out: it is half of it"
+        )
+    return Brake(most, resume)
 
 
 def _refuses_duplicates(options: Mapping[str, str]) -> bool:
@@ -186,6 +213,11 @@ def _remembered(options: Mapping[str, str]) -> str | None:
     """Name of the source whose rows are remembered."""
     name = options.get("remember")
     return check_name(name, "option remember", BATCH_CHARS_MAX) if name else None
+
+
+def backfill_name(options: Mapping[str, str]) -> str:
+    """Name under which a person finds and pauses a write: that of the source whose rows are remembered, or of the batch."""
+    return _remembered(options) or _batch(options, "")[0]
 
 
 def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | None]:

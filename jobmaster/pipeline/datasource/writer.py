@@ -59,7 +59,7 @@ class JobMasterWriter(DataSourceArrowWriter):
         self.plan = plan
         if plan.rejects is not None:
             prepare(plan.rejects, plan.run_id)
-        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch, plan.name))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
@@ -108,7 +108,7 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
         plan = stream_plan(self._options, self._cluster, StreamBatch(query, int(number)))._replace(
             rejects=self._rejects
         )
-        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch))
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch, plan.name))
         with asyncio.Runner() as runner:
             return runner.run(_Task(plan, context.partitionId()).run(iterator))
 
@@ -171,19 +171,19 @@ class _Task:
         self._plan = plan
         self._rows = RowParser(plan.rules)
         factory, part = plan.cluster.connection_factory(), Part(plan.run_id, number)
-        self._importer = Importer(factory, part, plan.source, connections=plan.connections)
-        self._inserted = self._sent = 0
+        self._importer = Importer(factory, part, plan.source, connections=plan.connections, brake=plan.brake)
+        self._inserted = self._sent = self._rejected = 0
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         plan = self._plan
         name = f"part-{plan.run_id}-{self._importer.part.number:05d}-{new_id().hex()[-8:]}.parquet"
         file = RejectsFile(plan.rejects, plan.run_id, plan.batch, name) if plan.rejects is not None else None
-        rejected, rows = 0, plan.chunk_rows
+        rows = plan.chunk_rows
         try:
             for batch in batches:
                 for start in range(0, batch.num_rows, rows):
                     jobs, rejects = self._rows.read(batch.slice(start, rows))
-                    rejected += len(rejects)
+                    self._rejected += len(rejects)
                     if rejects:
                         self._keep(file, rejects)
                     if jobs:
@@ -193,7 +193,8 @@ class _Task:
         finally:
             await self._importer.close()
         rejects_name = file.name if file is not None else None
-        return TaskResult(self._sent + rejected, self._inserted, rejected, rejects_name, plan.batch, plan.run_id)
+        offered = self._sent + self._rejected
+        return TaskResult(offered, self._inserted, self._rejected, rejects_name, plan.batch, plan.run_id)
 
     def _keep(self, file: RejectsFile | None, rejects: list[RejectedRow]) -> None:
         if file is None:
@@ -211,10 +212,12 @@ class _Task:
         plan = self._plan
         # One statement cannot insert a row twice. The first row of a key counts, as it does across chunks.
         unique = {job.id: job for job in reversed(jobs)}
+        await self._importer.wait_for_permission(list(unique.values()))
         if plan.rows_per_second is not None:
             await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)
-        inserted = await self._importer.insert(list(unique.values()), self._rows.unique)
         self._sent += len(jobs)
+        handled = self._sent + self._rejected
+        inserted = await self._importer.insert(list(unique.values()), self._rows.unique, handled)
         self._inserted += inserted.new
         # An earlier attempt of this task may have inserted some of the rows, and counted them.
         if plan.refuse_duplicates and inserted.of_task < self._sent:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import new_id
 from jobmaster.handlers.registry import unknown_handler
-from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.errors import InputError
 from jobmaster.model.job import JobState
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.datasource.selection import parse_time
+from jobmaster.pipeline.datasource.write_options import backfill_name
 from jobmaster.pipeline.lake.full_history import open_history
 from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.spark.errors import run_spark
-from jobmaster.pipeline.steps.inputs import SourceSpec, read_input
-from jobmaster.pipeline.steps.mapping import RowMapping, map_rows
+from jobmaster.pipeline.steps.backfills import SubmitRequest, books, open_backfill, stored_request
+from jobmaster.pipeline.steps.inputs import read_input
+from jobmaster.pipeline.steps.mapping import map_rows
+from jobmaster.pipeline.steps.write_progress import ProgressReporter, WriteWatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,24 +34,36 @@ REPLAYED = "jobs that were replayed"
 _REPLAY_COLUMNS = ("id", "args", "handler", "priority", "lane", "headers")
 REASONS_SHOWN = 10
 _BATCH_CHARS, _DIGEST_CHARS = 200, 16
-_PROGRESS_SECONDS = 3.0
+_COUNTED_CHEAPLY = ("parquet", "orc")
+"""The footers of their files have the numbers of rows."""
 
 
-class SubmitRequest(NamedTuple):
-    """The rows to submit, and the options."""
+@dataclass(frozen=True)
+class WriteRequest:
+    """How rows are written."""
 
-    source: SourceSpec
-    handler: str
-    mapping: RowMapping
     batch: str | None
-    options: Mapping[str, str]
-    """Of the data source: ``priority``, ``lane``, ``dueAt``, ``headers``, ``rowsPerSecond``, ``onDuplicate`` ..."""
+    """``None``: the rows of a source are remembered (option ``remember``), or the batch is named by ``asOf``."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of the data source."""
     tasks: int | None = None
     """Maximum of connections that write at once."""
+    request: str | None = None
+    """JSON that another machine can resume the write from."""
+    total: int | None = None
+    """Rows that are expected."""
+    json_progress: bool = False
 
 
-def submit(context: PipelineContext, order: SubmitRequest) -> StepResult:
-    """Submit the rows of the source as jobs."""
+def submit(context: PipelineContext, order: SubmitRequest, *, json_progress: bool = False) -> StepResult:
+    """Submit the rows of the source as jobs.
+
+    Args:
+        json_progress: progress as JSON lines instead of text.
+
+    Raises:
+        Conflict: the backfill is paused.
+    """
     spec = _spec(context, order)
     frame = read_input(context.spark, order.source)
     found = map_rows(frame, order.mapping, spec)
@@ -62,7 +73,18 @@ def submit(context: PipelineContext, order: SubmitRequest) -> StepResult:
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
     if order.batch is None and "asOf" not in options:
         options.setdefault("remember", source_name(order))
-    return write(context, found.rows, order.batch, options, order.tasks)
+    total = None if context.dry_run else _expected(order, frame)
+    request = stored_request(order._replace(options=options))
+    return write(context, found.rows, WriteRequest(order.batch, options, order.tasks, request, total, json_progress))
+
+
+def _expected(order: SubmitRequest, frame: DataFrame) -> int | None:
+    """Rows of the source, as far as they are known or cost little to count."""
+    if order.expected is not None:
+        return order.expected
+    source = order.source
+    is_cheap = source.place is not None and source.sql is None and source.kind in _COUNTED_CHEAPLY
+    return run_spark(lambda: int(frame.count())) if order.count_first or is_cheap else None
 
 
 def source_name(order: SubmitRequest) -> str:
@@ -107,7 +129,7 @@ def replay(
     given = {**options, "replay": "true"}
     if batch is None:
         given["remember"] = REPLAYED
-    done = write(context, frame.withColumnRenamed("id", "key"), batch, given, None)
+    done = write(context, frame.withColumnRenamed("id", "key"), WriteRequest(batch, given))
     if left := sorted(_archived(context).keys() - before):
         note = f"{', '.join(left)} left the master meanwhile; run it again, so that no job of it is missing"
         done = replace(done, note=note)
@@ -150,29 +172,34 @@ def _archived_rows(context: PipelineContext, choice: Mapping[str, str]) -> DataF
     return frame.withColumn("headers", F.coalesce(F.nullif("headers", F.lit("")), F.lit("{}"))).select(*_REPLAY_COLUMNS)
 
 
-def write(
-    context: PipelineContext, rows: DataFrame, batch: str | None, options: Mapping[str, str], tasks: int | None
-) -> StepResult:
-    """Write rows as jobs; the result has their counts."""
+def write(context: PipelineContext, rows: DataFrame, wanted: WriteRequest) -> StepResult:
+    """Write rows as jobs; the result has their counts.
+
+    Raises:
+        Conflict: the backfill is paused.
+    """
+    batch, options = wanted.batch, wanted.options
     if context.dry_run:
         return _dry(context, rows, batch, options)
     run_id = new_id().hex()
+    name = backfill_name({**options, **_named(batch)})
+    open_backfill(context, name, wanted.request)
     rejects = options.get("rejects") or f"{context.lake}/rejects"
     if "://" not in rejects:
         rejects = str(context.local(rejects).absolute())  # tasks may have another working directory
     every = {**context.source_options(), **options, **_named(batch), "runId": run_id, "rejects": rejects}
-    if tasks is not None:
-        rows = rows.coalesce(tasks)
-    with _ProgressReporter(context, run_id):
+    if wanted.tasks is not None:
+        rows = rows.coalesce(wanted.tasks)
+    with ProgressReporter(context, run_id, WriteWatch(name, wanted.total, wanted.json_progress)):
         run_spark(lambda: rows.write.format("jobmaster").options(**every).mode("append").save())
-    return _outcome(context, run_id, rejects)
+    return _outcome(context, name, run_id, rejects)
 
 
 def _named(batch: str | None) -> dict[str, str]:
     return {} if batch is None else {"batch": batch}
 
 
-def _outcome(context: PipelineContext, run_id: str, rejects: str) -> StepResult:
+def _outcome(context: PipelineContext, name: str, run_id: str, rejects: str) -> StepResult:
     (row,) = context.connection.fetch("pipeline/write_result", run_id)
     offered, inserted, rejected = int(row["offered"]), int(row["inserted"]), int(row["rejected"])
     found: dict[str, Any] = {
@@ -182,6 +209,7 @@ def _outcome(context: PipelineContext, run_id: str, rejects: str) -> StepResult:
         "inserted": inserted,
         "duplicates": offered - inserted - rejected,
         "rejected": rejected,
+        **books(context, name),
     }
     if rejected:
         found["rejects"] = rejects
@@ -247,37 +275,3 @@ def _spec(context: PipelineContext, order: SubmitRequest) -> HandlerSpec | None:
     if spec is None and order.options.get("allowUnregistered") != "true":
         raise unknown_handler(order.handler, list(specs), "start an agent that has it, or give --allow-unregistered")
     return spec
-
-
-class _ProgressReporter:
-    """Reports every few seconds how many jobs were inserted, from the counts in the master, on a connection of its own."""
-
-    def __init__(self, context: PipelineContext, run_id: str) -> None:
-        self._context = context
-        self._run_id = run_id
-        self._connection_factory = context.connection.connection_factory
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="jobmaster-progress", daemon=True)
-
-    def __enter__(self) -> _ProgressReporter:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        with asyncio.Runner() as runner:
-            connections = ConnectionPool(self._connection_factory, 1)
-            statements = StatementRunner(connections)
-            while not self._done.wait(_PROGRESS_SECONDS):
-                try:
-                    rows = runner.run(statements.read("pipeline/written", self._run_id))
-                except JobMasterError:
-                    continue  # the tasks report the error
-                if rows[0]["inserted"]:
-                    self._context.progress(f"{rows[0]['inserted']:,} jobs are in".replace(",", " "))
-            runner.run(connections.close())

@@ -24,6 +24,7 @@ EXPLAINING = {
     "docs/locks.md": "locks",
     "docs/operations.md": "operations",
     "docs/pipeline.md": "pipeline",
+    "docs/pipeline-jobs.md": "pipeline_jobs",
     "docs/pydantic.md": "pydantic",
     "docs/schedules.md": "schedules",
     "docs/security.md": "security",

@@ -6,11 +6,13 @@
 -- out: inserted bigint
 -- move: nothing
 -- fence: ended_at: a second end of a run finds it ended and changes nothing
--- index: pipeline_write_pkey, pipeline_write_part_pkey, pipeline_write_batch
+-- index: pipeline_write_pkey, pipeline_write_part_pkey, pipeline_write_batch, pipeline_brake_pkey
 WITH earlier AS (
     DELETE FROM pipeline_write WHERE batch = $4::text AND run_id <> $1::text RETURNING run_id
 ), stale AS (
     DELETE FROM pipeline_write_part WHERE run_id IN (SELECT run_id FROM earlier)
+), brakes AS (
+    DELETE FROM pipeline_brake WHERE run_id = $1::text OR run_id IN (SELECT run_id FROM earlier)
 ), parts AS (
     DELETE FROM pipeline_write_part WHERE run_id = $1::text RETURNING inserted
 )

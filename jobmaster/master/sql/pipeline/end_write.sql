@@ -5,9 +5,11 @@
 -- out: inserted bigint
 -- move: nothing
 -- fence: ended_at: a second end of a run finds it ended and changes nothing
--- index: pipeline_write_pkey, pipeline_write_part_pkey
+-- index: pipeline_write_pkey, pipeline_write_part_pkey, pipeline_brake_pkey
 WITH parts AS (
     DELETE FROM pipeline_write_part WHERE run_id = $1::text RETURNING inserted
+), brakes AS (
+    DELETE FROM pipeline_brake WHERE run_id = $1::text
 )
 UPDATE pipeline_write
 SET ended_at = clock_timestamp(), offered = $2::bigint, rejected = $3::bigint,

@@ -12,9 +12,10 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError, InvalidArguments, Refused, UnknownHandler
+from jobmaster.pipeline.steps.backfills import SubmitRequest
 from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
-from jobmaster.pipeline.steps.submit import SubmitRequest, submit
+from jobmaster.pipeline.steps.submit import submit
 from tests.integration.spark.datasource.conftest import PublishedCluster
 from tests.support.patience import PATIENCE_SECONDS
 

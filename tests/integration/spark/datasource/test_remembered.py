@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def daily(published: PublishedCluster, path: Path, rows: int) -> dict[str, Any]:
     """The file as it is today, handed in as the documentation says; the account."""
+    from jobmaster.pipeline.steps.backfills import SubmitRequest
     from jobmaster.pipeline.steps.inputs import SourceSpec
     from jobmaster.pipeline.steps.mapping import RowMapping
-    from jobmaster.pipeline.steps.submit import SubmitRequest, submit
+    from jobmaster.pipeline.steps.submit import submit
 
     path.write_text("path\n" + "".join(f"p{number}\n" for number in range(rows)))
     order = SubmitRequest(

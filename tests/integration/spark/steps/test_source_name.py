@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from jobmaster.pipeline.steps.backfills import SubmitRequest
 from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
-from jobmaster.pipeline.steps.submit import SubmitRequest, source_name
+from jobmaster.pipeline.steps.submit import source_name
 
 
 def name_of(place: str, *, table: str | None = None, sql: str | None = None) -> str:

@@ -1,0 +1,133 @@
+"""``spark_job``: a function over a Spark session becomes a handler. It runs in a driver process of its own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
+
+import msgspec
+
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.handlers.registry import default_name
+from jobmaster.model.errors import ConfigError
+from jobmaster.pipeline.jobs.driver_call import PROGRESS, call_driver
+from jobmaster.pipeline.jobs.orders import FunctionOrder
+from jobmaster.pipeline.spark.session import DEFAULT_MASTER
+from jobmaster.settings.current import current_settings
+from jobmaster.settings.loader import load_settings
+from jobmaster.wiring import master_address
+
+if TYPE_CHECKING:
+    from jobmaster.handlers.options import JobOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+_UNKNOWN_HERE = {"SparkSession": object, "DataFrame": object}
+"""Types of Spark, which a module of handlers may import under TYPE_CHECKING only."""
+
+
+class SparkFunction(NamedTuple):
+    """A function over a session, by its signature."""
+
+    parameters: tuple[inspect.Parameter, ...]
+    """Without the session."""
+    hints: dict[str, Any]
+
+
+def spark_job(
+    handlers: Handlers,
+    /,
+    *,
+    master: str = DEFAULT_MASTER,
+    conf: Mapping[str, str] | None = None,
+    **options: Unpack[JobOptions],
+) -> Callable[[F], F]:
+    """Declare a handler whose function gets a Spark session and the job's arguments::
+
+        @spark_job(handlers, name="sales.totals", master="spark://host:7077", timeout=3600)
+        def totals(spark: SparkSession, day: str) -> dict[str, int]: ...
+
+    Each run is one Spark application: a process imports the function's module, opens a session, calls the function, and
+    stops the session. Its result is the job's result. What it prints is kept as lines of the job, the progress of its stages
+    is ``ctx.progress``. ``Retry``, ``Fail``, ``Cancel`` and ``Snooze`` work in it. The function stays what it was, so a test
+    calls it with a session; a submit names the handler: ``call("sales.totals", day="2030-01-31")``.
+
+    Args:
+        master: of Spark: ``local[*]``, ``spark://host:7077``, ``sc://host`` ...
+        conf: settings of Spark.
+        options: as of ``Handlers.job``, without ``mode``.
+
+    Raises:
+        ConfigError: the function cannot be a handler.
+    """
+    if "mode" in options:
+        raise ConfigError("a Spark job has no mode: it runs in a process of its own", hint="leave 'mode' out")
+
+    def declare(function: F) -> F:
+        name = options.get("name") or default_name(function)
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"handler {name!r}: a Spark job is a plain function", hint="write 'def' in place of 'async def'"
+            )
+        if "<locals>" in function.__qualname__:
+            raise ConfigError(f"handler {name!r}: its driver cannot import a function that is inside another one")
+        own = spark_function(function)
+        runner = _runner(function, name, own, master, dict(conf or {}))
+        given = options.copy()
+        given["name"] = name
+        handlers.add(runner, stands_for=function, **given)
+        return function
+
+    return declare
+
+
+def cluster_options() -> dict[str, str]:
+    """Options of the data source ``jobmaster`` that name the cluster of the job, in a Spark job. The address may have a
+    password; Spark hides option ``url``.
+
+    Raises:
+        Unavailable: the embedded server is meant and none is running.
+    """
+    settings = current_settings() or load_settings(None, os.environ).settings
+    return {"url": master_address(settings), "schema": settings.schema_name()}
+
+
+def spark_function(function: Callable[..., Any]) -> SparkFunction:
+    """The signature of a function over a session.
+
+    Raises:
+        ConfigError: it has no parameter for the session.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise ConfigError(
+            f"{function.__module__}.{function.__qualname__} has no parameter for the Spark session",
+            hint="a Spark job is a function (spark, ...)",
+        )
+    hints = typing.get_type_hints(function, localns=_UNKNOWN_HERE, include_extras=True)
+    hints.pop(parameters[0].name, None)
+    return SparkFunction(tuple(parameters[1:]), hints)
+
+
+def _runner(
+    function: Callable[..., Any], name: str, own: SparkFunction, master: str, conf: dict[str, str]
+) -> Callable[..., Any]:
+    """The handler: it runs the function in a driver."""
+    signature = inspect.Signature(own.parameters)
+
+    async def run(ctx: JobContext[Any], *given: Any, **named: Any) -> Any:
+        arguments = msgspec.to_builtins(dict(signature.bind(*given, **named).arguments))
+        every = {**PROGRESS, **conf}
+        module, qualname = function.__module__, function.__qualname__
+        order = FunctionOrder(module, qualname, arguments, master, every, name, tuple(sys.path), current_settings())
+        return await call_driver(ctx, order)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    returns = own.hints.get("return", inspect.Signature.empty)
+    vars(run)["__signature__"] = inspect.Signature([context, *own.parameters], return_annotation=returns)
+    run.__annotations__ = {"ctx": JobContext, **own.hints}
+    run.__module__, run.__qualname__, run.__doc__ = function.__module__, function.__qualname__, function.__doc__
+    return run
