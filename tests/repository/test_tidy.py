@@ -63,6 +63,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",
     "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
     "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
+    "agents/jobmaster_agents/execute/process_pool/fork_server_main.py": "foreign code is imported here",
     "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
     "agents/jobmaster_agents/lease/heartbeat.py": "a figure that cannot be read must not cost the lease",
     "agents/jobmaster_agents/periodic_task.py": "a periodic task that fails is logged, counted and tried again",

@@ -104,7 +104,7 @@ class ProcessPool:
         self._on_report = on_report
         self._now = clock.boottime
         self._size = size
-        self._setup = Setup(
+        setup = Setup(
             handler_paths=list(handler_paths),
             import_path=[os.path.abspath(path) for path in sys.path],
             python_path=os.environ.get("PYTHONPATH"),
@@ -117,14 +117,9 @@ class ProcessPool:
             provides=tuple(provides),
             traces=traces,
         )
+        start_seconds = self._limits.start_seconds
+        self._launcher = WorkerLauncher(setup, logger, self._now, on_output, forks=forks, start_seconds=start_seconds)
         self._loop = asyncio.get_running_loop()
-        self._launcher = WorkerLauncher(
-            forks=forks,
-            start_seconds=self._limits.start_seconds,
-            logger=logger,
-            now=self._now,
-            on_output=lambda line, pid: on_output(line, pid, None),
-        )
         self._processes: set[WorkerProcess] = set()
         """Every started process that has not ended, including those of ``run_alone``."""
         self._shared: set[WorkerProcess] = set()
@@ -144,7 +139,8 @@ class ProcessPool:
 
     def set_log_level(self, log_level: str | None) -> None:
         """The least severe line of the root logger in workers that start from now on; ``None``: left to their modules."""
-        self._setup = msgspec.structs.replace(self._setup, log_level=log_level)
+        launcher = self._launcher
+        launcher.setup = msgspec.structs.replace(launcher.setup, log_level=log_level)
 
     # ------------------------------------------------------------ running jobs
 
@@ -379,9 +375,8 @@ class ProcessPool:
         if self._closing.is_set():
             raise _closed()
         worker = WorkerProcess(
-            self._setup,
-            self._limits,
             self._launcher,
+            self._limits,
             self._logger,
             self._now,
             on_idle,

@@ -55,20 +55,23 @@ class WorkerLauncher:
     """Starts the workers of one pool.
 
     Args:
+        on_output: called with each line that the import in the fork server prints, its process id, and no job.
         forks: False: every worker is a new interpreter.
         start_seconds: for the fork server to import the handlers, and to fork.
-        on_output: called with each line that the import in the fork server prints, and its process id.
     """
 
     def __init__(
         self,
+        setup: Setup,
+        logger: logging.Logger,
+        now: Callable[[], float],
+        on_output: Callable[[str, int, None], None],
         *,
         forks: bool,
         start_seconds: float,
-        logger: logging.Logger,
-        now: Callable[[], float],
-        on_output: Callable[[str, int], None],
     ) -> None:
+        self.setup = setup
+        """Of the workers that start from now on."""
         self._forks = forks and _has_pidfd()
         self._start_seconds = start_seconds
         self._logger = logger
@@ -79,18 +82,18 @@ class WorkerLauncher:
         self._not_before = float("-inf")
 
     async def launch(
-        self, setup: Setup, sock: socket.socket, lifeline_fd: int, reads: OutputReads, output_fd: int
+        self, sock: socket.socket, lifeline_fd: int, reads: OutputReads, output_fd: int
     ) -> LaunchedProcess:
         """Start a worker with copies of these descriptors.
 
         Raises:
             OSError, ValueError: it could not be started.
         """
-        server = await self._running_server(setup)
+        server = await self._running_server()
         if server is not None:
             return await server.fork((sock.fileno(), lifeline_fd, reads.fd, output_fd))
         return await _new_interpreter(
-            _WORKER_PROGRAM, setup.import_path, (sock.fileno(), lifeline_fd, reads.fd), output_fd
+            _WORKER_PROGRAM, self.setup.import_path, (sock.fileno(), lifeline_fd, reads.fd), output_fd
         )
 
     async def close(self) -> None:
@@ -100,7 +103,7 @@ class WorkerLauncher:
             if self._server is not None:
                 await self._server.close()
 
-    async def _running_server(self, setup: Setup) -> ForkServerProcess | None:
+    async def _running_server(self) -> ForkServerProcess | None:
         """The fork server; ``None``: the worker is to be a new interpreter."""
         async with self._starting:
             server = self._server
@@ -115,7 +118,7 @@ class WorkerLauncher:
                 self._logger.warning("the fork server of the worker processes has ended; another one is started")
                 await server.close()
             self._server = server = ForkServerProcess(self._start_seconds, self._on_output)
-            ready = await server.start(setup)
+            ready = await server.start(self.setup)
             if not (ready.unsafe or ready.failed):
                 return server
             self._server = None
@@ -129,10 +132,10 @@ class WorkerLauncher:
 class ForkServerProcess:
     """The fork server and the ends of its workers."""
 
-    def __init__(self, start_seconds: float, on_output: Callable[[str, int], None]) -> None:
+    def __init__(self, start_seconds: float, on_output: Callable[[str, int, None], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._start_seconds = start_seconds
-        self._lines = OutputLines(lambda line: on_output(line, self._pid))
+        self._lines = OutputLines(lambda line: on_output(line, self._pid, None))
         self._pid = 0
         self._control: socket.socket | None = None
         """``None`` once it has ended or is not to be used any more."""

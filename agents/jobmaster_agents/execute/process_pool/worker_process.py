@@ -34,7 +34,6 @@ from jobmaster_agents.execute.process_pool.protocol import (
     Ready,
     Returned,
     RunJob,
-    Setup,
     Started,
     StopJob,
     TakeBack,
@@ -135,9 +134,8 @@ class WorkerProcess(asyncio.Protocol):
 
     def __init__(
         self,
-        setup: Setup,
-        limits: WorkerLimits,
         launcher: WorkerLauncher,
+        limits: WorkerLimits,
         logger: logging.Logger,
         now: Callable[[], float],
         on_idle: Callable[[WorkerProcess], None],
@@ -146,7 +144,7 @@ class WorkerProcess(asyncio.Protocol):
         on_report: OnReport,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._setup = setup
+        self._setup = setup = launcher.setup
         self._limits = limits
         self._launcher = launcher
         self._logger = logger
@@ -237,7 +235,7 @@ class WorkerProcess(asyncio.Protocol):
         try:
             ours.setblocking(False)
             self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
-            process = await self._launcher.launch(self._setup, theirs, life_read, reads, out_write)
+            process = await self._launcher.launch(theirs, life_read, reads, out_write)
         finally:
             theirs.close()
             os.close(life_read)
