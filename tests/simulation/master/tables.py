@@ -308,8 +308,7 @@ class Tables:
         self.buckets: dict[bytes, BucketRow] = {}
         self.events: list[Event] = []
         self.agents: dict[bytes, AgentRow] = {}
-        self.server = 1
-        """The start of the server: it differs after a failover."""
+        self.server = 1  # its start: another one after a failover
         self.map_versions: dict[int, Snapshot] = {}
         """What was read with each version of the map of buckets."""
         self.leader_lease: LeaseRow | None = None
