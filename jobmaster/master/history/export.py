@@ -207,14 +207,15 @@ async def horizon(connection: Connection) -> tuple[int, str]:
     return row["xid"], row["system"]
 
 
-async def newest(connection: Connection) -> tuple[int, int]:
-    """The first transaction that has not begun, and for how many seconds the oldest open write holds streams up."""
+async def newest(connection: Connection) -> tuple[int, int, int]:
+    """The first transaction that has not begun, for how many seconds the oldest open write holds streams up, and the time of
+    the server (microseconds since 1970)."""
     try:
         row = await connection.fetchrow(sql("export/newest"))
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, "export/newest", writes=False) from error
     assert row is not None
-    return row["xid"], row["oldest_write_seconds"]
+    return row["xid"], row["oldest_write_seconds"], row["now_us"]
 
 
 async def refuse_dropped(
@@ -255,7 +256,7 @@ async def cut_window(
 
     Args:
         name: a statement ``export/recorded_...``.
-        values: its parameters after the window. Ids are ``UUID``, times are aware.
+        values: its parameters after the window, the time of the oldest row first. Ids are ``UUID``, times are aware.
     """
     begin, end = window
     text = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from jobmaster.master.history.export import copy_rows, open_scan, refuse_dropped
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
-from jobmaster.pipeline.datasource.selection import Selection
+from jobmaster.pipeline.datasource.selection import EARLIEST, Selection
 from jobmaster.pipeline.datasource.tables import RECORDED, Partitioning, table_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,17 @@ def arrow_schema(selection: Selection) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(table.type_of(name))) for name in selection.columns])
 
 
+def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of the schema. Those that the batch lacks are null: an earlier version wrote its file."""
+    import pyarrow as pa
+
+    known = set(batch.schema.names)
+    columns = [
+        batch.column(field.name) if field.name in known else pa.nulls(len(batch), field.type) for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 class TransactionWindow(NamedTuple):
     """Part of a stream: the rows that a range of transactions recorded."""
 
@@ -40,6 +52,8 @@ class TransactionWindow(NamedTuple):
     first: int
     end: int
     """First transaction after the range."""
+    since: datetime = EARLIEST
+    """No row that they recorded was changed before that: what is older has the number of an earlier turn of the counter."""
 
 
 async def check_window(connection: Connection, selection: Selection, window: TransactionWindow) -> None:
@@ -112,7 +126,7 @@ class RangeScan:
                 values: list[Any] = []
                 if self._window is not None:
                     await check_window(connection, selection, self._window)
-                    values += [self._window.first, self._window.end]
+                    values += [self._window.first, self._window.end, self._window.since]
                 values += selection.values(low, high)
                 await copy_rows(connection, name, asked.names, values, output)
             except Unavailable as error:

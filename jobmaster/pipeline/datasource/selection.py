@@ -12,7 +12,7 @@ from jobmaster.model.job import Priority
 from jobmaster.pipeline.datasource.tables import FilterOption, Partitioning, Table, table_of
 
 LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
-_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -24,7 +24,7 @@ class Selection(NamedTuple):
     low: UUID = LOWEST
     high: UUID = HIGHEST
     """Bounds of job ids; ``high`` is exclusive."""
-    since: datetime = _EARLIEST
+    since: datetime = EARLIEST
     until: datetime = _LATEST
     filters: Mapping[FilterOption, tuple[str, ...]] = {}
 
@@ -99,7 +99,7 @@ def parse_time(name: str, text: str) -> datetime:
 
 def floor_id(moment: datetime) -> UUID:
     """Lowest id of a job created at that moment or later (ids count milliseconds)."""
-    milliseconds = -((_EARLIEST - moment) // _MILLISECOND)
+    milliseconds = -((EARLIEST - moment) // _MILLISECOND)
     return UUID(int=min(max(milliseconds, 0), (1 << 48) - 1) << 80)
 
 

@@ -259,3 +259,61 @@ def test_a_line_that_is_marked_as_refused_does_not_come_again(published: Publish
     published.sql(refuse)
     assert published.value("SELECT refused_count FROM attempt") == 2
     assert attempts.all() == []
+
+
+_TURN = 1 << 32
+_DAYS_AGO = "clock_timestamp() - interval '3 days'"
+
+
+def _a_turn_later(offset: dict[str, Any]) -> dict[str, Any]:
+    """The offset of a stream that has read as far when the counter of transactions had made one more turn."""
+    return {**offset, **{name: offset[name] + _TURN for name in ("xid", "mark_xid", "next_xid")}}
+
+
+def test_rows_of_an_earlier_turn_of_the_transaction_counter_do_not_come_again(published: PublishedCluster) -> None:
+    """A row has the lower 32 bits of its transaction only. Detached ranges are read, too."""
+    old(published, 10)
+    old(published, 5, "HELD")
+    published.sql(lambda connection: connection.execute(_LINES))
+    published.sql(lambda connection: connection.execute(f"UPDATE job SET changed_at = {_DAYS_AGO}"))
+    published.sql(lambda connection: connection.execute(f"UPDATE attempt SET at = {_DAYS_AGO}"))
+    streams = {"jobs": Stream(published), "attempts": Stream(published, "attempts")}
+    first = {table: stream.at for table, stream in streams.items()}
+    assert {table: len(stream.all()) for table, stream in streams.items()} == {"jobs": 10, "attempts": 5}
+    for detached in (False, True):
+        if detached:
+            archived(published, retire)
+        for table, stream in streams.items():
+            end = stream.poll()
+            stream.at = {**_a_turn_later(first[table]), **{name: end[name] for name in ("mark_us", "next_us")}}
+            assert stream.read(_a_turn_later(end)) == [], f"{table}, detached {detached}"
+            stream.at = end
+    published.ended(3)
+    end = streams["jobs"].poll()
+    streams["jobs"].at = {**_a_turn_later(first["jobs"]), "mark_us": end["mark_us"]}
+    assert len(streams["jobs"].read(_a_turn_later(end))) == 3, "new rows have a new time"
+
+
+def test_the_mark_of_a_stream_moves_with_it_and_one_that_is_nearly_a_turn_behind_is_refused(
+    published: PublishedCluster,
+) -> None:
+    stream = Stream(published)
+    assert stream.at["mark_us"] == 0, "of what is there at first the time does not matter"
+    for _ in range(3):
+        old(published, 1)
+        before = stream.at
+        stream.read(stream.poll(rows=1))
+        assert stream.at["mark_xid"] <= stream.at["xid"] <= stream.at["next_xid"] or stream.at == before
+    while stream.all():
+        pass
+    old(published, 1)
+    stream.all()
+    assert stream.at["mark_us"] > 0
+    at = stream.at
+    stream.at = {**at, "mark_xid": at["mark_xid"] - (3 << 30) - 1000}
+    with pytest.raises(Refused, match=r"is \d+ transactions behind"):
+        stream.poll()
+    stream.at = {name: at[name] for name in ("xid", "began", "system")}  # of an older version
+    old(published, 2)
+    assert len(stream.all()) == 2
+    assert "next_us" in stream.at
