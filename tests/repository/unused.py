@@ -35,6 +35,7 @@ ALLOWED = {
     "tcp_dsn": "programs that measure an embedded server over TCP call it",
     "tcp_url": "programs that measure an embedded server over TCP call it",
     "JobMasterConfig": "Django finds it in jobmaster.django.apps",
+    "history_frame": "programs with a session of Spark call it",
     "exposition": "producers serve cluster.telemetry.exposition() to their scraper",
 }
 """Names that nothing in the product uses, and why they stay. A handful at most."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobmaster.master.history.export import bounds, open_scan
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
-from jobmaster.pipeline.datasource.pushdown import push_down
 from jobmaster.pipeline.datasource.range_scan import RangeScan, TransactionWindow
 from jobmaster.pipeline.datasource.selection import Selection
 from jobmaster.pipeline.datasource.tables import Partitioning, table_of
@@ -47,6 +46,8 @@ class ReadPlan(NamedTuple):
     """Of a stream; ``None``: no limit."""
     start: StreamStart = StreamStart()
     """Of a stream without a checkpoint."""
+    archived: str | None = None
+    """Of the table ``history``: digest of the archived ranges, which something else reads; ``None``: they are read, too."""
 
 
 class IdRange(InputPartition):
@@ -60,7 +61,7 @@ class IdRange(InputPartition):
 
 
 class JobMasterReader(DataSourceReader):
-    """Reads without push-down of Spark's filters."""
+    """Reads what the options select."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
@@ -72,18 +73,6 @@ class JobMasterReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range."""
         return read_range(self.plan, partition)
-
-
-class FilteringReader(JobMasterReader):
-    """Reads with push-down of Spark's filters. Spark refuses such a reader when push-down for Python sources is off."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Apply the filters to the selection; return all of them to Spark as well."""
-        selection: Any = self.plan.selection
-        for one in filters:
-            selection = push_down(selection, one)
-        self.plan = self.plan._replace(selection=selection)
-        return filters
 
 
 def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:

@@ -8,6 +8,7 @@ range has left since the driver read it, its rows would be in neither place, and
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
@@ -23,7 +24,7 @@ from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.batch_reader import IdRange, JobMasterReader, ReadPlan, ranges
 from jobmaster.pipeline.datasource.file_systems import file_system_of
-from jobmaster.pipeline.datasource.range_scan import RangeScan, arrow_schema
+from jobmaster.pipeline.datasource.range_scan import RangeScan, arrow_schema, conformed
 from jobmaster.pipeline.datasource.selection import Selection
 from jobmaster.pipeline.datasource.tables import FilterOption
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 _DAY = "/day="
-_COLUMN_OF_FILTER = {
+COLUMN_OF_FILTER = {
     FilterOption.STATES: "state",
     FilterOption.HANDLERS: "handler",
     FilterOption.LANES: "lane",
@@ -75,13 +76,17 @@ class HistoryReader(JobMasterReader):
         plan = self.plan
         archived = asyncio.run(_on_connection(plan, _manifest))
         names = frozenset(one.name for one in archived)
-        files = [
-            FileOfLake(one.lake, file.path)
-            for one in archived
-            for file in one.files
-            if file.dataset == "jobs" and _asked_for(file.path, plan.selection)
-        ]
-        return [*files, *(LiveRange(low, high, names) for low, high in ranges(_of_jobs(plan)))]
+        live = [LiveRange(low, high, names) for low, high in ranges(_of_jobs(plan))]
+        if plan.archived is None:
+            return [*_files(archived, plan.selection), *live]
+        if plan.archived != _digest(archived):
+            raise Refused("a range has left the master since the DataFrame was made", hint="make the DataFrame anew")
+        return live
+
+    async def archived_files(self) -> tuple[list[FileOfLake], str]:
+        """Files of the days that are asked for, and a digest of all archived ranges, for a plan that reads the others."""
+        archived = await _on_connection(self.plan, _manifest)
+        return _files(archived, self.plan.selection), _digest(archived)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One file or one range."""
@@ -107,23 +112,35 @@ class HistoryReader(JobMasterReader):
         return scan.batches(part.low, part.high, check)
 
 
+def _files(archived: Sequence[ManifestLine], selection: Selection) -> list[FileOfLake]:
+    return [
+        FileOfLake(one.lake, file.path)
+        for one in archived
+        for file in one.files
+        if file.dataset == "jobs" and _asked_for(file.path, selection)
+    ]
+
+
+def _digest(archived: Sequence[ManifestLine]) -> str:
+    return hashlib.sha256("\n".join(sorted(one.name for one in archived)).encode()).hexdigest()
+
+
 def read_file(part: FileOfLake, selection: Selection) -> Iterator[pa.RecordBatch]:
     """The selected rows and columns of a file.
 
     Raises:
         Unavailable: the file is not there, or cannot be read.
     """
-    import pyarrow as pa
     from pyarrow import parquet
 
     wanted = arrow_schema(selection)
-    columns = list(dict.fromkeys([*wanted.names, "id", *(_COLUMN_OF_FILTER[one] for one in selection.filters)]))
+    columns = list(dict.fromkeys([*wanted.names, "id", *(COLUMN_OF_FILTER[one] for one in selection.filters)]))
     try:
         with _open(part) as stream:
             for batch in parquet.ParquetFile(stream).iter_batches(columns=columns, use_threads=False):
                 rows = batch.filter(_chosen(batch, selection))
                 if len(rows):
-                    yield pa.RecordBatch.from_arrays([rows.column(name) for name in wanted.names], schema=wanted)
+                    yield conformed(rows, wanted)
     except OSError as error:
         raise Unavailable(
             f"{part.path} of the lake {part.lake} cannot be read: {error}",
@@ -139,7 +156,7 @@ def _chosen(batch: pa.RecordBatch, selection: Selection) -> pa.Array:
     # Ids in text form have the order of the ids.
     chosen = pc.and_(pc.greater_equal(ids, str(selection.low)), pc.less(ids, str(selection.high)))
     for option, words in selection.filters.items():
-        chosen = pc.and_(chosen, pc.is_in(batch.column(_COLUMN_OF_FILTER[option]), pa.array(words, pa.string())))
+        chosen = pc.and_(chosen, pc.is_in(batch.column(COLUMN_OF_FILTER[option]), pa.array(words, pa.string())))
     return chosen
 
 

@@ -41,18 +41,15 @@ class JobMasterSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns of ``schema``."""
-        from jobmaster.model.errors import InputError
-        from jobmaster.pipeline.datasource.batch_reader import FilteringReader, JobMasterReader
+        from jobmaster.pipeline.datasource.batch_reader import JobMasterReader
         from jobmaster.pipeline.datasource.read_options import options_of_schema, read_options, read_plan
         from jobmaster.pipeline.datasource.tables import HISTORY
 
         kept = options_of_schema(schema)
         # The options of Spark do not mind the case of names; a plain mapping of them would.
         options = read_options(type(self.options)({**kept, **self.options}) if kept else self.options)
-        kind: Any = FilteringReader if options.pushdown else JobMasterReader
+        kind: Any = JobMasterReader
         if options.table.name == HISTORY:
-            if options.pushdown:
-                raise InputError(f"option pushdown does not go with table {HISTORY!r}", hint="select by options")
             from jobmaster.pipeline.datasource.history_reader import HistoryReader
 
             kind = HistoryReader

@@ -18,6 +18,8 @@ _CLASSES: dict[str, type[JobMasterError]] = {
 }
 _TRACE = "Traceback (most recent call last):"
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: |$)")
+_CALL = re.compile(r"An error occurred while calling [\w.]+$")
+_JAVA_CLASS = re.compile(r"^: ([\w$]+\.)+[\w$]+: ")
 _STARTED_LATE = "Python worker failed to connect back"
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
@@ -82,5 +84,8 @@ def cause_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of an exception of Spark, without the JVM's stack trace."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The message of an exception of Spark, without the JVM's stack trace and the call of Py4J that met it."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if _CALL.match(lines[0]) and len(lines) > 1:
+        return _JAVA_CLASS.sub("", lines[1])
+    return lines[0]

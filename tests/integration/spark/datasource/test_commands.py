@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from jobmaster.model.errors import InputError, InvalidArguments, Refused, UnknownHandler
+from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Refused, UnknownHandler
 from jobmaster.pipeline.steps.backfills import SubmitRequest
 from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
@@ -56,6 +56,32 @@ def test_json_with_a_broken_line_and_expressions(published: PublishedCluster, tm
     assert (done.summary["inserted"], done.summary["rejected"]) == (2, 1)
     assert "no JSON" in next(iter(done.summary["reasons"]))
     assert published.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
+
+
+def test_a_file_of_other_types_is_refused_row_by_row_and_one_without_a_common_schema_at_once(
+    published: PublishedCluster, tmp_path: Path
+) -> None:
+    rows = published.spark.range(0, 1000, 1, 1)
+    floats, numbers = str(tmp_path / "floats.parquet"), str(tmp_path / "numbers.parquet")
+    rows.selectExpr("concat('p', id) AS path", "IF(id % 100 = 7, id + 0.5D, id) AS width").write.parquet(floats)
+    done = submit(published.run(), order(SourceSpec(floats), "path")).summary
+    assert [done[name] for name in ("offered", "inserted", "rejected")] == [1000, 990, 10]
+    assert list(done["reasons"].values()) == [10]
+    rows.selectExpr("id AS path", "1 AS width").limit(5).write.parquet(numbers)
+    done = submit(published.run(), order(SourceSpec(numbers), "path")).summary
+    assert ([done[name] for name in ("inserted", "rejected")], done["reasons"]) == (
+        [0, 5],
+        {"argument 'path': expected string, got integer": 5},
+    )
+    with pytest.raises(
+        JobMasterError, match=r"^Spark: \[FAILED_READ_FILE.*numbers.parquet/.* Expected Spark type string, actual"
+    ):
+        submit(published.run(), order(SourceSpec(f"{tmp_path}/*.parquet"), "path"))
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"no parquet at all")
+    with pytest.raises(JobMasterError) as failed:
+        submit(published.run(), order(SourceSpec(str(broken)), "path"))
+    assert ("broken.parquet" in str(failed.value), "Traceback" in str(failed.value)) == (True, False)
 
 
 def test_a_table_of_another_database_and_a_query_over_files(published: PublishedCluster, tmp_path: Path) -> None:

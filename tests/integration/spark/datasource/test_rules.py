@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
 import json
 import math
 import struct
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import hypothesis
+import msgspec
 import pytest
+from hypothesis import strategies as st
 
 from jobmaster import Handlers, Limit, Unique
 from jobmaster.client.published_schema import problems, whole_numbers
 from jobmaster.codec import decode_headers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
+from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
 from jobmaster.model.job import Headers, NewJob
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 from jobmaster.pipeline.datasource.row_parser import RowParser, RowRules, batch_id, read_headers
-from jobmaster.pipeline.datasource.selection import floor_id, selection_of
+from jobmaster.pipeline.datasource.selection import floor_id, parse_time, selection_of
 from jobmaster.pipeline.datasource.tables import TABLES
 from jobmaster.pipeline.spark.errors import error_of_spark
 from jobmaster.pipeline.spark.session import parse_conf, require_extra, settings_of, threads_of
 from jobmaster.pipeline.steps.mapping import parse_pairs
 from jobmaster.settings.model import Limits
+
+RULES = RowRules(
+    as_of_ms=1, now_us=1, handler=None, priority=None, lane=None, due_us=0, headers=Headers(), replay=False, lax=False,
+    allow_unregistered=False, specs={}, lanes=frozenset({"default"}), default_lane="default", default_priority=3,
+    limits=Limits(),
+)  # fmt: skip
 
 
 def test_an_id_is_of_the_row_and_of_the_moment() -> None:
@@ -64,6 +75,82 @@ def test_the_fast_check_and_the_slow_check_agree(function: Any, value: Any) -> N
     assert (said.problem is None) == (isinstance(value, dict) and not problems(schema, fitted))
     assert json.loads(said.args) == fitted
     assert (said.args == args) == (json.dumps(fitted) == json.dumps(value))
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: float | None = None
+
+
+def typed(
+    path: str,
+    count: Annotated[int, msgspec.Meta(ge=1, lt=10)] = 1,
+    ratio: float | None = None,
+    maybe: int | None = None,
+    either: int | str = 0,
+    colour: Colour = Colour.RED,
+    mode: Literal["fast", "slow", 3] = "fast",
+    points: list[Point] | None = None,
+    pair: tuple[int, str] = (1, "a"),
+    weights: dict[str, int] | None = None,
+    at: datetime | None = None,
+    key: UUID | None = None,
+    price: Decimal | None = None,
+    data: bytes = b"",
+    flag: bool = False,
+    anything: Any = None,
+) -> None: ...
+
+
+def keyed(
+    path: str,
+    by: dict[int, float] | None = None,
+    at: datetime | None = None,
+    key: UUID | None = None,
+    data: bytes = b"",
+    count: int = 1,
+    price: Decimal | None = None,
+    flag: bool = False,
+) -> None:
+    """The keys of a mapping are beyond the fast check."""
+
+
+_AGENT = {function: Handlers().add(function, name="h") for function in (plain, closed, typed, keyed)}
+_NAMES = st.sampled_from(["width", "deep", "kind", "flags", "by", *inspect.signature(typed).parameters])
+_LEAF = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 12)
+    | st.sampled_from([3.0, 1.5, -0.0, 1e300, 2.0**53, 2.0**60, 2**63])
+    | st.sampled_from(
+        ["", "a", "red", "fast", "3", "3.0", "-1", "1e2", "true", "null", "nan", "Infinity", "QUJD", "2030-01-31"]
+    )
+    | st.sampled_from(["2030-01-31T12:00:00Z", "00000000-0000-4000-8000-000000000000", "1.50", "\U0001f600"])
+)
+_VALUE = _LEAF | st.lists(_LEAF, max_size=3) | st.dictionaries(st.sampled_from(["x", "y", "1", "a"]), _LEAF, max_size=2)
+_ARGS = st.dictionaries(_NAMES, _VALUE | st.lists(_VALUE, max_size=2), max_size=5)
+
+
+@pytest.mark.parametrize("lax", [False, True])
+@pytest.mark.parametrize("function", [plain, closed, typed, keyed], ids=lambda function: function.__name__)
+@hypothesis.given(args=_ARGS)
+def test_what_is_accepted_here_is_accepted_by_the_agent_and_what_is_refused_here_is_refused_there(
+    function: Any, lax: bool, args: dict[str, Any]
+) -> None:
+    handler = _AGENT[function]
+    given_args = {"path": "p", **args} if function is not closed else args
+    raw = msgspec.json.encode(given_args)
+    said = ArgsChecker(handler.spec, lax=lax, limit_bytes=10_000).check(raw)
+    if said.problem is None:
+        handler.check(said.args)
+        return
+    with pytest.raises(InvalidArguments):
+        handler.check(raw)
 
 
 def test_schemas_beyond_the_fast_check_get_the_slow_check() -> None:
@@ -112,6 +199,24 @@ def test_bounds_of_time_are_bounds_of_ids() -> None:
         selection_of(TABLES["jobs"], ("id",), {"states": " , "})
 
 
+def test_a_date_is_midnight_of_utc_and_a_text_needs_its_zone() -> None:
+    import pyarrow as pa
+
+    day = date(2030, 1, 31)
+    now_us = int(datetime(2030, 1, 30, tzinfo=UTC).timestamp() * 1e6)
+    parser = RowParser(RULES._replace(now_us=now_us, handler="h", allow_unregistered=True))
+
+    def due(value: Any, kind: pa.DataType) -> int | str:
+        jobs, rejects = parser.read(pa.record_batch({"key": ["k"], "args": ["{}"], "due_at": pa.array([value], kind)}))
+        return jobs[0].due_us if jobs else rejects[0].reason
+
+    midnight = int(datetime(2030, 1, 31, tzinfo=UTC).timestamp() * 1e6)
+    assert due(day, pa.date32()) == midnight
+    assert due("2030-01-31T00:00:00Z", pa.string()) == midnight
+    assert "has no time zone" in str(due("2030-01-31T00:00:00", pa.string()))
+    assert parse_time("since", "2030-01-31") == datetime(2030, 1, 31, tzinfo=UTC), "whatever zone the session has"
+
+
 def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
     text = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed when reading:\nTraceback (most recent call last):\n"
@@ -128,6 +233,8 @@ def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
         '  File "x.py", line 1, in f\n    g()\nUnicodeDecodeError: it is no text\n\n\tat org.apache.spark'
     )
     assert error_of_spark(RuntimeError(worker)).message == "Spark: UnicodeDecodeError: it is no text"
+    call = "An error occurred while calling o7.save.\n: org.apache.spark.SparkException: [BAD_FILE] a.parquet: no\n\tat x.y"
+    assert error_of_spark(RuntimeError(call)).message == "Spark: [BAD_FILE] a.parquet: no"
     other: JobMasterError = error_of_spark(RuntimeError("[SOME_ERROR] it broke\n\tat java"))
     assert (type(other), other.message) == (Refused, "Spark: [SOME_ERROR] it broke")
 

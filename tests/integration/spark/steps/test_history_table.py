@@ -27,13 +27,16 @@ def options_of(seeded: SeededCluster, **more: str) -> dict[str, str]:
     return {"url": settings.master.dsn or "", "schema": settings.schema_name(), "table": "history", **more}
 
 
-def reader_of(options: dict[str, str]) -> Any:
-    """The source's own reader, as Spark has it."""
+def reader_of(options: dict[str, str], *more: str) -> Any:
+    """The source's own reader, as Spark has it: of the ids, and of more columns of text."""
     from pyspark.sql.types import StringType, StructType
 
     from jobmaster.pipeline.datasource.source import JobMasterSource
 
-    return JobMasterSource(options).reader(StructType().add("id", StringType()))
+    schema = StructType().add("id", StringType())
+    for name in more:
+        schema = schema.add(name, StringType())
+    return JobMasterSource(options).reader(schema)
 
 
 def ids_of(reader: Any, parts: Any) -> list[str]:
@@ -41,6 +44,7 @@ def ids_of(reader: Any, parts: Any) -> list[str]:
 
 
 def test_lake_and_master_are_one_table(seeded: SeededCluster) -> None:
+    from jobmaster.pipeline.history_frame import history_frame
     from jobmaster.pipeline.steps.archive import archive
 
     for day in (3, 2, 0):
@@ -62,19 +66,35 @@ def test_lake_and_master_are_one_table(seeded: SeededCluster) -> None:
     days = {part.path.split("day=")[1][:10] for part in one.partitions() if hasattr(part, "path")}
     assert days == {(today - timedelta(days=2)).date().isoformat()}
     assert len(ids_of(one, one.partitions())) == ROWS
-    with pytest.raises(InputError, match="option pushdown does not go with table 'history'"):
-        reader_of(options_of(seeded, pushdown="true"))
+    whole = history_frame(seeded.spark, options_of(seeded))
+    assert (whole.count(), whole.select("id").distinct().count()) == (3 * ROWS, 3 * ROWS)
+    counted = whole.where("state IN ('FAILED', 'EXPIRED')").groupBy("handler", "state").count()
+    assert {tuple(row) for row in counted.collect()} == expected
+    one_day = options_of(
+        seeded, since=(today - timedelta(days=2)).isoformat(), until=(today - timedelta(days=1)).isoformat()
+    )
+    young = history_frame(seeded.spark, {**one_day, "columns": "state", "handlers": "h0,h1,h2,h3,h4"})
+    assert young.columns == ["state"]
+    assert len(young.inputFiles()) == len(one_day_of(seeded, today - timedelta(days=2)))
     next(seeded.lake.glob("jobs/v1/*/*/*.parquet")).unlink()
     with pytest.raises(Unavailable, match="cannot be read"):
         ids_of(reader, reader.partitions())
 
 
+def one_day_of(seeded: SeededCluster, day: datetime) -> list[Path]:
+    return list(seeded.lake.glob(f"jobs/v1/*/day={day:%Y-%m-%d}/*.parquet"))
+
+
 def test_a_range_that_leaves_the_master_while_a_query_runs_is_an_error_and_no_gap(seeded: SeededCluster) -> None:
+    from jobmaster.pipeline.history_frame import history_frame
+    from jobmaster.pipeline.spark.errors import run_spark
     from jobmaster.pipeline.steps.archive import archive
 
     seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
     reader = reader_of(options_of(seeded))
     parts = reader.partitions()
+    assert seeded.spark is not None
+    stale = history_frame(seeded.spark, options_of(seeded, columns="id"))
     with seeded.run().connection.snapshot() as snapshot:
         shared = reader_of(options_of(seeded, snapshot=snapshot))
         shared_parts = shared.partitions()
@@ -84,6 +104,9 @@ def test_a_range_that_leaves_the_master_while_a_query_runs_is_an_error_and_no_ga
     with pytest.raises(Refused, match=r"job_day_\d+ has left the master while the query ran"):
         ids_of(reader, parts)
     assert len(ids_of(reader, reader.partitions())) == ROWS
+    with pytest.raises(Refused, match="has left the master since the DataFrame was made"):
+        run_spark(stale.count)
+    assert history_frame(seeded.spark, options_of(seeded, columns="id")).count() == ROWS
 
 
 def test_a_read_that_takes_too_long_is_ended_and_says_by_what(seeded: SeededCluster) -> None:
