@@ -55,6 +55,7 @@ def measure(directory: Path, rows: int) -> dict[str, Any]:
         try:
             found = _reading(spark, settings, server, rows, jdbc=jar is not None)
             found["jdbc_note"] = note
+            found["queries"] = _querying(spark, settings, server, jdbc=jar is not None)
             return {**found, **_writing(spark, settings, directory, rows // 2)}
         finally:
             spark.stop()
@@ -77,6 +78,50 @@ def _reading(spark: Any, settings: ClusterSettings, server: PostgresServer, rows
             times[name].append(time.perf_counter() - began)
     found: dict[str, Any] = {"jdbc_read_rows_per_second": None}
     return found | {f"{name}_rows_per_second": round(rows / statistics.median(taken)) for name, taken in times.items()}
+
+
+_QUERIES: dict[str, tuple[Callable[[Any], object], dict[str, str]]] = {
+    "all columns": (lambda frame: frame.write.format("noop").mode("overwrite").save(), {}),
+    "count": (lambda frame: frame.count(), {"columns": "id"}),
+    "ids of one state": (
+        lambda frame: _drain(frame.where("state = 'FAILED'").select("id")),
+        {"columns": "id,state", "states": "FAILED"},
+    ),
+    "count by handler and state": (
+        lambda frame: frame.groupBy("handler", "state").count().collect(),
+        {"columns": "handler,state"},
+    ),
+}
+"""Queries as one writes them, and the options with which the source reads no more than they need."""
+
+
+def _querying(spark: Any, settings: ClusterSettings, server: PostgresServer, *, jdbc: bool) -> dict[str, Any]:
+    """Seconds of each query: without options, with options, and with JDBC; the last one in ratio to the others."""
+    given = {"dsn": server.dsn, "schema": settings.schema_name(), "table": "jobs", "numPartitions": str(_TASKS)}
+
+    def ours(options: dict[str, str]) -> Any:
+        return spark.read.format("jobmaster").options(**given, **options).load()
+
+    names = ours({}).columns
+    found: dict[str, Any] = {}
+    for name, (query, options) in _QUERIES.items():
+        frames: dict[str, Callable[[dict[str, str]], Any]] = {"plain": lambda _: ours({}), "options": ours}
+        if jdbc:
+            frames["jdbc"] = lambda _: _jdbc(spark, settings, server, names)
+        times: dict[str, list[float]] = {way: [] for way in frames}
+        for turn in range(_RUNS + 1):
+            for way, load in frames.items():
+                frame = load(options)
+                began = time.perf_counter()
+                query(frame)
+                if turn:  # the first one warms up
+                    times[way].append(time.perf_counter() - began)
+        seconds = {f"{way}_seconds": round(statistics.median(taken), 2) for way, taken in times.items()}
+        if jdbc:
+            for way in ("plain", "options"):
+                seconds[f"{way}_over_jdbc"] = round(seconds[f"{way}_seconds"] / seconds["jdbc_seconds"], 2)
+        found[name] = seconds
+    return found
 
 
 def _jdbc(spark: Any, settings: ClusterSettings, server: PostgresServer, columns: list[str]) -> Any:

@@ -418,6 +418,40 @@ def of_hints(report: Report) -> list[str]:
     return table(("one second of the leader", *heads), rows)
 
 
+def of_pipeline(report: Report) -> list[str]:
+    """Moving, then queries beside JDBC."""
+    rates = {
+        "read, all columns of `jobs`": "read_rows_per_second",
+        "the same with Spark's JDBC reader": "jdbc_read_rows_per_second",
+        "write, new rows": "write_rows_per_second",
+        "the same batch again, nothing inserted": "replay_rows_per_second",
+        "archive: verified, published, dropped": "archive_rows_per_second",
+    }
+    lines = table(
+        (f"{report['rows']:,} jobs", "rows/s"),
+        [(title, report[name]) for title, name in rates.items() if report.get(name) is not None],
+    )
+    if not report.get("queries"):
+        return lines
+    heads = ("seconds of a query", "plain", "with options", "JDBC", "plain / JDBC", "with options / JDBC")
+    names = ("plain_seconds", "options_seconds", "jdbc_seconds", "plain_over_jdbc", "options_over_jdbc")
+    rows = [(query, *(one.get(name, "-") for name in names)) for query, one in report["queries"].items()]
+    return [*lines, "", *table(heads, rows)]
+
+
+def of_stream(report: Report) -> list[str]:
+    """Both ends of the streams of Spark."""
+    names = {
+        "sink": "row of a streaming query to the start of its job",
+        "source": "end of a job to the reader of the stream",
+    }
+    heads = (f"milliseconds at {report['jobs_per_second']:,} jobs/s, a micro-batch a second", "p50", "p99", "max")
+    return table(
+        heads,
+        [(title, *(report[name][f"{which}_ms"] for which in ("p50", "p99", "max"))) for name, title in names.items()],
+    )
+
+
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
@@ -434,6 +468,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "bulk": ("A bulk retry", of_bulk),
     "bucket_map": ("The map of buckets", of_bucket_map),
     "hints": ("A second of the leader", of_hints),
+    "pipeline": ("The data pipeline", of_pipeline),
+    "stream": ("Streams of Spark", of_stream),
     "growth": ("Cost as it grows", of_growth),
     "fallback": ("When rows exist already", of_small),
     "safety_cost": ("What the safety costs", of_small),

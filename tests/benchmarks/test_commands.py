@@ -21,7 +21,7 @@ from tests.support.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "bulk", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness",
-    "memory", "onboard", "payloads", "portal", "rescue", "retire", "submit", "testing", "traces", "web",
+    "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -215,6 +215,17 @@ def test_lateness() -> None:
     found = measured("benchmarks.lateness", "--jobs", "50", "--over", "2")
     assert (found["over_seconds"], found["jobs"]) == (2, 50)
     assert found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_stream() -> None:
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    found = measured("benchmarks.stream", "--rate", "20", "--seconds", "3", "--warm", "5")
+    for end in ("sink", "source"):
+        assert 0 < found[end]["p50_ms"] <= found[end]["p99_ms"] <= found[end]["max_ms"]
+        assert 0 < found[end]["jobs"] <= found["jobs"]
 
 
 @pytest.mark.slow
