@@ -31,7 +31,7 @@ class PipelineOptions(NamedTuple):
 
     session: SessionOptions = SessionOptions()
     lake: str | None = None
-    """Directory or URL of the lake; ``None``: ``lake`` in the data directory."""
+    """Directory or URL of the lake; ``None``: ``lake`` in the data directory. ``{cluster}`` is the name of the cluster."""
     dry_run: bool = False
     """Report what the step would do; change nothing."""
 
@@ -70,7 +70,9 @@ class PipelineContext:
     @property
     def lake(self) -> str:
         """Directory or URL of the lake."""
-        return self.options.lake or str(data_directory(self.settings) / LAKE)
+        if self.options.lake is None:
+            return str(data_directory(self.settings) / LAKE)
+        return self.options.lake.replace("{cluster}", self.settings.cluster)
 
     @property
     def lake_url(self) -> str:

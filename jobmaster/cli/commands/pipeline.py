@@ -500,30 +500,50 @@ def _expected(given: str | None) -> tuple[int | None, bool]:
     return int(given), False
 
 
+@step("tables")
+@click.option("--stop", is_flag=True, help="Leave the tables as they are from now on.")
+def tables(context: PipelineContext, stop: bool) -> StepResult:
+    """Make the lake readable as Delta tables.
+
+    Writes a log beside the archived files; no row is copied. From then on archive, forget and compact keep the log up to
+    date. Needs the package deltalake: pip install "jobmaster-cluster[delta]".
+
+    \b
+    Examples:
+      jobmaster pipeline tables
+      jobmaster pipeline tables --stop
+    """
+    from jobmaster.pipeline.steps.tables import tables
+
+    return tables(context, stop=stop)
+
+
 @step("vacuum")
 @click.option(
     "--older-than", type=DURATION, default="1d", show_default=True, help="At least 1h: longer than any run takes."
 )
-def vacuum(context: PipelineContext, older_than: float) -> StepResult:
+@click.option("--rejects-older-than", type=DURATION, help="Delete refused rows of that age, too.")
+def vacuum(context: PipelineContext, older_than: float, rejects_older_than: float | None) -> StepResult:
     """Delete files of unfinished runs from the lake.
 
     No reader sees these files: a file is valid only if a document names its run. The violations of every audit but the
-    last go, too.
+    last go, too, and the master's records of runs that wrote batches, after 30 days.
 
     \b
-    Example:
+    Examples:
       jobmaster pipeline vacuum --older-than 2d --dry-run
+      jobmaster pipeline vacuum --rejects-older-than 90d
     """
     from jobmaster.model.errors import InputError
     from jobmaster.pipeline.steps.lake_admin import vacuum as carry_out
 
     if older_than < _HOUR_SECONDS:
         raise InputError("--older-than is less than an hour: files of a running step could be deleted")
-    return carry_out(context, older_than)
+    return carry_out(context, older_than, rejects_older_than)
 
 
 for _command in (
     anomalies, archive, audit, backfills, compact, cost, doctor, forget, ls, objectives, pause, plan, replay, resume, rollup,
-    run, stream, submit, vacuum,
+    run, stream, submit, tables, vacuum,
 ):  # fmt: skip
     pipeline_group.add_command(_command)

@@ -72,7 +72,11 @@ def session_options() -> list[click.Parameter]:
             multiple=True,
             help="Setting of Spark; overrides defaults.",
         ),
-        click.Option(["--lake"], metavar="PATH", help="Directory or URL of the lake.  [default: <data_dir>/lake]"),
+        click.Option(
+            ["--lake"],
+            metavar="PATH",
+            help="Directory or URL of the lake; {cluster} in it is the name of the cluster.  [default: <data_dir>/lake]",
+        ),
         click.Option(["--dry-run"], is_flag=True, help="Show what would be done, and change nothing."),
     ]
 

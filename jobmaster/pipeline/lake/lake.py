@@ -91,7 +91,7 @@ class Lake:
         if mark.get("cluster") != cluster:
             raise Refused(
                 f"the lake {self.where} belongs to another cluster ({mark.get('cluster')}, ours is {cluster})",
-                hint="give this cluster a lake of its own with --lake",
+                hint="give each cluster a lake of its own, such as --lake '/srv/lake/cluster={cluster}'",
             )
 
     # ------------------------------------------------------------ documents

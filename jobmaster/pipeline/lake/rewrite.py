@@ -13,9 +13,10 @@ import msgspec
 
 from jobmaster.model.archive import ArchiveRange, LakeFile, Measure
 from jobmaster.model.errors import Refused
+from jobmaster.pipeline.datasource.range_scan import conformed
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.lake.parquet_export import PartFiles, folder_of
-from jobmaster.pipeline.lake.schema import SCHEMAS
+from jobmaster.pipeline.lake.schema import SCHEMAS, dataset_schema
 from jobmaster.pipeline.lake.verify import checksum, measure_file
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ def rewrite(lake: Lake, found: ArchiveRange, run_id: str, forgets: Forgets) -> R
         files_.append(LakeFile(dataset, path, rows, lake.size(path) or 0, lake.digest(path)))
         sums[dataset] = (sums[dataset][0] + rows, sums[dataset][1] + total)
     for dataset in SCHEMAS:
-        expected = tuple(all_ - gone for all_, gone in zip(read[dataset], pass_.gone[dataset], strict=True))
+        expected = pass_.stays[dataset]
         if sums[dataset] != expected:
             raise Refused(
                 f"the new files of {found.name} hold {sums[dataset][0]} rows of {dataset}, {expected[0]} were written",
                 hint="look at the disk of the lake, then run the command again; the files in use are unchanged",
             )
-    return Rewritten(tuple(files_), Measure(*sums["jobs"], *sums["attempts"]), pass_.gone["jobs"][0])
+    return Rewritten(tuple(files_), Measure(*sums["jobs"], *sums["attempts"]), pass_.forgotten)
 
 
 def count(lake: Lake, found: ArchiveRange, forgets: Forgets) -> int:
@@ -75,7 +76,7 @@ def count(lake: Lake, found: ArchiveRange, forgets: Forgets) -> int:
     pass_ = _Pass(lake, found, forgets)
     for _ in pass_.kept("jobs"):
         pass
-    return pass_.gone["jobs"][0]
+    return pass_.forgotten
 
 
 def delete_run(lake: Lake, run_id: str) -> None:
@@ -86,7 +87,7 @@ def delete_run(lake: Lake, run_id: str) -> None:
 
 
 class _Pass:
-    """One pass over the files of a range: what was read, and what of it is left out, as rows and checksum."""
+    """One pass over the files of a range. It counts rows and checksums of what was read and of what stays."""
 
     def __init__(self, lake: Lake, found: ArchiveRange, forgets: Forgets) -> None:
         self._lake = lake
@@ -94,34 +95,47 @@ class _Pass:
         self._forgets = forgets
         self._ids: set[str] = set()
         self.read = dict.fromkeys(SCHEMAS, (0, 0))
-        self.gone = dict.fromkeys(SCHEMAS, (0, 0))
+        """By the columns of the files, which an earlier version may have written."""
+        self.stays = dict.fromkeys(SCHEMAS, (0, 0))
+        """By all columns."""
+        self.forgotten = 0
+        """Jobs that are left out."""
 
     def kept(self, dataset: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a dataset that stay; those of jobs are to be read first."""
+        """The rows of a dataset that stay, with all columns; those of jobs are to be read first."""
         import pyarrow as pa
         from pyarrow import compute as pc
         from pyarrow import parquet
 
+        schema = dataset_schema(dataset)
         for file in self._found.files:
             if file.dataset != dataset:
                 continue
             with self._lake.reading(file.path) as stream:
                 for batch in parquet.ParquetFile(stream).iter_batches(use_threads=False):
-                    ids = batch.column(_JOB_ID[dataset])
+                    whole = batch if batch.schema.names == schema.names else conformed(batch, schema)
+                    ids = whole.column(_JOB_ID[dataset])
                     chosen = (
-                        self._forgets(batch)
+                        self._forgets(whole)
                         if dataset == "jobs"
                         else pc.is_in(ids, pa.array(sorted(self._ids), pa.string()))
                     )
-                    out = batch.filter(chosen)
+                    out = whole.filter(chosen)
                     if dataset == "jobs":
                         self._ids.update(out.column("id").to_pylist())
-                    self._count(self.read, dataset, batch)
-                    self._count(self.gone, dataset, out)
-                    yield batch.filter(pc.invert(chosen)) if len(out) else batch
+                        self.forgotten += len(out)
+                    self._count(dataset, batch, whole, out)
+                    yield whole.filter(pc.invert(chosen)) if len(out) else whole
 
-    @staticmethod
-    def _count(sums: dict[str, tuple[int, int]], dataset: str, batch: pa.RecordBatch) -> None:
-        if len(batch):
-            rows, total = sums[dataset]
-            sums[dataset] = (rows + len(batch), total + checksum(batch, dataset))
+    def _count(self, dataset: str, batch: pa.RecordBatch, whole: pa.RecordBatch, out: pa.RecordBatch) -> None:
+        """Count what stays as the difference, so that a row which is neither kept nor left out is missed."""
+        read = _sums(batch, dataset)
+        of_whole = read if whole is batch else _sums(whole, dataset)
+        for sums, (rows, total) in ((self.read, read), (self.stays, of_whole)):
+            sums[dataset] = (sums[dataset][0] + rows, sums[dataset][1] + total)
+        rows, total = _sums(out, dataset)
+        self.stays[dataset] = (self.stays[dataset][0] - rows, self.stays[dataset][1] - total)
+
+
+def _sums(batch: pa.RecordBatch, dataset: str) -> tuple[int, int]:
+    return (len(batch), checksum(batch, dataset)) if len(batch) else (0, 0)

@@ -139,7 +139,10 @@ def measure_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
 
 
 def checksum(batch: pa.RecordBatch, dataset: str) -> int:
-    """The sum of the rows' checksums, as ``measure_detached`` computes them."""
+    """The sum of the rows' checksums, as ``measure_detached`` computes them.
+
+    A batch of an earlier version lacks columns that were added since. They are left out, as that version did.
+    """
     import numpy as np
     import pyarrow as pa
     from pyarrow import compute as pc
@@ -152,9 +155,8 @@ def checksum(batch: pa.RecordBatch, dataset: str) -> int:
             column.cast(pa.binary()) if pa.types.is_string(column.type) else column.cast(pa.string()).cast(pa.binary())
         )
 
-    texts = pc.binary_join_element_wise(
-        *map(text_of, _CHECKSUM_COLUMNS[dataset]), b"|", null_handling="replace", null_replacement=b"~"
-    )
+    known = [name for name in _CHECKSUM_COLUMNS[dataset] if name in batch.schema.names]
+    texts = pc.binary_join_element_wise(*map(text_of, known), b"|", null_handling="replace", null_replacement=b"~")
     digests = b"".join([hashlib.md5(text, usedforsecurity=False).digest() for text in texts.to_pylist()])
     first = np.frombuffer(digests, ">u8")[::2] >> np.uint64(12)
     # Two halves, so that no 64-bit sum overflows.

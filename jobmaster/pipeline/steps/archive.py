@@ -27,6 +27,7 @@ from jobmaster.pipeline.lake import parquet_export, verify
 from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, lake_errors
 from jobmaster.pipeline.lake.schema import SCHEMAS
 from jobmaster.pipeline.spark.session import threads_of
+from jobmaster.pipeline.steps.tables import keep_tables
 from jobmaster.retention.retire import Retiring
 from jobmaster.wiring import open_archive
 
@@ -110,6 +111,7 @@ class Archiver:
         for found in self._wait(self._archive.ranges()):
             if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED):
                 self._alone(found.name, keep=keep)
+        keep_tables(self._context, self._archive, self.lake)
         if held_up is not None:
             raise held_up
         summary = {

@@ -24,6 +24,7 @@ from jobmaster.pipeline.lake import rewrite
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.spark.session import require_extra
 from jobmaster.pipeline.steps.archive import MANIFEST, document_of
+from jobmaster.pipeline.steps.tables import keep_tables
 from jobmaster.wiring import open_archive
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def forgotten(metadata: Sequence[str], older_than_seconds: float | None, now_us:
 
 
 def forget_jobs(context: PipelineContext, wanted: Forgotten) -> StepResult:
-    """Delete jobs from the lake, with their attempts and log lines.
+    """Delete jobs from the lake, with their attempts and log lines; ``failed`` when another process has kept a range.
 
     Raises:
         Refused: the lake belongs to another cluster, or files are not as they were verified; they stay.
@@ -93,15 +94,15 @@ def forget_jobs(context: PipelineContext, wanted: Forgotten) -> StepResult:
         for found in rewriter.ranges():
             if not wanted.touches(found):
                 continue
-            number = rewrite.count(rewriter.lake, found, wanted.forgets)
-            if number and not context.dry_run and not rewriter.replace(found, wanted):
-                continue
+            number = rewriter.forget(found.name, wanted)
             jobs += number
             counts[found.name] += number
         changed = [name for name, number in counts.items() if number]
     note = "jobs that are still in the master, files of streams, rejected rows and figures are not touched"
+    if rewriter.busy:
+        note = f"another process is at work on {', '.join(rewriter.busy)}: run the command again"
     summary = {"forgotten_jobs": jobs, "ranges": changed, "at_work_elsewhere": rewriter.busy}
-    return StepResult(rows=jobs, summary=summary, note=note)
+    return StepResult(rows=jobs, summary=summary, note=note, failed=bool(rewriter.busy))
 
 
 def compact(context: PipelineContext) -> StepResult:
@@ -120,8 +121,7 @@ def compact(context: PipelineContext) -> StepResult:
             names.append(found.name)
             before += len(found.files)
             if not context.dry_run:
-                new = rewriter.replace(found, None)
-                after += len(new.files) if new is not None else len(found.files)
+                after += rewriter.merge(found.name) or len(found.files)
     files = {} if context.dry_run else {"files_after": after}
     return StepResult(summary={"ranges": names, "files": before, **files, "at_work_elsewhere": rewriter.busy})
 
@@ -159,26 +159,36 @@ class _Rewriter:
             if found.state is ArchiveState.DROPPED and not found.discarded and found.lake == self.lake.root
         ]
 
-    def replace(self, found: ArchiveRange, wanted: Forgotten | None) -> ArchiveRange | None:
-        """Give a range new files; returns it, or ``None`` while another process works on it."""
-        with self._alone(found.name) as taken:
-            if not taken:
-                return None
-            run_id = new_id().hex()
-            intent = f"{REWRITING}/{found.name}.json"
-            self.lake.write_json(intent, {"range": found.name, "from": found.run_id, "to": run_id})
-            new = rewrite.rewrite(self.lake, found, run_id, _nothing if wanted is None else wanted.forgets)
-            after = self._wait(self._archive.rewritten(found, run_id, new.files, new.measure, new.forgotten))
-            self._end(after, {"from": found.run_id, "to": run_id})
-            self._context.progress(f"{found.name}: {new.measure.rows} jobs stay, {new.forgotten} are forgotten")
-            return after
+    def forget(self, name: str, wanted: Forgotten) -> int:
+        """Give a range new files without the jobs to forget, if it holds any; how many it held. 0 while another process works
+        on it."""
+        with self._alone(name) as found:
+            number = 0 if found is None else rewrite.count(self.lake, found, wanted.forgets)
+            if found is not None and number and not self._context.dry_run:
+                self._replace(found, wanted.forgets)
+            return number
+
+    def merge(self, name: str) -> int:
+        """Give a range new files with the same rows; how many files. 0 while another process works on it."""
+        with self._alone(name) as found:
+            return 0 if found is None else len(self._replace(found, _nothing).files)
+
+    def _replace(self, found: ArchiveRange, forgets: rewrite.Forgets) -> ArchiveRange:
+        run_id = new_id().hex()
+        intent = {"range": found.name, "from": found.run_id, "to": run_id}
+        self.lake.write_json(f"{REWRITING}/{found.name}.json", intent)
+        new = rewrite.rewrite(self.lake, found, run_id, forgets)
+        after = self._wait(self._archive.rewritten(found, run_id, new.files, new.measure, new.forgotten))
+        self._end(after, intent)
+        self._context.progress(f"{found.name}: {new.measure.rows} jobs stay, {new.forgotten} are forgotten")
+        return after
 
     def end_what_was_begun(self) -> None:
         """Delete what runs that were killed have left."""
-        for name, intent in self.lake.documents(REWRITING).items():
-            with self._alone(name) as taken:
-                found = self._wait(self._archive.range(name))
-                if taken and found is not None:
+        for name in self.lake.documents(REWRITING):
+            with self._alone(name) as found:
+                intent = self.lake.read_json(f"{REWRITING}/{name}.json")
+                if found is not None and intent is not None:
                     self._context.progress(f"{name}: an earlier run was killed, its files are deleted")
                     self._end(found, intent)
 
@@ -190,19 +200,25 @@ class _Rewriter:
                 hint="a restore of the master? remove the document, then run jobmaster pipeline audit",
             )
         self.lake.write_json(f"{MANIFEST}/{found.name}.json", document_of(found))
+        keep_tables(self._context, self._archive, self.lake)
         rewrite.delete_run(self.lake, intent["from"] if found.run_id == intent["to"] else intent["to"])
         self.lake.delete(f"{REWRITING}/{found.name}.json")
 
     @contextmanager
-    def _alone(self, name: str) -> Iterator[bool]:
-        taken = self._wait(self._archive.take(name))
-        if not taken:
-            self.busy.append(name)
+    def _alone(self, name: str) -> Iterator[ArchiveRange | None]:
+        """The range, and no other process works on it meanwhile; ``None`` while one does.
+
+        It is read under the lock: another run may just have given it new files.
+        """
+        if not self._wait(self._archive.take(name)):
+            if name not in self.busy:
+                self.busy.append(name)
+            yield None
+            return
         try:
-            yield taken
+            yield self._wait(self._archive.range(name))
         finally:
-            if taken:
-                self._wait(self._archive.let_go(name))
+            self._wait(self._archive.let_go(name))
 
 
 def _nothing(batch: pa.RecordBatch) -> pa.Array:

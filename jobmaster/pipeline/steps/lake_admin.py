@@ -13,7 +13,10 @@ from jobmaster.pipeline.steps.audit import LAST
 
 _RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|logs|violations|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
 _UNFINISHED = re.compile(r"^rejects/\.writing-(?P<run>[^/]+)/")
+_REJECTS = re.compile(r"^rejects/[^/.][^/]*\.parquet$")
 _DOCUMENTS = ("_manifest/jobs", "_manifest/rollup")
+_RUN_SECONDS = 30 * 86_400.0
+"""How long the master keeps the record of a run that wrote a batch: longer than a run takes."""
 FORGET_ROWS = 20_000
 """Rows of a source per statement, which takes some tenths of a second."""
 _STREAM = re.compile(r"^stream/(?P<table>\w+)/v\d+/day=.*\.parquet$")
@@ -71,28 +74,39 @@ def forget(context: PipelineContext, name: str) -> StepResult:
     return StepResult(rows=known[name], summary={"source": name, "forgotten_rows": known[name]})
 
 
-def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
+def vacuum(
+    context: PipelineContext, older_than_seconds: float, rejects_older_than_seconds: float | None = None
+) -> StepResult:
     """Delete files of runs that no document names and that are older than any run takes; also the violations of every
-    audit but the last.
+    audit but the last, and the master's records of old runs that wrote batches.
 
     The manifest and the documents are read before the files, so a run that ends in between keeps its files: they are too
     young.
+
+    Args:
+        rejects_older_than_seconds: delete refused rows of that age, too; ``None``: none.
     """
     lake = Lake(context.lake)
     named = {str(row["run_id"]) for row in context.connection.fetch("archive/manifest") if row["run_id"]}
     for folder in _DOCUMENTS:
         named |= {str(document.get("run")) for document in lake.documents(folder).values()}
     named.add(str((lake.read_json(LAST) or {}).get("run")))
-    found = [
-        one
-        for one in leftover_files(lake, named, context.clock.wall_us() / 1e6)
-        if one.age_seconds > older_than_seconds
-    ]
+    now = context.clock.wall_us() / 1e6
+    found = [one for one in leftover_files(lake, named, now) if one.age_seconds > older_than_seconds]
+    if rejects_older_than_seconds is not None:
+        found += [one for one in refused_rows(lake, now) if one.age_seconds > rejects_older_than_seconds]
     for one in found:
         context.progress(f"{'would delete' if context.dry_run else 'deleting'} {one.path}")
         if not context.dry_run:
             lake.delete(one.path)
-    return StepResult(summary={"files": len(found), "bytes": sum(one.bytes for one in found)})
+    connection = context.connection
+    (runs,) = (
+        connection.fetch("pipeline/count_runs", _RUN_SECONDS)
+        if context.dry_run
+        else connection.execute("pipeline/forget_runs", _RUN_SECONDS)
+    )
+    summary = {"files": len(found), "bytes": sum(one.bytes for one in found), "records_of_runs": runs["runs"]}
+    return StepResult(summary=summary)
 
 
 def leftover_files(lake: Lake, named: set[str], now: float) -> Iterator[LeftoverFile]:
@@ -100,4 +114,11 @@ def leftover_files(lake: Lake, named: set[str], now: float) -> Iterator[Leftover
     for path, size, changed in lake.listing(""):
         match = _RUN.match(path)
         if (match is not None and match["run"] not in named) or _UNFINISHED.match(path):
+            yield LeftoverFile(path, size, now - changed)
+
+
+def refused_rows(lake: Lake, now: float) -> Iterator[LeftoverFile]:
+    """Files of rows that writes have refused."""
+    for path, size, changed in lake.listing("rejects"):
+        if _REJECTS.match(path):
             yield LeftoverFile(path, size, now - changed)

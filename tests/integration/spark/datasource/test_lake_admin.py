@@ -26,6 +26,7 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         "violations/v1/run=dead/part.parquet": 10,
         "violations/v1/run=last/part.parquet": 10,
         "rejects/part.parquet": 10,
+        "rejects/part-old-dead.parquet": 100,
         "stream/jobs/v1/day=2030-01-01/a.parquet": 10,
         "reports/report.html": 10,
     }
@@ -38,12 +39,18 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         path.write_text("x")
         age = path.stat().st_mtime - days * 86400
         os.utime(path, (age, age))
+    for run_id, days in (("killed", 40), ("ended", 40), ("young", 10)):
+        begun = f"INSERT INTO pipeline_write VALUES ('{run_id}', 'b', now() - interval '{days} days')"
+        published.value(begun)
+        published.value(f"INSERT INTO pipeline_write_part VALUES ('{run_id}', 0, 1)")
     for dry in (True, False):
         context = PipelineContext(published.settings, PipelineOptions(lake=str(lake), dry_run=dry))
-        assert vacuum(context, 86400.0).summary["files"] == 4
+        summary = vacuum(context, 86400.0, 50 * 86400.0).summary
+        assert (summary["files"], summary["records_of_runs"]) == (5, 2)
         kinds = [item["kind"] for item in list_lake(context).items or ()]
-        assert kinds == ["rollup", "stream"]
+        assert kinds == ["rollup", "stream", *["batch"] * (3 if dry else 1)]
         context.close()
+    assert published.value("SELECT string_agg(run_id, ' ') FROM pipeline_write_part") == "young"
     left = {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
     assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json", LAST}
     assert not (lake / "jobs/v1/run=dead").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, St
 from tests.conftest import MIGRATED_SCHEMA
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from jobmaster.pipeline.context import PipelineContext
@@ -72,6 +74,37 @@ class SeededCluster:
         for run in self._runs:
             run._session = None
             run.close()
+
+
+def forge(seeded: SeededCluster, change: Callable[[pa.Table], pa.Table], dataset: str = "jobs") -> Path:
+    """Change the content of one file of the lake, and everything that tells of it: document, manifest, digests."""
+    from pyarrow import parquet
+
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.lake.verify import checksum
+
+    lake = Lake(str(seeded.lake))
+    name, document, file = next(
+        (name, document, file)
+        for name, document in lake.documents("_manifest/jobs").items()
+        for file in document["files"]
+        if file["dataset"] == dataset
+    )
+    where = seeded.lake / file["path"]
+    parquet.write_table(change(parquet.ParquetFile(where).read()), where)
+    sums = {"jobs": [0, 0], "attempts": [0, 0], "logs": [0, 0]}
+    for one in document["files"]:
+        table = parquet.ParquetFile(seeded.lake / one["path"]).read()
+        one |= {"rows": len(table), "bytes": lake.size(one["path"]), "sha256": lake.digest(one["path"])}
+        sums[one["dataset"]][0] += len(table)
+        sums[one["dataset"]][1] += sum(checksum(batch, one["dataset"]) for batch in table.to_batches())
+    lake.write_json(f"_manifest/jobs/{name}.json", document)
+    change_row = """UPDATE archive_manifest SET files = $2::text::jsonb, rows = $3, checksum = $4::text::numeric,
+                           attempt_rows = $5, attempt_checksum = $6::text::numeric WHERE name = $1"""
+    (rows, total), (attempts, attempt_total) = sums["jobs"], sums["attempts"]
+    values = (name, json.dumps(document["files"]), rows, str(total), attempts, str(attempt_total))
+    seeded.sql(lambda connection: connection.execute(change_row, *values))
+    return where
 
 
 @pytest.fixture

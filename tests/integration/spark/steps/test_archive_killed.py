@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from benchmarks.support.synthetic_history import fill_day
+from jobmaster.clock import SystemClock
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
 from tests.integration.spark.steps.conftest import SeededCluster, seeded_cluster
@@ -32,10 +33,10 @@ GATE = 4242
 STATES = ("SEALED", "DETACHED", "EXPORTED", "VERIFIED", "PUBLISHED", "DROPPED")
 
 
-def _command(seeded: SeededCluster) -> list[str]:
+def _command(seeded: SeededCluster, *step: str) -> list[str]:
     settings = seeded.settings
     return [
-        *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", "archive", "--older-than", "2s"),
+        *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", *step),
         *("--lake", str(seeded.lake)),
         *("--master", "local[2]", "--conf", "spark.driver.memory=512m", "-o", "json"),
         *("--set", f"cluster={settings.cluster}", "--set", f"master.dsn={settings.master.dsn}"),
@@ -44,15 +45,18 @@ def _command(seeded: SeededCluster) -> list[str]:
     ]  # fmt: skip
 
 
-class Archiver:
-    """The command as a process, with its Java in the same group."""
+ARCHIVE = ("archive", "--older-than", "2s")
 
-    def __init__(self, seeded: SeededCluster) -> None:
+
+class Archiver:
+    """A command of the pipeline as a process, with its Java in the same group."""
+
+    def __init__(self, seeded: SeededCluster, *step: str) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
         self.log = seeded.lake.parent / "archiver.log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                _command(seeded),
+                _command(seeded, *step),
                 env={**clean, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])},
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -84,10 +88,14 @@ def filled(seeded: SeededCluster) -> SeededCluster:
     return seeded
 
 
-async def _killed_at(seeded: SeededCluster, state: str, *, commits: bool) -> None:
+async def _killed_at(
+    seeded: SeededCluster, state: str, *, commits: bool, step: tuple[str, ...] = ARCHIVE, until: str | None = None
+) -> None:
     """Run the archiver until it is about to commit a state, and kill it there.
 
     Args:
+        step: what is run in its place.
+        until: a query that is true once the server has carried out the last statement; ``None``: no job is in the master.
         commits: the server carries the dead archiver's last statement out all the same; else its session is ended.
     """
     gate = await asyncpg.connect(
@@ -95,7 +103,7 @@ async def _killed_at(seeded: SeededCluster, state: str, *, commits: bool) -> Non
     )
     await gate.fetch("SELECT pg_advisory_lock($1)", GATE)
     await gate.execute("INSERT INTO gate VALUES ($1)", state)
-    archiver = Archiver(seeded)
+    archiver = Archiver(seeded, *step)
     waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -109,7 +117,7 @@ async def _killed_at(seeded: SeededCluster, state: str, *, commits: bool) -> Non
     await gate.fetch("SELECT pg_advisory_unlock($1)", GATE)
     await gate.execute("DELETE FROM gate")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while commits and await gate.fetchval("SELECT count(*) FROM jobs"):
+        while commits and not await gate.fetchval(until or "SELECT count(*) = 0 FROM jobs"):
             pass  # each look is a round trip to the server
     await gate.close()
 
@@ -145,6 +153,34 @@ def test_killed_before_a_commit_it_ends_with_every_job_in_the_lake_once(
     ]
     assert document["format"] == 1
     assert sorted(row["id"] for row in filled.spark.read.parquet(*paths).select("id").collect()) == ids
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("commits", [False, True])
+@pytest.mark.parametrize("step", [("compact",), ("forget", "--older-than", "1d")])
+def test_a_rewriting_that_is_killed_at_its_commit_leaves_the_old_files_or_the_new_ones(
+    filled: SeededCluster, step: tuple[str, ...], commits: bool
+) -> None:
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.forget_jobs import compact, forget_jobs, forgotten
+
+    archive(filled.run(), 2.0, keep=False)
+    run = filled.value("SELECT run_id FROM archive_manifest WHERE rows > 0")
+    replaced = f"SELECT count(*) = 0 FROM archive_manifest WHERE run_id = '{run}'"
+    asyncio.run(_killed_at(filled, "DROPPED", commits=commits, step=step, until=replaced))
+    rows = 0 if commits and step[0] == "forget" else ROWS
+    assert filled.value("SELECT sum(rows)::int FROM archive_manifest") == rows
+    if step[0] == "compact":
+        compact(filled.run())
+    else:
+        forget_jobs(filled.run(), forgotten([], 86_400.0, SystemClock().wall_us()))
+        rows = 0
+    lake = Lake(str(filled.lake))
+    named = {file["path"] for one in lake.documents("_manifest/jobs").values() for file in one["files"]}
+    assert {str(path.relative_to(filled.lake)) for path in filled.lake.glob("*/v1/run=*/*/*.parquet")} == named
+    assert filled.value("SELECT sum(rows)::int FROM archive_manifest") == rows
+    assert lake.documents("_manifest/rewriting") == {}
 
 
 def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from benchmarks.support.synthetic_history import fill_day
-from tests.integration.spark.steps.conftest import SeededCluster
+from tests.integration.spark.steps.conftest import SeededCluster, forge
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from jobmaster.pipeline.context import StepResult
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -78,6 +80,12 @@ JOBS = {
     "a refused assignment that succeeded": attempt("i4_refused", "refused", "token, changed_at, changed_at"),
     "an archived job is in the master, too": JobMutation("i1_rows", "UPDATE job SET id = {archived} WHERE id = '{id}'"),
 }
+STAYING = (
+    "a job that waits with an older token",
+    "a job in flight without a bucket",
+    "an archived job is in the master, too",
+)
+"""Edits of jobs that are not archived: they have not ended, or lie in both places."""
 FIGURES = {
     "a job without attempts is deleted": f"DELETE FROM job WHERE id = (SELECT min(id::text)::uuid FROM job WHERE {ONCE})",
     "all jobs that failed are deleted": "DELETE FROM job WHERE state = 'FAILED' AND attempt = 1",
@@ -152,18 +160,22 @@ def whole(seeded: SeededCluster) -> SeededCluster:
         seeded.sql(lambda connection, day=day: fill_day(connection, day, ROWS))  # type: ignore[misc]
     archive(seeded.run(), 2.0, keep=False)
     seeded.sql(lambda connection: fill_day(connection, 0, LIVE_ROWS, 0.001))
-    # The dice of the made-up history may have made none that failed.
+    some_failed(seeded)
+    rollup(seeded.run())
+    for name in TABLES:
+        seeded.execute(f"CREATE TABLE whole_{name} AS SELECT * FROM {name}")
+    assert not audited(seeded).failed
+    return seeded
+
+
+def some_failed(seeded: SeededCluster) -> None:
+    """The dice of the made-up history may have made none that failed."""
     unguarded(
         seeded,
         "UPDATE job SET state = 'FAILED', result = NULL, error = '{}'"
         f" WHERE id IN (SELECT id FROM job WHERE {ONCE} ORDER BY id LIMIT 2);"
         f" UPDATE job SET state = 'SUCCEEDED', error = NULL WHERE state = 'FAILED' AND attempt = 2",
     )
-    rollup(seeded.run())
-    for name in TABLES:
-        seeded.execute(f"CREATE TABLE whole_{name} AS SELECT * FROM {name}")
-    assert not audited(seeded).failed
-    return seeded
 
 
 def unguarded(seeded: SeededCluster, statements: str) -> None:
@@ -195,20 +207,53 @@ def test_every_mutation_of_a_master_and_of_a_lake_is_found(whole: SeededCluster,
     assert not audited(whole).failed, "everything was put back"
 
 
+def test_every_mutation_of_a_job_is_found_after_it_was_archived(seeded: SeededCluster) -> None:
+    """The files hold what the tables held, so no digest shows it."""
+    from jobmaster.pipeline.steps.archive import archive
+
+    seeded.sql(lambda connection: fill_day(connection, 3, LIVE_ROWS))
+    some_failed(seeded)
+    jobs = edited(seeded, {name: mutation for name, mutation in JOBS.items() if name not in STAYING}, {})
+    archive(seeded.run(), 2.0, keep=False)
+    assert seeded.value("SELECT count(*) FROM jobs") == 0
+    forge(seeded, waiting)
+    done = audited(seeded).summary
+    found = {(one["check"], one["job_id"]) for one in done["evidence"]}
+    assert {name for name, id_ in jobs.items() if (JOBS[name].check, id_) not in found} == set()
+    assert done["checks"]["i8_archived"] == 1
+    assert (done["checks"]["a1_files"], done["checks"]["a2_documents"]) == (0, 0)
+
+
+def waiting(table: pa.Table) -> pa.Table:
+    """The last job of a file waits; the edits are of the first ones."""
+    import pyarrow as pa
+
+    at = table.schema.get_field_index("state")
+    return table.set_column(at, "state", pa.array([*table["state"].to_pylist()[:-1], "HELD"], pa.string()))
+
+
+def edited(seeded: SeededCluster, mutations: dict[str, JobMutation], values: dict[str, str]) -> dict[str, str]:
+    """Make each edit, each of another job; the jobs."""
+    jobs: dict[str, str] = {}
+    for name, mutation in mutations.items():
+        used = "', '".join(["00000000-0000-0000-0000-000000000000", *jobs.values()])
+        id_ = seeded.value(f"SELECT id FROM job WHERE {mutation.which} AND id NOT IN ('{used}') ORDER BY id LIMIT 1")
+        assert id_ is not None, f"no job is left for: {name}"
+        jobs[name] = str(id_)
+        statement = mutation.edit
+        for place, value in {"{id}": jobs[name], **values}.items():
+            statement = statement.replace(place, value)
+        unguarded(seeded, statement)
+    return jobs
+
+
 def mutated_jobs(whole: SeededCluster) -> set[str]:
     """Edits of single jobs, all at once; the ones that the audit does not name."""
     from jobmaster.pipeline.lake.lake import Lake
 
     (archived,) = whole.run().spark.read.parquet(Lake(str(whole.lake)).url("jobs")).select("id").limit(1).collect()
-    jobs: dict[str, str] = {}
-    for name, mutation in JOBS.items():
-        used = "', '".join(["00000000-0000-0000-0000-000000000000", *jobs.values()])
-        id_ = whole.value(f"SELECT id FROM job WHERE {mutation.which} AND id NOT IN ('{used}') ORDER BY id LIMIT 1")
-        assert id_ is not None, f"no job is left for: {name}"
-        jobs[name] = str(id_)
-        unguarded(whole, mutation.edit.replace("{id}", jobs[name]).replace("{archived}", f"'{archived[0]}'"))
-        if "{archived}" in mutation.edit:
-            jobs[name] = archived[0]
+    jobs = edited(whole, JOBS, {"{archived}": f"'{archived[0]}'"})
+    jobs["an archived job is in the master, too"] = archived[0]
     found = {(one["check"], one["job_id"]) for one in audited(whole).summary["evidence"]}
     return {name for name, mutation in JOBS.items() if (mutation.check, jobs[name]) not in found}
 

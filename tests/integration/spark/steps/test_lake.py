@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.support.synthetic_history import fill_day
-from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.errors import JobMasterError, Refused, Unavailable
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.report import html, svg
 from jobmaster.pipeline.report.histograms import gini
@@ -113,3 +114,34 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(seeded: SeededClu
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     assert archive(seeded.run(), 2.0, keep=False).rows == rows
     assert seeded.value("SELECT count(*) FROM jobs") == 0
+
+
+@pytest.mark.slow
+def test_a_lake_that_is_read_only_is_one_clear_error_and_nothing_leaves_or_is_forgotten(
+    seeded: SeededCluster, small_disk: Path
+) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.doctor import _lake
+    from jobmaster.pipeline.steps.forget_jobs import Forgotten, compact, forget_jobs
+
+    rows = 300
+    seeded.lake = small_disk / "lake"
+    for day in (3, 2):
+        seeded.sql(partial(fill_day, day=day, rows=rows))
+    assert archive(seeded.run(), 2 * 86_400.0 - 5, keep=False).rows == rows, "the older day"
+    before = {path: path.read_bytes() for path in seeded.lake.rglob("*.parquet")}
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(JobMasterError, match="cannot be written: Read-only file system"):
+        _lake(seeded.run())
+    works: tuple[Callable[[], object], ...] = (
+        lambda: archive(seeded.run(), 2.0, keep=False),
+        lambda: forget_jobs(seeded.run(), Forgotten()),
+        lambda: compact(seeded.run()),
+    )
+    for work in works:
+        with pytest.raises(Unavailable, match="Read-only file system"):
+            work()
+    assert seeded.value("SELECT count(*) FROM jobs") == rows
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert archive(seeded.run(), 2.0, keep=False).rows == rows

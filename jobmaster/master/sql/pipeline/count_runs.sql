@@ -1,0 +1,7 @@
+-- count_runs: how many records of runs that wrote a batch forget_runs would delete
+-- in: $1 double precision age in seconds
+-- out: runs bigint
+-- move: nothing
+-- fence: none, it reads
+-- index: none, the table is small
+SELECT count(*) AS runs FROM pipeline_write WHERE began_at < clock_timestamp() - make_interval(secs => $1::double precision)

@@ -1,0 +1,12 @@
+-- forget_runs: deletes the records of runs that wrote a batch, and the counts of their tasks; also of runs that were killed
+-- in: $1 double precision age in seconds
+-- out: runs bigint
+-- move: nothing
+-- fence: none; the batch itself stays, and with it the ids of its jobs
+-- index: none, the table is small; pipeline_write_part_pkey
+WITH old AS (
+    DELETE FROM pipeline_write WHERE began_at < clock_timestamp() - make_interval(secs => $1::double precision) RETURNING run_id
+), parts AS (
+    DELETE FROM pipeline_write_part WHERE run_id IN (SELECT run_id FROM old)
+)
+SELECT count(*) AS runs FROM old

@@ -1,0 +1,145 @@
+"""The files of the lake as Delta tables, for engines that read these: a log beside the files, and no copy of a row.
+
+The package ``deltalake`` writes the log. The manifest decides which files count; the log follows it, in one commit for each
+dataset, so a log that is behind is brought up to date by the next call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from jobmaster.model.archive import LakeFile
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.lake.schema import SCHEMAS, dataset_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake.transaction import AddAction
+
+DOCUMENT = "_manifest/delta.json"
+"""The mark of a lake whose Delta tables are kept up to date."""
+_TIME = {"jobs": "created_at", "attempts": "at", "logs": "at"}
+"""The column whose least and greatest value the log has for each file."""
+_PROPERTIES = {
+    # The lake deletes its files by its own rules; a VACUUM of the table would take those that the log does not name yet.
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+}
+
+
+def require_deltalake() -> None:
+    """``Refused`` when the package is not installed."""
+    if find_spec("deltalake") is None:
+        raise Refused(
+            "the package deltalake is not installed, and the lake has Delta tables, or is to have them",
+            hint='pip install "jobmaster-cluster[delta]"; jobmaster pipeline tables --stop leaves the tables as they are',
+        )
+
+
+def folder_of(dataset: str) -> str:
+    """Folder of a table, relative to the lake."""
+    return f"{dataset}/v{FORMAT}"
+
+
+def write(lake: Lake, files: Iterable[LakeFile]) -> Mapping[str, int]:
+    """Let each table have just these files; returns the number of files by dataset.
+
+    Raises:
+        Refused: the package is not installed. Unavailable: the log cannot be read or written, or another program writes it.
+    """
+    require_deltalake()
+    from deltalake.exceptions import DeltaError
+
+    by_dataset: dict[str, list[LakeFile]] = {dataset: [] for dataset in SCHEMAS}
+    for file in files:
+        by_dataset[file.dataset].append(file)
+    for dataset, wanted in by_dataset.items():
+        try:
+            _write(lake, dataset, wanted)
+        except (DeltaError, OSError) as error:
+            raise Unavailable(
+                f"the Delta table {folder_of(dataset)} of the lake {lake.where} cannot be written: {error}",
+                hint="run jobmaster pipeline tables again; the files of the lake are not changed by it",
+            ) from error
+    return {dataset: len(wanted) for dataset, wanted in by_dataset.items()}
+
+
+def _write(lake: Lake, dataset: str, files: list[LakeFile]) -> None:
+    from deltalake import DeltaTable, Schema
+    from deltalake.transaction import create_table_with_add_actions
+
+    place = lake.url(folder_of(dataset)) if lake.local is None else str(lake.local / folder_of(dataset))
+    schema = Schema.from_arrow(_table_schema(dataset))
+    if not DeltaTable.is_deltatable(place):
+        if files:
+            create_table_with_add_actions(
+                place,
+                schema,
+                list(_actions(lake, dataset, files)),
+                partition_by=["day"],
+                name=f"jobmaster {dataset}",
+                configuration=_PROPERTIES,
+            )
+        return
+    table = DeltaTable(place)
+    known = {uri.rpartition(f"/{folder_of(dataset)}/")[2] for uri in table.file_uris()}
+    wanted = {_relative(dataset, file) for file in files}
+    if known - wanted:
+        table.create_write_transaction(list(_actions(lake, dataset, files)), "overwrite", schema, ["day"])
+    elif wanted - known:
+        new = [file for file in files if _relative(dataset, file) not in known]
+        table.create_write_transaction(list(_actions(lake, dataset, new)), "append", schema, ["day"])
+
+
+def _table_schema(dataset: str) -> pa.Schema:
+    """The columns of the files, and the day in their paths."""
+    import pyarrow as pa
+
+    return dataset_schema(dataset).append(pa.field("day", pa.date32()))
+
+
+def _relative(dataset: str, file: LakeFile) -> str:
+    return file.path.removeprefix(f"{folder_of(dataset)}/")
+
+
+def _actions(lake: Lake, dataset: str, files: list[LakeFile]) -> Iterator[AddAction]:
+    from deltalake.transaction import AddAction
+
+    changed = {path: moment for path, _, moment in lake.listing(folder_of(dataset))}
+    for file in files:
+        yield AddAction(
+            path=_relative(dataset, file),
+            size=file.bytes,
+            partition_values={"day": file.path.split("/day=")[1][:10]},
+            modification_time=int(changed.get(file.path, 0.0) * 1000),
+            data_change=True,
+            stats=json.dumps(_statistics(lake, dataset, file)),
+        )
+
+
+def _statistics(lake: Lake, dataset: str, file: LakeFile) -> dict[str, Any]:
+    """What a reader needs to leave the file out: rows, and the least and greatest time, by the footer of the file."""
+    from pyarrow import parquet
+
+    column = _TIME[dataset]
+    with lake.reading(file.path) as stream:
+        found = parquet.ParquetFile(stream).metadata
+    at = found.schema.names.index(column)
+    groups = [found.row_group(number).column(at).statistics for number in range(found.num_row_groups)]
+    times = [value for one in groups if one is not None and one.has_min_max for value in (one.min, one.max)]
+    if not times or len(times) < 2 * len(groups):
+        return {"numRecords": file.rows}
+    # The log has milliseconds: the greatest value is rounded up.
+    return {
+        "numRecords": file.rows,
+        "minValues": {column: _milliseconds(min(times))},
+        "maxValues": {column: _milliseconds(max(times) + timedelta(microseconds=999))},
+    }
+
+
+def _milliseconds(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
