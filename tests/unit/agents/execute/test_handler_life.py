@@ -418,10 +418,10 @@ async def test_a_thread_that_a_handler_leaves_behind_is_no_part_of_the_next_job(
 async def test_a_changed_log_level_reaches_worker_processes_that_start_later() -> None:
     async with WorkerHarness(leaving) as harness:
         pool = harness.bucket_worker._pool
-        assert pool._setup.log_level == "info"
+        assert pool._launcher.setup.log_level == "info"
         settings = ClusterSettings(observability=Observability(log_level="error"))
         harness.bucket_worker.retune(settings, AgentSettings())
-        assert pool._setup.log_level == "error"
+        assert pool._launcher.setup.log_level == "error"
 
 
 async def test_the_number_of_lines_left_out_comes_with_a_logged_line_too(caplog: pytest.LogCaptureFixture) -> None:
