@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,27 @@ _SMALL = {
 """Compiling each query would cost more than running it over a demo's history."""
 
 
+class PlannedWaits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan says of one lane and priority; waits are those of 99 % of the jobs, in microseconds."""
+
+    group: str
+    """``lane/priority``."""
+    present: int
+    """Buckets in the busiest hour."""
+    buckets: int
+    """Proposed."""
+    objective_us: float
+    measured_us: float
+    model_us: float
+    """Of the same jobs and buckets, in the model."""
+    difference: float
+    """Factor between both, as the plan compares them: waits far below the objective count as equal."""
+    predicted_us: float
+    """With the proposal."""
+    status: str
+    """Whether the objective will be met: ``met``, ``not met`` or ``unknown``."""
+
+
 class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What the three steps found."""
 
@@ -33,6 +54,7 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     audit_violations: int
     plan: dict[str, int]
     """``lane/priority`` -> buckets."""
+    waits: list[PlannedWaits]
     report: str
     """Where the HTML page lies."""
     seconds: float
@@ -59,7 +81,8 @@ def run_pipeline(settings: ClusterSettings, lake: Path, report: Path, log: Calla
         report: where the page is copied to; it survives the demo.
     """
     from jobmaster.pipeline.context import PipelineContext, PipelineOptions
-    from jobmaster.pipeline.plan.plan import PlanOptions, plan
+    from jobmaster.pipeline.plan.options import PlanOptions
+    from jobmaster.pipeline.plan.plan import plan
     from jobmaster.pipeline.spark.session import SessionOptions
     from jobmaster.pipeline.steps.audit import audit
     from jobmaster.pipeline.steps.rollup import rollup
@@ -79,6 +102,21 @@ def run_pipeline(settings: ClusterSettings, lake: Path, report: Path, log: Calla
         audited_jobs=audited.summary["audited_jobs"],
         audit_violations=audited.summary["audit_violations"],
         plan=planned.summary["plan"],
+        waits=[_waits(one) for one in planned.details["groups"]],
         report=str(report.absolute()),
         seconds=round(context.clock.boottime() - began, 1),
+    )
+
+
+def _waits(one: Mapping[str, Any]) -> PlannedWaits:
+    return PlannedWaits(
+        group=f"{one['lane']}/{one['priority']}",
+        present=one["present"],
+        buckets=one["buckets"],
+        objective_us=one["objective_us"],
+        measured_us=one["measured"]["p99"],
+        model_us=one["model"]["p99"],
+        difference=round(one["difference"], 2),
+        predicted_us=one["waits_us"]["p99"],
+        status=one["status"],
     )

@@ -50,6 +50,8 @@ class StepResult:
     """One sentence for people."""
     items: Sequence[Mapping[str, Any]] | None = None
     """Rows of a table; all have the same keys."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Names and values for programs alone: part of the JSON output."""
 
 
 @dataclass

@@ -10,8 +10,10 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.tables import Output, emit_data, thousands
+from jobmaster.units import rounded_us
 
 if TYPE_CHECKING:
+    from jobmaster.demo.pipeline_steps import PlannedWaits
     from jobmaster.demo.results import DemoSummary
 
 _BAR_CHARS = 40
@@ -127,13 +129,22 @@ def _looked_back(summary: DemoSummary) -> list[str]:
     if isinstance(summary.pipeline, msgspec.UnsetType):
         return []
     found = summary.pipeline
-    plan = ", ".join(f"{group} {buckets}" for group, buckets in found.plan.items())
     return [
         f"pipeline   {thousands(found.rolled_up_jobs)} jobs rolled up, {thousands(found.audited_jobs)} audited"
         f" with {found.audit_violations} violations, in {found.seconds:g} s",
-        f"plan       buckets: {plan}",
+        *(_planned(one) for one in found.waits),
         f"report     {found.report}",
     ]
+
+
+def _planned(one: PlannedWaits) -> str:
+    """A line of the plan: measured, the model of the same, and what to expect."""
+    low, high = sorted((max(one.measured_us, 1.0), max(one.model_us, 1.0)))
+    return (
+        f"plan       {one.group}: {one.present} buckets, p99 {rounded_us(one.measured_us)} measured,"
+        f" {rounded_us(one.model_us)} in the model (factor {high / low:.2g}); with {one.buckets} buckets"
+        f" {rounded_us(one.predicted_us)}, objective {rounded_us(one.objective_us)}: {one.status}"
+    )
 
 
 class ProgressBar:

@@ -203,30 +203,66 @@ def pause(context: PipelineContext, name: str) -> StepResult:
     "--objective", "objectives", multiple=True, metavar="[LANE/]PRIORITY=TIME", help="Waiting that is allowed."
 )
 @click.option("--quantile", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of the waits.")
-@click.option("--slots", type=click.IntRange(1), help="Slots of a bucket.  [default: as configured]")
-@click.option("--agents", type=click.IntRange(1), help="Agents that share the buckets.  [default: the living agents]")
+@click.option(
+    "--arrivals",
+    multiple=True,
+    metavar="[[LANE/]PRIORITY=]xN",
+    help="What if jobs come N times as often; may be repeated.",
+)
+@click.option(
+    "--mix",
+    multiple=True,
+    metavar="PRIORITY=N%",
+    help="What if a priority has that share of all jobs; may be repeated.",
+)
+@click.option("--agents", type=click.IntRange(1), help="What if there are N agents.  [default: as in the history]")
+@click.option("--slots", type=click.IntRange(1), help="Slots of a bucket.  [default: as configured, or more]")
 @click.option("--kind", help="Kind of agent in the configuration.  [default: the first]")
 @click.option("--days", type=click.IntRange(1, 400), default=14, show_default=True, help="Days of history.")
 @click.option("--hours", type=click.IntRange(1, 10_000), default=24, show_default=True, help="Busiest hours to replay.")
+@click.option(
+    "--ahead",
+    type=click.IntRange(0, 400),
+    metavar="DAYS",
+    default=28,
+    show_default=True,
+    help="Plan for the load of that day, if it grows as it did from week to week.",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the configuration, too.")
 @click.option(
     "--check", is_flag=True, help="Plan without the last day and test the plan on it; exit code 1 when it fails."
 )
-def plan(context: PipelineContext, objectives: tuple[str, ...], **words: Any) -> StepResult:
-    """Recommend how many buckets each lane and priority needs.
+def plan(
+    context: PipelineContext,
+    objectives: tuple[str, ...],
+    arrivals: tuple[str, ...],
+    mix: tuple[str, ...],
+    **words: Any,
+) -> StepResult:
+    """Propose buckets, slots, agents and the transient threshold, with the waits to expect.
 
-    From the measured history: a formula chooses candidates, then the arrivals of the busiest hours are replayed with
-    different numbers of buckets. Writes a configuration for agents, with the expected waits beside the numbers, and the
-    curves into the report. Without objectives: critical=1s high=5s medium=30s low=2m very_low=10m.
+    First the present configuration is replayed with the measured arrivals, and its waits are shown beside the measured ones:
+    where they differ by more than a factor of two, no objective is called met. Then other numbers are tried on the busiest
+    hours, for a load that grows as it did. The error is that of the same prediction for the latest days from the earlier
+    ones. Writes a configuration for agents, its difference to the present one, and the curves into the report. Without
+    objectives: critical=1s high=5s medium=30s low=2m very_low=10m.
+
+    The plan is kept in the lake; `jobmaster pipeline review` compares it later with what has happened.
 
     \b
     Examples:
       jobmaster pipeline plan --objective critical=200ms --objective payroll/medium=5s --out buckets.yaml
+      jobmaster pipeline plan --arrivals x2
+      jobmaster pipeline plan --agents 3 --mix critical=30%
       jobmaster pipeline plan --check
     """
-    from jobmaster.pipeline.plan.plan import PlanOptions, parse_objectives, plan
+    from jobmaster.pipeline.plan.options import PlanOptions, parse_arrivals, parse_mix, parse_objectives
+    from jobmaster.pipeline.plan.plan import plan
 
-    return plan(context, PlanOptions(parse_objectives(objectives), **words))
+    return plan(
+        context,
+        PlanOptions(parse_objectives(objectives), arrivals=parse_arrivals(arrivals), mix=parse_mix(mix), **words),
+    )
 
 
 @step("replay")
@@ -356,6 +392,26 @@ def _context(ctx: click.Context, text: str) -> click.Context:
         known = ", ".join(word for word in pipeline_group.commands if word != "run")
         raise click.UsageError(f"{name!r} is no step; the steps are {known}", ctx)
     return command.make_context(name, arguments, parent=ctx)
+
+
+@step("review")
+@click.argument("plan", required=False)
+def review(context: PipelineContext, plan: str | None) -> StepResult:
+    """Compare a plan that was kept with what has happened since.
+
+    Shows for each lane and priority the waits that were predicted and those that were measured since the plan was made, and
+    whether the load and the buckets were those of the plan. Exit code 1 when jobs waited more than twice as long as
+    predicted, or an objective was missed that the plan had called met. PLAN is the name that `pipeline plan` printed, or the
+    file of its --out; without it the latest plan is taken.
+
+    \b
+    Examples:
+      jobmaster pipeline review
+      jobmaster pipeline review buckets.yaml -o json
+    """
+    from jobmaster.pipeline.plan.review import review as carry_out
+
+    return carry_out(context, plan)
 
 
 @step("stream")
@@ -543,7 +599,7 @@ def vacuum(context: PipelineContext, older_than: float, rejects_older_than: floa
 
 
 for _command in (
-    anomalies, archive, audit, backfills, compact, cost, doctor, forget, ls, objectives, pause, plan, replay, resume, rollup,
-    run, stream, submit, tables, vacuum,
+    anomalies, archive, audit, backfills, compact, cost, doctor, forget, ls, objectives, pause, plan, replay, resume, review,
+    rollup, run, stream, submit, tables, vacuum,
 ):  # fmt: skip
     pipeline_group.add_command(_command)

@@ -121,7 +121,7 @@ def _carry_out(ctx: click.Context, name: str, context: PipelineContext, work: Ca
     figures = {"rows": result.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if result.rows else {}
     dry = {"dry_run": True} if context.dry_run else {}
     items = {} if result.items is None else {"items": list(result.items)}
-    report = {"command": name, "ok": not result.failed, **dry, **result.summary, **items, **figures}
+    report = {"command": name, "ok": not result.failed, **dry, **result.summary, **items, **result.details, **figures}
     if emit_data(report, invocation_of(ctx).output):
         return result
     width = max((len(key) for key in result.summary), default=0)

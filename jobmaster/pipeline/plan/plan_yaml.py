@@ -1,95 +1,153 @@
-"""Writes the plan as a configuration for agents, with the reasons as comments."""
+"""Writes the plan as a configuration for agents, with the reasons as comments, and as a difference to the present one."""
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobmaster.model.job import Priority
+from jobmaster.pipeline.plan.model import Group, ObjectiveStatus
+from jobmaster.pipeline.plan.plan_file import PlannedGroup
 from jobmaster.settings.model import AgentSettings
-from jobmaster.units import rounded_us
-
-
-class Recommendation(NamedTuple):
-    """The recommendation for one lane and priority."""
-
-    lane: str
-    priority: str
-    buckets: int
-    """In the whole cluster."""
-    objective_us: float
-    waits_us: Mapping[str, float]
-    """``p50``, ``p95``, ``p99`` and ``objective`` (at the requested quantile), by the replay."""
-    interval_us: tuple[float, float] | None
-    """90 % interval over resampled days, at the requested quantile; ``None`` with one day only."""
-    utilisation: float
-    screened: int
-    """Buckets by the formula alone."""
-    screened_wait_us: float
-    """Wait by the formula for the chosen number."""
-    jobs: int
-    """Number of replayed jobs."""
-    curve: Sequence[tuple[int, float]]
-    """``(buckets, wait)`` at the quantile, including the unexplained wait."""
-    present: int
-    """Buckets that had jobs of the group in the median busy hour."""
-    measured_us: float
-    """Measured wait at the quantile, with the present buckets."""
-    unexplained_us: float
-    """Measured wait minus the replayed wait with the same number of buckets: more buckets do not reduce it."""
-    met: bool
-
+from jobmaster.units import format_duration, rounded_us
 
 LIMITS = (
     "Service times were measured under the present concurrency; more buckets may slow what they share (a database, a disk).",
     "What never came because producers were held up is not in the history.",
     "Jobs were placed by hash; the real placement prefers the emptier of two buckets.",
-    "Limits across buckets (max_running, threads, cores) are not part of the replay. What they cost was measured, as the wait"
-    " that the replay of the present buckets does not explain, and is added to every wait.",
+    "A further agent is taken to have a processor of its own.",
 )
 
 
+class Proposal(NamedTuple):
+    """The settings of one kind of agent, as they are or as proposed."""
+
+    kind: str
+    agents: int
+    """Agents that share the buckets."""
+    processes: int
+    """Agents that one `agent run` starts."""
+    buckets: Mapping[Group, int]
+    """Of one agent."""
+    slots: Mapping[Group, int]
+    threshold_seconds: float
+
+
+def present_settings(kind: str, agent: AgentSettings, agents: int, threshold_seconds: float) -> Proposal:
+    """The configuration as it is."""
+    counts = agent.bucket_counts()
+    groups = {(lane, priority.label): counts[lane].of(priority) for lane in counts for priority in Priority}
+    slots = {group: agent.slots_of(group[0], Priority.parse(group[1])) for group in groups}
+    return Proposal(kind, agents, agent.processes, groups, slots, threshold_seconds)
+
+
+def proposed_settings(
+    present: Proposal, choices: Sequence[PlannedGroup], agents: int, threshold_seconds: float
+) -> Proposal:
+    """The configuration as proposed: groups without jobs keep what they have."""
+    buckets, slots = dict(present.buckets), dict(present.slots)
+    for choice in choices:
+        buckets[choice.group] = math.ceil(choice.buckets / agents)
+        slots[choice.group] = choice.slots
+    for lane in {lane for lane, _ in buckets}:
+        for priority in Priority:
+            buckets.setdefault((lane, priority.label), 1)
+    # Agents of several machines: each machine starts the same number of processes.
+    machines = max(1, present.agents // present.processes)
+    processes = present.processes if agents == present.agents else max(1, math.ceil(agents / machines))
+    return Proposal(present.kind, agents, processes, buckets, slots, threshold_seconds)
+
+
 def yaml_of(
-    choices: Sequence[Recommendation], kind: str, agent: AgentSettings, agents: int, head: Sequence[str]
+    present: Proposal, proposed: Proposal, agent: AgentSettings, choices: Sequence[PlannedGroup], head: Sequence[str]
 ) -> str:
-    """A configuration with the bucket counts of one kind of agent.
+    """The proposed configuration, with comments.
 
     Args:
-        agents: processes of that kind that share the buckets.
         head: lines of the head comment.
     """
-    present = agent.bucket_counts()
-    lanes = sorted({*present, *(choice.lane for choice in choices)})
-    by_group = {(choice.lane, choice.priority): choice for choice in choices}
+    reasons = {choice.group: _reason(choice, proposed.agents) for choice in choices}
     text = [f"# {line}" for line in head]
     text += ["#", "# Limits of this plan:", *(f"# - {line}" for line in LIMITS), ""]
-    text += ["agents:", f"  {kind}:", "    lanes:"]
-    for lane in lanes:
+    return "\n".join(text + _settings(present, proposed, agent, reasons)) + "\n"
+
+
+def difference(present: Proposal, proposed: Proposal, agent: AgentSettings) -> str:
+    """A unified diff from the present configuration to the proposed one; empty if they are equal."""
+    lines = difflib.unified_diff(
+        _settings(present, present, agent),
+        _settings(present, proposed, agent),
+        "present",
+        "proposed",
+        lineterm="",
+        n=30,
+    )
+    return "\n".join(lines)
+
+
+def _settings(
+    present: Proposal, settings: Proposal, agent: AgentSettings, reasons: Mapping[Group, str] | None = None
+) -> list[str]:
+    """The lines of a configuration.
+
+    Args:
+        reasons: the comment of each group; only what changes is named beside the buckets. ``None``: without comments, and
+            with what stays.
+    """
+    text = ["agents:", f"  {settings.kind}:"]
+    if reasons is None or settings.processes != present.processes:
+        text.append(f"    processes: {settings.processes}")
+    text.append("    lanes:")
+    for lane in sorted({lane for lane, _ in settings.buckets}):
         text.append(f"      {lane}:")
         for priority in sorted(Priority, reverse=True):
-            choice = by_group.get((lane, priority.label))
-            if choice is None:
-                kept = present[lane].of(priority) if lane in present else 1
-                text.append(f"        {priority.label}: {kept}  # as it is; no job of it was seen")
-            else:
-                text.append(
-                    f"        {priority.label}: {math.ceil(choice.buckets / agents)}  # {_reason(choice, agents)}"
-                )
-    return "\n".join(text) + "\n"
+            group = (lane, priority.label)
+            comment = ""
+            if reasons is not None:
+                comment = f"  # {reasons.get(group, 'as it is; no job of it was seen')}"
+            text.append(f"        {priority.label}: {settings.buckets[group]}{comment}")
+    slots = _lane_slots(present, settings, agent)
+    if slots:
+        text.append("    lane_slots:")
+        for lane, by_priority in sorted(slots.items()):
+            text += [f"      {lane}:", *(f"        {label}: {count}" for label, count in by_priority.items())]
+    if reasons is None or settings.threshold_seconds != present.threshold_seconds:
+        text += ["thresholds:", f"  transient_threshold: {format_duration(settings.threshold_seconds)}"]
+    return text
 
 
-def _reason(choice: Recommendation, agents: int) -> str:
+def _lane_slots(present: Proposal, settings: Proposal, agent: AgentSettings) -> dict[str, dict[str, int]]:
+    """The setting `lane_slots`: as it is, with the slots that are to change."""
+    found: dict[str, dict[str, int]] = {}
+    for lane, counts in agent.lane_slots.items():
+        for priority in sorted(Priority, reverse=True):
+            if (count := counts.of(priority)) is not None:
+                found.setdefault(lane, {})[priority.label] = count
+    for (lane, label), count in settings.slots.items():
+        if count != present.slots.get((lane, label), agent.slots_of(lane, Priority.parse(label))):
+            found.setdefault(lane, {})[label] = count
+    return found
+
+
+def _reason(choice: PlannedGroup, agents: int) -> str:
     shared = f"{choice.buckets} in all, " if agents > 1 else ""
     certain = ""
     if choice.interval_us is not None:
         certain = f" ({rounded_us(choice.interval_us[0])} to {rounded_us(choice.interval_us[1])} over days)"
-    met = "" if choice.met else "NOT MET: "
-    if choice.unexplained_us >= choice.objective_us:
-        unexplained = rounded_us(choice.unexplained_us)
-        met += f"of {rounded_us(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
-    p50, p99, at_objective = (rounded_us(choice.waits_us[name]) for name in ("p50", "p99", "objective"))
+    status = "" if choice.status is ObjectiveStatus.MET else f"{choice.status.value.upper()}: {choice.why}; "
+    waits = choice.waits_us
+    error = f"; {error_text(choice)}" if choice.backtest is not None else ""
     return (
-        f"{met}{shared}waits p50 {p50}, p99 {p99}, at the objective's quantile {at_objective}{certain}; "
-        f"objective {rounded_us(choice.objective_us)}; {choice.utilisation:.0%} busy"
+        f"{status}{shared}waits p50 {rounded_us(waits.p50)}, p99 {rounded_us(waits.p99)}, at the objective's quantile "
+        f"{rounded_us(waits.objective)}{certain}; measured p99 {rounded_us(choice.measured.p99)}; objective "
+        f"{rounded_us(choice.objective_us)}; {choice.utilisation:.0%} busy{error}"
     )
+
+
+def error_text(choice: PlannedGroup) -> str:
+    """The error on held-out days, for people."""
+    if choice.backtest is None:
+        return "not tested"
+    return f"off by a factor of {choice.backtest.factor:.2g} on held-out days"

@@ -13,6 +13,7 @@ from jobmaster.pipeline.report.arrivals import HOURS_OF_WEEK
 from jobmaster.pipeline.report.histograms import gini, quantiles
 from jobmaster.pipeline.report.objectives import BURN_HOURS
 from jobmaster.pipeline.report.page_data import QUANTILES, Bin, ReportData, all_ended, summed_by
+from jobmaster.pipeline.report.plan_part import plan_section
 from jobmaster.pipeline.report.svg import Canvas, Plot
 from jobmaster.pipeline.report.tables import BY_HANDLER, BY_LANE, METRICS, Tables, costs_by
 from jobmaster.pipeline.report.time_axis import labels, moment_text
@@ -343,31 +344,8 @@ def _audit(view: View, audit: Document) -> tuple[str, list[str]]:
     return f"Every rule over {_number(audit['audited_jobs'])} jobs, as of {at}.", cards
 
 
-def _plan(view: View, plan: Document) -> tuple[str, list[str]]:
-    groups = plan["groups"]
-    lines = [
-        [f"{one['lane']} / {one['priority']}", str(one["buckets"]), rounded_us(one["objective_us"]),
-         *(rounded_us(one["waits_us"][name]) for name in ("p50", "p95", "p99")), rounded_us(one.get("measured_us")),
-         rounded_us(one.get("unexplained_us")), f"{one['utilisation']:.0%}",
-         "yes" if one["met"] else "no"]
-        for one in groups
-    ]  # fmt: skip
-    columns = [
-        "lane / priority", "buckets", "objective", "p50", "p95", "p99", "measured", "not by queues", "busy", "met",
-    ]  # fmt: skip
-    cards = [html.card(html.table(columns, lines))]
-    for one in groups:
-        name = f"Waiting against buckets: {one['lane']} / {one['priority']}"
-        cards.append(html.card(_curve(one, plan["quantile"]), name))
-    return plan["said"], [*cards, html.card(html.code(plan["yaml"]), "buckets.yaml")]
-
-
-def _curve(group: Document, quantile: float) -> str:
-    curve = [(float(point["buckets"]), max(point["wait_us"], 1.0)) for point in group["curve"]]
-    objective = {f"objective {rounded_us(group['objective_us'])}": float(group["objective_us"])}
-    x = svg.Scale(lambda count: f"{count:.0f} buckets", labels=[buckets for buckets, _ in curve])
-    series = {f"p{quantile * 100:g} of waiting": curve}
-    return html.figure(lambda canvas: svg.lines(series, x, _DURATIONS, goals=objective, canvas=canvas))
+def _plan(_view: View, plan: Document) -> tuple[str, list[str]]:
+    return plan_section(plan, _DURATIONS)
 
 
 # ---------------------------------------------------------------- formatting

@@ -113,6 +113,8 @@ def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callabl
     assert sorted(found["plan"]) == sorted(
         f"default/{name}" for name in ("critical", "high", "low", "medium", "very_low")
     )
+    assert [one["group"] for one in found["waits"]] == list(found["plan"])
+    assert not [one for one in found["waits"] if one["difference"] > 2 and one["status"] == "met"]
     assert found["report"] == str(page)
     assert page.read_text().count("<svg") >= 5
     assert run.processes() == []
