@@ -110,7 +110,6 @@ class Handlers:
     def add(
         self,
         function: Callable[..., Any],
-        /,
         *,
         stands_for: Callable[..., Any] | None = None,
         **options: Unpack[JobOptions],

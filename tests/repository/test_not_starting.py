@@ -53,6 +53,10 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["cryptography"],
         "from jobmaster.encryption import PayloadCipher; PayloadCipher({}, None)",
     ),
+    "delta": (
+        ["deltalake"],
+        "from jobmaster.pipeline.lake.delta_log import require_deltalake; require_deltalake()",
+    ),
     "django": (["django"], "import jobmaster.django"),
     "fastapi": (["starlette"], "import jobmaster.fastapi"),
     "pydantic": (["pydantic"], HANDLERS),

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from jobmaster.distribution import install_command
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.lake.lake import FORMAT, Lake
@@ -36,7 +37,7 @@ def require_deltalake() -> None:
     if find_spec("deltalake") is None:
         raise Refused(
             "the package deltalake is not installed, and the lake has Delta tables, or is to have them",
-            hint='pip install "jobmaster-cluster[delta]"; jobmaster pipeline tables --stop leaves the tables as they are',
+            hint=f"{install_command('delta')}; to leave the tables as they are: jobmaster pipeline tables --stop",
         )
 
 
