@@ -38,7 +38,7 @@ WHEN ((OLD.state, OLD.handlers, OLD.share, OLD.capabilities)
 EXECUTE FUNCTION note_map_change();
 
 -- A floor above the transaction that raises it comes from another server, whose dump was restored here.
-CREATE FUNCTION raise_map_floor() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+CREATE FUNCTION raise_map_floor() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     UPDATE bucket_map_floor AS f SET xid = after.xid
     FROM (SELECT max(changed_xid) + 1 AS xid FROM gone HAVING count(*) > 0) AS after
@@ -51,3 +51,10 @@ CREATE TRIGGER bucket_dropped AFTER DELETE ON bucket REFERENCING OLD TABLE AS go
 EXECUTE FUNCTION raise_map_floor();
 CREATE TRIGGER agent_dropped AFTER DELETE ON agent REFERENCING OLD TABLE AS gone FOR EACH STATEMENT
 EXECUTE FUNCTION raise_map_floor();
+
+-- As in migration 17: a session's temporary tables must not come before those of the cluster.
+DO $$
+BEGIN
+    EXECUTE format('ALTER FUNCTION raise_map_floor() SET search_path = %I, pg_temp', current_schema());
+END
+$$;

@@ -21,6 +21,7 @@ from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from tests.support.forked_commands import run_command
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import children_of
 from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -64,8 +65,7 @@ class AgentProcess:
 
     def children(self) -> list[int]:
         """Pids of the agents under this supervisor."""
-        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(pid) for pid in found]
+        return children_of(self.process.pid)
 
     def kill_all(self) -> None:
         """SIGKILL to the supervisor and its children at once: none of them is left to report it."""

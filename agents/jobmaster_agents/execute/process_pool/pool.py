@@ -279,6 +279,7 @@ class ProcessPool:
     async def close(self) -> None:
         """Accept no more jobs, stop running jobs (ask first, then kill), end the workers. No process is left afterwards."""
         self._closing.set()
+        self._launcher.refuse()
         for waiter in self._take_waiters():
             waiter.set_exception(_closed())
         while self._processes or self._starters:

@@ -9,8 +9,10 @@ minute.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -80,6 +82,7 @@ class WorkerLauncher:
         self._server: ForkServerProcess | None = None
         self._starting = asyncio.Lock()
         self._not_before = float("-inf")
+        self._closing = False
 
     async def launch(
         self, sock: socket.socket, lifeline_fd: int, reads: OutputReads, output_fd: int
@@ -96,9 +99,14 @@ class WorkerLauncher:
             _WORKER_PROGRAM, self.setup.import_path, (sock.fileno(), lifeline_fd, reads.fd), output_fd
         )
 
+    def refuse(self) -> None:
+        """Start no worker any more. An import of the handlers that has not ended is given up."""
+        self._closing = True
+        if self._server is not None:
+            self._server.give_up_start()
+
     async def close(self) -> None:
-        """End the fork server. Call it when no worker is left."""
-        self._forks = False
+        """End the fork server. Call it after ``refuse``, when no worker is left."""
         async with self._starting:
             if self._server is not None:
                 await self._server.close()
@@ -106,6 +114,8 @@ class WorkerLauncher:
     async def _running_server(self) -> ForkServerProcess | None:
         """The fork server; ``None``: the worker is to be a new interpreter."""
         async with self._starting:
+            if self._closing:
+                raise OSError("the pool of worker processes is closed")
             server = self._server
             if not self._forks:
                 return None
@@ -122,10 +132,12 @@ class WorkerLauncher:
             if not (ready.unsafe or ready.failed):
                 return server
             self._server = None
+            await server.close()
+            if self._closing:
+                raise OSError("the pool of worker processes is closed")
             if ready.unsafe:
                 self._forks = False
             self._logger.info("worker processes start as new interpreters, because %s", ready.unsafe or ready.failed)
-            await server.close()
             return None
 
 
@@ -161,8 +173,12 @@ class ForkServerProcess:
             async with asyncio.timeout(self._start_seconds):
                 return await self._ready
         except TimeoutError:
-            process.kill()
             return ForkServerReady(failed=f"the import of the handlers took longer than {self._start_seconds:g} s")
+
+    def give_up_start(self) -> None:
+        """Have ``start`` return, if it still waits."""
+        if not self._ready.done():
+            self._ready.set_result(ForkServerReady(failed="it is not needed any more"))
 
     async def _spawn(self, import_path: Sequence[str]) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -202,12 +218,10 @@ class ForkServerProcess:
         """End it and release its resources."""
         self._lose()
         if self._process is not None:
-            try:
-                async with asyncio.timeout(self._start_seconds):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
-                await self._process.wait()
+            # It may be in an import that does not end. The group, because an import may have started processes.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
+            await self._process.wait()
         if self._output is not None:
             self._output.read_available()
             self._lines.end()
@@ -230,7 +244,8 @@ class ForkServerProcess:
             return
         message = from_fork_server.decode(packet)
         if isinstance(message, ForkServerReady):
-            self._ready.set_result(message)
+            if not self._ready.done():
+                self._ready.set_result(message)
         elif isinstance(message, Forked):
             self._forked(message)
         elif (worker := self._workers.pop(message.pid, None)) is not None:

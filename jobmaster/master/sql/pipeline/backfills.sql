@@ -3,7 +3,7 @@
 -- in: $2 integer backfills
 -- out: name text, run_id text, began_us bigint, ended_us bigint (microseconds since 1970), runs bigint, total bigint, handled bigint,
 --      offered bigint, inserted bigint (by all these runs), rejected bigint, paused boolean, driver text (host and process id), lives boolean,
---      seen_us bigint, lane text, priority smallint and backlog bigint of the lane and priority that holds it back, resumable boolean
+--      seen_us bigint, lane text, priority smallint, backlog bigint (of the lane and priority that holds it back), resumable boolean
 -- move: nothing
 -- fence: none, it reads
 -- index: pipeline_write_name; the tables have a row for each run, and for each task of a run that has not ended

@@ -423,7 +423,7 @@ async def test_close_stops_what_runs_and_refuses_what_comes(make_pool: Make, tmp
 
 async def test_close_ends_workers_that_are_just_starting(make_pool: Make, module: Path) -> None:
     module.write_text("import time\ntime.sleep(3600)\n")
-    pool = make_pool(limits=QUICK, paths=("iso_scratch",))
+    pool = make_pool(limits=QUICK, paths=("iso_scratch",), forks=False)
     runs = [asyncio.ensure_future(run(make_job("double", value=1))) for run in (pool.run, pool.run_alone)]
     await until(lambda: len(pool.pids) == 2)
     pids = pool.pids

@@ -146,3 +146,17 @@ async def test_a_fork_server_whose_import_failed_is_tried_again_later(
     pool._launcher._not_before = 0.0
     assert (await pool.run(make_job("segfault"))).kind is ResultKind.CRASHED
     assert await value(pool, "parent") != os.getpid()
+
+
+async def test_the_end_of_a_pool_does_not_wait_for_the_import_in_its_fork_server(
+    make_pool: Make, module: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "importing"
+    module.write_text(f"import os, time\nopen({str(path)!r}, 'w').write(str(os.getpid()))\ntime.sleep(3600)\n")
+    pool = make_pool(paths=("iso_scratch",), limits=NEVER_KILLED)
+    runs = [asyncio.ensure_future(run(make_job("parent"))) for run in (pool.run, pool.run_alone)]
+    await until(lambda: path.exists() and path.read_text())
+    await pool.close()
+    assert [(await run).kind for run in runs] == [ResultKind.NOT_STARTED] * 2
+    assert path.read_text(), "one import"
+    assert not alive(int(path.read_text()))
