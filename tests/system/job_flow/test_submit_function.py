@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import asyncpg
 import pytest
 
@@ -29,13 +31,6 @@ async def test_a_notice_starts_the_job_without_a_look_of_the_leader(deployment: 
         return (rows[0]["state"], rows[0]["result"]) == ("SUCCEEDED", b"5")
 
     # The leader also looks once when it begins to listen, for what was committed before.
-    first = await submitted()
-    await eventually(
-        lambda: has_ended(first), PATIENCE_SECONDS, "the end of a job that may have come before the LISTEN"
-    )
-    for _ in range(2):
-        later = await submitted()
-        await eventually(
-            lambda job_id=later: has_ended(job_id), PATIENCE_SECONDS, "the end of a job that a notice starts"
-        )
+    for what in ("a job that may have come before the LISTEN", "a job that a notice starts", "another one"):
+        await eventually(partial(has_ended, await submitted()), PATIENCE_SECONDS, f"the end of {what}")
     await connection.close()
