@@ -1,6 +1,6 @@
 -- resume_backfill: the writers of a backfill may write again
 -- in: $1 text name of the backfill, or of one of its batches, or id of one of its runs
--- out: name text, request text, was_paused boolean, living text: host and process id of its driver (NULL: no driver lives)
+-- out: name text, request text, was_paused boolean, living text (host and process id of its driver; NULL: no driver lives)
 -- move: nothing
 -- fence: the row's lock
 -- index: pipeline_backfill_pkey, pipeline_write_pkey, pipeline_write_name

@@ -1,7 +1,7 @@
 -- run_progress: how far a run of writing is
 -- in: $1 text run id
--- out: inserted bigint, handled bigint (rows that its tasks have read), paused boolean, lane text, priority smallint and backlog bigint
---      of the lane and priority that holds it back (NULL: none does)
+-- out: inserted bigint, handled bigint (rows that its tasks have read), paused boolean, lane text, priority smallint, backlog bigint
+--      (of the lane and priority that holds it back; NULL: none does)
 -- move: nothing
 -- fence: none, it reads
 -- index: pipeline_write_pkey, pipeline_write_part_pkey, pipeline_backfill_pkey, pipeline_brake_pkey
