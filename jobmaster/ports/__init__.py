@@ -118,6 +118,7 @@ from jobmaster.ports.master import (
 )
 from jobmaster.ports.master_answers import (
     ANY_JOB,
+    EVERY_OWNER,
     CancelledRow,
     CountStep,
     DueGroup,
@@ -136,6 +137,7 @@ from jobmaster.ports.master_answers import (
     MasterBacklog,
     NewFire,
     Onboarded,
+    OwnerTraits,
     ProgressLine,
     Reassigned,
     RecordKind,
@@ -199,6 +201,7 @@ from jobmaster.ports.uniqueness import Uniqueness
 
 __all__ = [
     "ANY_JOB",
+    "EVERY_OWNER",
     "FIND_IDS_MAX",
     "AcknowledgerStore",
     "Admission",
@@ -308,6 +311,7 @@ __all__ = [
     "Onboarding",
     "Outcomes",
     "OwnerQueries",
+    "OwnerTraits",
     "OwnershipBuckets",
     "OwnershipStore",
     "Page",

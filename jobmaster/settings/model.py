@@ -178,10 +178,7 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     """What ``dsn`` leads to. ``transaction``: a pooler such as PgBouncer in transaction mode; producers only: agents and
     most commands need PostgreSQL itself. Each call of a producer is then a transaction of its own."""
     pool_size: PositiveCount = 4
-    """Data connections of one process that runs no jobs."""
-    agent_pool_size: PositiveCount = 1
-    """Data connections of one agent process; beside them it has one for its lease and one for control, which short writes
-    use, too."""
+    """Data connections of one process; the heartbeat and the leader have one more each."""
     connect_timeout_seconds: PositiveSeconds = 5.0
     """Time-out of opening one connection."""
     statement_timeout_seconds: PositiveSeconds = 10.0
@@ -299,9 +296,9 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Worker processes for ``process`` handlers of one process."""
     isolated_warm: Count = 1
     """Of these, how many start with the agent, before the first job, if it has a ``process`` handler."""
-    isolated_start: WorkerStart = WorkerStart.FORK
-    """`fork`: worker processes start as copies of one that has imported the handlers, on Linux and where that is safe.
-    `spawn`: each of them is a new interpreter and imports the handlers."""
+    isolated_start: WorkerStart = WorkerStart.SPAWN
+    """`spawn`: each worker process is a new interpreter and imports the handlers. `fork`: they start as copies of one that
+    has imported the handlers, on Linux and where that is safe."""
     isolated_jobs: PositiveCount = 100_000
     """Jobs after which a worker process is replaced."""
     isolated_growth_bytes: Bytes = 512 * 1024 * 1024

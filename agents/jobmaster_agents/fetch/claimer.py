@@ -245,9 +245,10 @@ class Claimer:
         return min(free, CLAIM_JOBS_MAX)
 
     def _room(self) -> int:
-        """``_free``, or 0 when each slot has a job and so few are not worth a claim."""
+        """``_free``, or 0 when each slot has a job and so few are not worth a claim. A small buffer takes each job that it
+        has room for: one that waits in the store for longer than its ``accept_time`` is given back, to wait elsewhere."""
         free = self._free()
-        if free >= min(self.prefetch_limit.buffer // 4, _SMALL_CLAIM_JOBS) or free <= 0:
+        if self.prefetch_limit.buffer < CLAIM_JOBS_MAX or free >= _SMALL_CLAIM_JOBS or free <= 0:
             return free
         queue = self._executor.queue_of(self._bucket_id)
         if queue is None or queue.aside or self._executor.backlog(self._bucket_id) < self.prefetch_limit.slots:

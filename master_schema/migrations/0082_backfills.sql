@@ -1,4 +1,4 @@
--- 0083 backfills: how far a run of writing is, who writes, the brake by the cluster's own backlog, and pauses. A backfill is
+-- 0082 backfills: how far a run of writing is, who writes, the brake by the cluster's own backlog, and pauses. A backfill is
 -- what all runs of one name write: of a batch, or of a source whose rows are remembered.
 
 CREATE TABLE pipeline_backfill (
