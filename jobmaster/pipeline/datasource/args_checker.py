@@ -127,9 +127,11 @@ def _coerced_text(schema: Schema, text: str, defs: Schema) -> Any:
     except _NotExpressible:
         return text
     try:
-        return msgspec.convert(text, kind, strict=False)
+        found = msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError:
         return text
+    # A decimal number, a time or an id is a text in JSON.
+    return found if found is None or isinstance(found, bool | int | float) else text
 
 
 def _type(schema: Schema, defs: Schema) -> Any:
