@@ -134,7 +134,7 @@ def _keep_pages(spark: SparkSession, kept: Path) -> None:
 
 
 def _page(address: str) -> str:
-    with urlopen(address, timeout=60) as answer:  # noqa: S310  the page of this session
+    with urlopen(address, timeout=60) as answer:  # noqa: S310  the UI of this Spark application
         return str(answer.read().decode())
 
 
