@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
+from pathlib import Path
 
 from jobmaster.handlers import Handlers, Limit
 
@@ -21,6 +23,20 @@ def note(path: str, word: str, key: str) -> None:
         os.close(descriptor)
 
 
+def most_at_once(path: Path) -> Counter[str]:
+    """Of each key: the most runs at once. ``dead PID`` ends what that process still ran."""
+    most: Counter[str] = Counter()
+    running: Counter[tuple[str, str]] = Counter()
+    for line in path.read_text().splitlines():
+        word, key, pid = line.split()
+        if word == "dead":
+            running = Counter({(k, p): n for (k, p), n in running.items() if p != key})
+            continue
+        running[key, pid] += 1 if word == "+" else -1
+        most[key] = max(most[key], sum(n for (k, _), n in running.items() if k == key))
+    return most
+
+
 async def _run(path: str, key: str, seconds: float) -> None:
     note(path, "+", key)
     try:
@@ -32,6 +48,15 @@ async def _run(path: str, key: str, seconds: float) -> None:
 @handlers.job(name="shared", limit=SHARED, timeout=300)
 async def shared(path: str, seconds: float = 0.02) -> None:
     await _run(path, "shared", seconds)
+
+
+@handlers.job(name="shared.meeting", limit=SHARED, timeout=600)
+async def meeting(path: str, runs: int) -> None:
+    """Runs until so many of the limit have run at once."""
+    note(path, "+", "shared")
+    while most_at_once(Path(path))["shared"] < runs:
+        await asyncio.sleep(0.02)
+    note(path, "-", "shared")
 
 
 @handlers.job(name="shared.thread", limit=SHARED, mode="thread")

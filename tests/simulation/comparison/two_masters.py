@@ -45,6 +45,11 @@ TABLES = (
     "breaker_result",
     "breaker_trial",
 )
+ACTIVE = (
+    "UPDATE cluster SET mode = 'active'; DROP TRIGGER IF EXISTS refuse_archived ON job;"
+    "DROP TRIGGER IF EXISTS refuse_archived ON signal"
+)
+"""The database is shared with other tests, and rules of a move change the mode of its cluster."""
 _WINDOW = re.compile(rb'"unique_(?:from|until)_us":\d+,?')
 FAR_US = 1_000_000_000_000
 """How far ahead the far one of the limits lies that the rules give."""
@@ -64,6 +69,7 @@ class TwoMasters(RuleBasedStateMachine):
         super().__init__()
         self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
         self.wait(self.sql.execute("UPDATE pause_version SET version = 0"))
+        self.wait(self.sql.execute(ACTIVE))
         self.real.onboarding._positions.clear()
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
         self.simulated = DirectMaster(self.server)
@@ -214,6 +220,7 @@ def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: in
                 ),
             )
         finally:
+            runner.run(sql.execute(ACTIVE))
             runner.run(real.close())
             runner.run(sql.close())
 
