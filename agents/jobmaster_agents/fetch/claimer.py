@@ -92,11 +92,10 @@ class PrefetchLimit(NamedTuple):
     def jobs(self) -> int:
         return self.slots + self.buffer
 
-    def jobs_of_rate(self, jobs_per_second: float) -> int:
-        """``jobs``, and a full claim more where jobs are short. A buffer below a full claim is never exceeded: it was
+    def is_quick(self, jobs_per_second: float) -> bool:
+        """True where jobs are short, and one more full claim pays. A buffer below a full claim is never exceeded: it was
         made small so that other agents may take what this one cannot start soon."""
-        quick = jobs_per_second >= _QUICK_JOBS_PER_SECOND and self.buffer >= CLAIM_JOBS_MAX
-        return self.jobs + CLAIM_JOBS_MAX if quick else self.jobs
+        return jobs_per_second >= _QUICK_JOBS_PER_SECOND and self.buffer >= CLAIM_JOBS_MAX
 
 
 class MemoryRate:
@@ -246,21 +245,30 @@ class Claimer:
 
     def _room(self) -> int:
         """``_free``, or 0 when each slot has a job and so few are not worth a claim. A small buffer takes each job that it
-        has room for: one that waits in the store for longer than its ``accept_time`` is given back, to wait elsewhere."""
+        has room for: one that waits in the store for longer than its ``accept_time`` is given back, to wait elsewhere. So
+        does a queue of tenants: the turn may be that of a job which waits in the store."""
         free = self._free()
         if self.prefetch_limit.buffer < CLAIM_JOBS_MAX or free >= _SMALL_CLAIM_JOBS or free <= 0:
             return free
         queue = self._executor.queue_of(self._bucket_id)
-        if queue is None or queue.aside or self._executor.backlog(self._bucket_id) < self.prefetch_limit.slots:
+        if queue is None or queue.aside or queue.is_fair:
             return free
-        return 0
+        return free if self._executor.backlog(self._bucket_id) < self.prefetch_limit.slots else 0
+
+    def _is_quick(self, queue: BucketQueue | None) -> bool:
+        """True where jobs are short. Where tenants take turns their rate is not known: jobs that are given back to the master
+        leave memory, too."""
+        fair = queue is not None and queue.is_fair
+        return not fair and self.prefetch_limit.is_quick(self._rate.jobs_per_second)
 
     def _most(self) -> int:
         """Jobs that memory has room for. The buffer is bounded in bytes too; slots are filled whatever their jobs weigh."""
-        size = self._job_table.bytes_of(self._bucket_id)
         limit = self.prefetch_limit
-        most = limit.jobs_of_rate(self._rate.jobs_per_second) if size < CLAIMED_BYTES else limit.slots
         queue = self._executor.queue_of(self._bucket_id)
+        if self._job_table.bytes_of(self._bucket_id) >= CLAIMED_BYTES:
+            most = limit.slots
+        else:
+            most = limit.jobs + CLAIM_JOBS_MAX if self._is_quick(queue) else limit.jobs
         return most if queue is None or not queue.aside else int(min(most, self._executor.aside.room(queue)))
 
     def _claims_ahead(self) -> bool:
