@@ -233,6 +233,23 @@ async def test_few_jobs_are_not_claimed_while_each_slot_has_one() -> None:
         assert all(limit >= 250 for _, _, limit in harness.store.of("claim") if limit)
 
 
+async def test_few_jobs_are_claimed_where_tenants_take_turns() -> None:
+    def waits(tenant: str) -> Entry:
+        return job("wait", headers=encode_headers(Headers(tenant=(tenant,))))
+
+    async with WorkerHarness(handlers, AgentSettings(slots=50, bucket_buffer=1000)) as harness:
+        bucket = harness.bucket()
+        await until(lambda: names(harness))
+        harness.submit(bucket, [waits("heavy") for _ in range(900)])
+        await until(lambda: ran)
+        await turns()
+        harness.submit(bucket, [waits("light")])
+        await turns()
+        assert not harness.store.buckets[bucket.fence.bucket_id].pending, "the job of the other tenant is in memory"
+        go.set()
+        await harness.settled()
+
+
 async def test_a_free_slot_is_filled_by_a_claim_of_one_job() -> None:
     async with WorkerHarness(handlers, AgentSettings(slots=50, bucket_buffer=40)) as harness:
         bucket = harness.bucket()
