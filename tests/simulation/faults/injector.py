@@ -340,10 +340,13 @@ class FaultInjector:
 
     def _archive(self) -> bool:
         """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row, nor a range of which
-        a batch may still take ids: retention keeps jobs for longer than a range is used."""
+        a batch may still take ids: retention keeps jobs for longer than a range is used. It never passes the present either:
+        a master whose clock is seconds ahead makes ids that are, and what is submitted meanwhile lies below them."""
         history = self._history
         tables = history.master.statements.tables
-        known = sorted([*history.audit.jobs, *(each for each in history.new_id.ranges if self._is_in_use(each))])
+        present = history.new_id.lowest()
+        ranges = (each for each in history.new_id.ranges if self._is_in_use(each))
+        known = sorted(each for each in (*history.audit.jobs, *ranges) if each < present)
         reach = 0
         aside = {job_id for job_id, _ in tables.quarantine}
         settled = (tables.jobs, history.audit.concluded, aside)

@@ -138,6 +138,10 @@ class Ids:
         self.ranges.append(range_of(self()))
         return self.ranges[-1]
 
+    def lowest(self) -> bytes:
+        """Below every id that is made from now on."""
+        return (self._wall_us() // 1000).to_bytes(6, "big") + bytes(10)
+
     def __call__(self) -> bytes:
         ms = self._wall_us() // 1000
         self._last += 1
