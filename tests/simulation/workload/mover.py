@@ -81,8 +81,6 @@ class Mover:
         self._in_doubt: set[bytes] = set()
         """Jobs of a page with which the mover has died between the two commits."""
         self._runs: Counter[bytes] = Counter()
-        self._moved_before: set[bytes] = set()
-        """Jobs that had moved when the cluster became active again. Agents start late copies of them as of any job."""
         history.audit.is_elsewhere = self._has
 
     @property
@@ -159,7 +157,6 @@ class Mover:
 
     async def _go_back(self) -> None:
         """The operator makes the cluster active again."""
-        self._moved_before |= self.target.statements.tables.jobs.keys()
         try:
             await self._history.open_master().statements.write("cluster/set_mode", "active", "operator", "")
         except JobMasterError as error:
@@ -218,7 +215,7 @@ class Mover:
 
     def _has(self, job_id: bytes) -> bool:
         row = self.target.statements.tables.jobs.get(job_id)
-        return row is not None and row.state != "CANCELLED" and job_id not in self._moved_before
+        return row is not None and row.state != "CANCELLED"
 
     def wrong(self) -> list[str]:
         """At the end: jobs that are in no master or in both, and those that have run there twice."""
