@@ -341,7 +341,7 @@ class FaultInjector:
     def _archive(self) -> bool:
         """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row, nor a range of which
         a batch may still take ids: retention keeps jobs for longer than a range is used. It never passes the present either:
-        a master whose clock is seconds ahead makes ids that are, and what is submitted meanwhile lies below them."""
+        a master whose clock is seconds ahead makes ids that lie in the future, above those of later submits."""
         history = self._history
         tables = history.master.statements.tables
         present = history.new_id.lowest()
