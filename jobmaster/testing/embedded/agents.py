@@ -30,6 +30,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.launch.launch_order import ChildConfig
 from jobmaster_agents.probes import AgentLifecycle
 from jobmaster_agents.run_agent import run_until_exit
+from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.store_connector import StoreConnector
 
 START_SECONDS = 30.0
@@ -48,7 +49,11 @@ async def until(condition: Callable[[], bool], seconds: float, what: Callable[[]
 
 
 class AgentTask:
-    """An agent on the event loop of the test: handlers can be debugged and patched. It ends with ``stop``."""
+    """An agent on the event loop of the test: handlers can be debugged and patched. It ends with ``stop``.
+
+    A test that holds the loop for longer than the lease, for instance at a breakpoint, costs the agent its lease. Another
+    agent then takes its place, as a supervisor would start one, and rescues its jobs.
+    """
 
     def __init__(self, settings: ClusterSettings, kind: str, handlers: Handlers) -> None:
         self._settings = settings
@@ -56,6 +61,7 @@ class AgentTask:
         self._handlers = handlers
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[int] | None = None
+        self._replacing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start it and wait until its buckets are open.
@@ -64,6 +70,25 @@ class AgentTask:
             ConfigError: a handler of mode ``process`` is in no module that can be imported.
             JobMasterError: it does not start.
         """
+        running = await self._start_one()
+        self._replacing = asyncio.create_task(self._replace_fenced(running), name="jobmaster-testing-agent")
+
+    async def _replace_fenced(self, running: asyncio.Task[int]) -> None:
+        """Start another agent whenever one has lost its lease."""
+        while True:
+            await asyncio.wait([running])
+            if running.cancelled() or running.result() != FENCED_EXIT_CODE:
+                return
+            await self._stack.aclose()
+            running = await self._start_one()
+
+    def raise_failure(self) -> None:
+        """Raise what has ended the agent, if something has."""
+        replacing = self._replacing
+        if replacing is not None and replacing.done() and not replacing.cancelled():
+            replacing.result()
+
+    async def _start_one(self) -> asyncio.Task[int]:
         settings, clock = self._settings, SystemClock()
         modules = _modules_of(self._handlers, settings.handlers)
         settings = msgspec.structs.replace(settings, handlers=modules)
@@ -101,9 +126,13 @@ class AgentTask:
             await self._stack.aclose()
             task.result()
             raise JobMasterError("the agent has ended at once")
+        return task
 
     async def stop(self) -> None:
         """End it at once, as a process that dies: running handlers are cancelled without an outcome."""
+        if self._replacing is not None:
+            self._replacing.cancel()
+            await asyncio.wait([self._replacing], timeout=STOP_SECONDS)
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=STOP_SECONDS)

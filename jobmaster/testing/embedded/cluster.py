@@ -149,6 +149,7 @@ class RealCluster(Cluster):
 
         Raises:
             WaitTimeout: jobs are left that are due.
+            JobMasterError: an agent on the event loop of the test has failed; with its cause.
         """
         ahead = seconds_of(due_within, "due_within")
         if ahead and held:
@@ -156,6 +157,8 @@ class RealCluster(Cluster):
         ends = self._clock.boottime() + timeout
         horizon = self._clock.boottime() + ahead
         while True:
+            for task in self._tasks:
+                task.raise_failure()
             left = _EVER if held else max(horizon - self._clock.boottime(), _AT_ONCE)
             in_stores = await self._in_stores()
             row = (await self._reader.report("unended", left))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -47,7 +48,15 @@ async def test_a_synchronous_cluster_that_is_connected_is_moved_to_memory_and_ba
     finally:
         await asyncio.to_thread(held.close)
     assert [job.arguments for job in kit.all_submitted()] == [{"to": "2"}]
-    assert (await jobmaster_cluster.drain()).succeeded == 2
+    assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 2
+
+
+async def test_an_agent_that_has_lost_its_lease_is_replaced(jobmaster_cluster: RealCluster) -> None:
+    """A breakpoint holds the event loop for longer than the lease."""
+    lease = jobmaster_cluster.settings.leases.lease_seconds
+    time.sleep(1.2 * lease)
+    await jobmaster_cluster.submit(call(app.send_mail, "ann"))
+    assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 1
 
 
 async def test_killing_needs_a_process(jobmaster_cluster: RealCluster) -> None:
