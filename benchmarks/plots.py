@@ -17,6 +17,7 @@ from jobmaster.pipeline.report.svg import HEIGHT, WIDTH
 
 PLOTS = REPOSITORY / "docs" / "performance"
 PAGE = REPOSITORY / "docs" / "performance.md"
+SIZING = REPOSITORY / "docs" / "sizing.md"
 _LEFT, _RIGHT, _BAR, _GAP, _TOP = 190, 110, 20, 8, 48
 _OURS, _THEIRS, _BARE = "#1f6f8b", "#c9a26b", "#9aa5ab"
 _COLOURS = (_OURS, "#b8553a", "#5a8f4e", "#7a5aa6")
@@ -173,15 +174,14 @@ def draw(results: Path, target: Path) -> list[Path]:
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
 @click.option("--target", type=click.Path(path_type=Path), default=PLOTS, show_default=True)
 def main(results: Path, target: Path) -> None:
-    """Draw the kept reports, and write their figures into docs/performance.md."""
+    """Draw the kept reports, and write their figures into docs/performance.md and docs/sizing.md."""
     for path in draw(results, target):
         progress(f"drew {path}")
-    if PAGE.is_file():
-        PAGE.write_text(
-            performance_tables.rewritten(PAGE.read_text(encoding="utf-8"), performance_tables.text(results, target)),
-            encoding="utf-8",
-        )
-        progress(f"wrote the figures of {PAGE}")
+    figures = {PAGE: performance_tables.text(results, target), SIZING: performance_tables.sizing_text(results)}
+    for page, text in figures.items():
+        if page.is_file():
+            page.write_text(performance_tables.rewritten(page.read_text(encoding="utf-8"), text), encoding="utf-8")
+            progress(f"wrote the figures of {page}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
 from jobmaster.handlers import Handlers
-from jobmaster.master.due_notices import DueNotices
 from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
@@ -118,6 +117,7 @@ async def open_master(
     *,
     application_name: str,
     producer: bool = False,
+    agent: bool = False,
     password: PasswordFunction | None = None,
 ) -> Master:
     """The master, connected; close it when done.
@@ -126,6 +126,7 @@ async def open_master(
         application_name: what the database's administrator sees; of an agent its id, by which a rescuer finds and ends
             the connections of a dead one.
         producer: the program only submits and follows jobs, so its connections may go through a pooler.
+        agent: the program runs jobs, with three connections (``master.agent_pool_size``).
         password: in place of ``master.password_command``.
 
     Raises:
@@ -137,6 +138,7 @@ async def open_master(
         schema=settings.schema_name(),
         settings=settings.master,
         application_name=application_name,
+        agent=agent,
         pooler=pooler,
         password=password,
     )
@@ -166,18 +168,6 @@ def _refuse_pooler(settings: ClusterSettings) -> None:
 def open_transactions(settings: ClusterSettings, *, application_name: str) -> Transactions:
     """Connections for handlers' transactions on the master; each is opened when it is first needed. Close it when done."""
     return Transactions(
-        MasterAccess(
-            dsn=direct_dsn(settings),
-            schema=settings.schema_name(),
-            application_name=application_name,
-            settings=settings.master,
-        )
-    )
-
-
-def open_due_notices(settings: ClusterSettings, *, application_name: str) -> DueNotices:
-    """Notices of submits in SQL; the connection is opened when an agent listens. Close it when done."""
-    return DueNotices(
         MasterAccess(
             dsn=direct_dsn(settings),
             schema=settings.schema_name(),

@@ -27,7 +27,7 @@ from jobmaster.settings.current import set_current_settings
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.tracing import open_tracing
-from jobmaster.wiring import open_due_notices, open_master, open_stores, open_transactions
+from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents.agent import WORKING_MODES, AgentRuntime
 from jobmaster_agents.call_retry import Backoff
 from jobmaster_agents.event_log import Event, EventLog
@@ -93,8 +93,6 @@ async def run_agent(config: ChildConfig) -> int:
         master, store_connector = servers
         transactions = open_transactions(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(transactions.close)
-        due_notices = open_due_notices(config.settings, application_name=text(config.agent_id))
-        stack.push_async_callback(due_notices.stop)
         if not await run_once_actions(handlers, agent, master.locks, lifecycle, log):
             return 0
         lifespans = _lifespans(handlers, agent)
@@ -114,7 +112,7 @@ async def run_agent(config: ChildConfig) -> int:
                 telemetry,
                 log,
                 transactions,
-                due_notices,
+                master.due_notices,
                 _open_tracing(config, stack),
             )
             runtime.use_lifespans(lifespans)
@@ -179,7 +177,7 @@ async def _open_servers(
 async def _connect(
     config: ChildConfig, agent: AgentSettings, opened: AsyncExitStack, log: EventLog
 ) -> tuple[Master, StoreConnector]:
-    master = await open_master(config.settings, application_name=text(config.agent_id))
+    master = await open_master(config.settings, application_name=text(config.agent_id), agent=True)
     opened.push_async_callback(master.close)
     stores = await open_stores(config.settings, needed=(agent.store,))
     for store in stores.values():

@@ -10,8 +10,8 @@ A minute of 1,000 agents on 10 stores at 20,000 jobs a second is nine million ev
 scenarios take some minutes.
 
 Assumed and not measured: what checkpoints and vacuum leave of the master's cores (0.75), what its disk takes of write-ahead
-log (400 MB/s). Not modelled: networks that are slower than the way between two processes, reads from disk, vacuum as such,
-what thousands of connections cost the master, subscribers to finished ids.
+log (400 MB/s). Networks, slow disks and agents that come and go are parameters. Not modelled: reads from disk, vacuum as
+such, subscribers to finished ids, synchronous standbys other than by a longer flush.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import click
 
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.bounds import limits
-from benchmarks.fleet.costs import DRAINED, WAITED, Costs, measured_costs
+from benchmarks.fleet.costs import DRAINED, GROWN, WAITED, Costs, measured_costs
 from benchmarks.fleet.fleet_size import Fleet, problems
 from benchmarks.fleet.measure_costs import SIZES, measured
 from benchmarks.support.report import output_options, progress, show
@@ -40,9 +40,13 @@ class Options(TypedDict):
     long_share: float
     producers: int
     rate: float | None
+    network_ms: float
+    flush_ms: float | None
+    changes: float
     seconds: float
     seed: int
     measure: bool
+    sizing: bool
     as_json: bool
     save: bool
 
@@ -78,11 +82,21 @@ def run(costs: Costs, seconds: float, seed: int) -> dict[str, Any]:
     }
 
 
+def sizing(costs: Costs, seed: int) -> dict[str, Any]:
+    """The lines of the guide to sizes."""
+    lines = []
+    for rate, fleet in scenarios.SIZED:
+        lines.append(scenarios.sized(fleet, costs, rate, seed))
+        progress(f"{rate:,.0f}/s on {fleet.name}: {lines[-1]['busy']}, start p99 {lines[-1]['start_p99_ms']} ms")
+    compared = scenarios.crowded(json.loads(GROWN.read_text(encoding="utf-8")), costs) if GROWN.is_file() else []
+    return {"sizes": lines, "processes": compared, "costs": shown(costs), "seed": seed}
+
+
 def shown(costs: Costs) -> dict[str, Any]:
     """Unit costs in microseconds (bytes where they are bytes)."""
     found: dict[str, Any] = {}
     for name, cost in costs._asdict().items():
-        scale = 1.0 if name.endswith("bytes") else 1e6
+        scale = 1.0 if name.endswith("bytes") or name == "crowding" else 1e6
         found[name] = [round(part * scale, 3) for part in cost] if isinstance(cost, tuple) else round(cost * scale, 3)
     return found
 
@@ -114,10 +128,16 @@ def own(fleet: Fleet, options: Options, costs: Costs) -> dict[str, Any]:
 @click.option("--long-share", default=0.0, show_default=True, help="Share of jobs that get an in-flight row.")
 @click.option("--producers", default=100, show_default=True, help="Processes that submit.")
 @click.option("--rate", type=float, help="Jobs a second; without it load grows until something breaks.")
+@click.option("--network-ms", default=0.0, show_default=True, help="Round trip between two machines.")
+@click.option("--flush-ms", type=float, help="A flush of the master's log; without it the measured one.")
+@click.option(
+    "--changes", default=0.0, show_default=True, help="Buckets that change in a second: agents that come and go."
+)
 @click.option(
     "--seconds", default=10.0, show_default=True, help="Virtual time of a step, at most; of the whole run with --rate."
 )
 @click.option("--seed", default=1, show_default=True)
+@click.option("--sizing", is_flag=True, help="What to buy for some rates: the table of docs/sizing.md.")
 @click.option("--measure", is_flag=True, help="Measure the unit costs on private servers instead.")
 @output_options
 def main(**options: Unpack[Options]) -> None:
@@ -128,6 +148,9 @@ def main(**options: Unpack[Options]) -> None:
     if not 0.5 <= options["seconds"] <= 3600:
         raise click.BadParameter(f"{options['seconds']:g} is not between 0.5 and 3600", param_hint="--seconds")
     rate, costs = options["rate"], measured_costs()
+    if options["sizing"]:
+        show("sizing", sizing(costs, options["seed"]), as_json=options["as_json"], save=options["save"])
+        return
     if options["agents"] is None:
         if rate is not None:
             raise click.UsageError("--rate is for one fleet: give --agents, too")
@@ -144,6 +167,9 @@ def main(**options: Unpack[Options]) -> None:
         options["handler_us"],
         options["long_share"],
         options["producers"],
+        network_ms=options["network_ms"],
+        flush_ms=options["flush_ms"],
+        changes=options["changes"],
     )
     if wrong := problems(fleet):
         raise click.UsageError("; ".join(wrong))

@@ -18,7 +18,7 @@ def limits(fleet: Fleet, costs: Costs) -> dict[str, float]:
     """Jobs a second that each resource allows; the least of them is what the fleet can do at best."""
     pace = lease_timing(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
     renewals = fleet.agents / pace.renew_seconds * costs.renew.of(fleet.agents)
-    refreshes = fleet.producers / fleet.map_seconds * costs.map.of(fleet.agents)
+    refreshes = fleet.producers / fleet.map_seconds * costs.refresh.of(fleet.changes * fleet.map_seconds)
     beats = fleet.agents / fleet.stores / fleet.beat_seconds * costs.beat
     long = fleet.long_share
     row = (1 - long) * costs.copy.of(BATCH) + long * (costs.persist.of(BATCH) + costs.upsert.of(BATCH))

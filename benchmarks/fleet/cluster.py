@@ -72,7 +72,7 @@ class Agent:
 class Producer:
     """One process that submits."""
 
-    __slots__ = ("calls", "first", "ready", "seen", "since", "stalled", "used")
+    __slots__ = ("calls", "first", "map_at", "ready", "seen", "since", "stalled", "used")
 
     def __init__(self) -> None:
         self.since = 0.0
@@ -84,6 +84,8 @@ class Producer:
         """By the number of an agent: how much waited there when this process last put something."""
         self.stalled = 0.0
         """Until then it decodes the map, and nothing leaves."""
+        self.map_at: float | None = 0.0
+        """Changes of the map that it has read; ``None``: the next refresh reads all of it."""
         self.used = 0.0
 
 
@@ -101,7 +103,12 @@ class Cluster:
         self.shared = shared
         self.master = shared or Station(fleet.master_cores, fleet.master_share)
         self.stores = [Station(1, fleet.store_speed) for _ in range(fleet.stores)]
-        self.log = Log(self.time, costs.flush, fleet.log_mb_per_second * 1e6)
+        flush = costs.flush if fleet.flush_ms is None else fleet.flush_ms / 1e3
+        self.log = Log(self.time, flush, fleet.log_mb_per_second * 1e6)
+        self.hop = costs.hop + fleet.network_ms / 2e3
+        """From one process to another, until it runs."""
+        self.buckets_changed = 0
+        """So far, by faults; those of ``fleet.changes`` come on top."""
         self.agents = [Agent(n, self.stores[n % fleet.stores], n % fleet.stores) for n in range(fleet.agents)]
         self.open = list(self.agents)
         """Agents whose buckets are in the producers' bucket maps."""
@@ -134,7 +141,7 @@ class Cluster:
         producer.used += cost
         begin = max(since, self.time.now)
         end = begin + cost if self.shared is None else self.shared.serve(begin, cost)
-        self.time.at(end + self.costs.hop, self._send, producer)
+        self.time.at(end + self.hop, self._send, producer)
 
     def _send(self, producer: Producer) -> None:
         now, calls = self.time.now, producer.calls
@@ -151,7 +158,7 @@ class Cluster:
         end = agent.store.serve(now, self.costs.submit.of(count))
         if self.shared:
             end = max(end, self.shared.serve(now, self.costs.submit.of(count)))
-        calls.append(end + self.costs.hop)
+        calls.append(end + self.hop)
         self.put(agent, producer.first, count, end)
         producer.seen[agent.number] = agent.waiting
         self.submitted += count
@@ -201,8 +208,8 @@ class Cluster:
         agent.waiting += count
         if agent.alive and not agent.claiming and not agent.hungry:
             agent.claiming = True
-            woken = self._store(agent, end, self.costs.wake) + self.costs.hop
-            self.time.at(agent.work(woken, self.costs.claim_client.fixed) + self.costs.hop, self._claim, agent)
+            woken = self._store(agent, end, self.costs.wake) + self.hop
+            self.time.at(agent.work(woken, self.costs.claim_client.fixed) + self.hop, self._claim, agent)
 
     def _store(self, agent: Agent, at: float, seconds: float) -> float:
         end = agent.store.serve(at, seconds)
@@ -212,7 +219,7 @@ class Cluster:
         """There may be something to claim."""
         if agent.alive and not agent.claiming:
             agent.claiming, agent.hungry = True, False
-            self.time.at(max(self.time.now, agent.core) + self.costs.hop, self._claim, agent)
+            self.time.at(max(self.time.now, agent.core) + self.hop, self._claim, agent)
 
     def _claim(self, agent: Agent) -> None:
         if not agent.alive:
@@ -227,7 +234,7 @@ class Cluster:
             agent.claiming = False
             return
         agent.waiting -= count
-        self.time.at(end + self.costs.hop, self._claimed, (agent, taken(agent.pending, count), count))
+        self.time.at(end + self.hop, self._claimed, (agent, taken(agent.pending, count), count))
 
     def _claimed(self, what: tuple[Agent, list[tuple[float, int]], int]) -> None:
         agent, groups, count = what
@@ -304,7 +311,7 @@ class Cluster:
         agent.backlog -= count
         agent.writing += 1
         sent = agent.work(now, self.costs.copy_client.fixed)
-        self.time.at(sent + 2 * self.costs.hop, self._copy, (agent, count, now))  # (there and back at once)
+        self.time.at(sent + 2 * self.hop, self._copy, (agent, count, now))  # (there and back at once)
 
     def _copy(self, what: tuple[Agent, int, float]) -> None:
         agent, count, _ = what

@@ -1,8 +1,9 @@
 """What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the leader, bucket maps.
 
 Periods are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.lease_timing``), a
-certifier reads once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
-seconds old and has work. Every call goes through the same servers as the jobs.
+certifier reads once per lease, an owner compares one bucket every few seconds, a producer reads what has changed in the map
+when its copy is ten seconds old and it has work, and the whole map after a restart of the master. Every call goes through the
+same servers as the jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Control:
         self.cluster = cluster
         fleet = cluster.fleet
         self.pace = lease_timing(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
-        self.renewals, self.refreshes, self.term_grants = Histogram(), Histogram(), Histogram()
+        self.renewals, self.refreshes, self.decodes, self.term_grants = (Histogram() for _ in range(4))
         self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "leader_tick"), 0.0)
         """CPU of the master by cause."""
         self.leases: list[Lease] = []
@@ -97,7 +98,7 @@ class Control:
             self._failed(lease, now)
             return
         end = self._master("renew", cluster.costs.renew.of(cluster.fleet.agents))
-        cluster.time.at(end, self._flush_renewal, (lease, now))
+        cluster.time.at(end + 2 * cluster.hop, self._flush_renewal, (lease, now))  # (there and back at once)
 
     def _flush_renewal(self, what: tuple[Lease, float]) -> None:
         self.cluster.log.commit(RENEW_BYTES, self._renewed, what)
@@ -170,18 +171,27 @@ class Control:
     # ------------------------------------------------------------ of a producer, of the leader
 
     def _refresh(self, producer: Producer) -> None:
-        cluster, now = self.cluster, self.cluster.time.now
+        cluster, costs, now = self.cluster, self.cluster.costs, self.cluster.time.now
         if now >= cluster.master_away:
-            end = self._master("map", cluster.costs.map.of(cluster.fleet.agents))
+            changed = cluster.buckets_changed + now * cluster.fleet.changes
+            if producer.map_at is None:
+                server, client = (line.of(cluster.fleet.agents) for line in (costs.map, costs.map_client))
+            else:
+                # No more than there are: a bucket that has changed twice comes once.
+                count = min(changed - producer.map_at, cluster.fleet.agents * cluster.fleet.buckets)
+                server, client = (line.of(count) for line in (costs.refresh, costs.refresh_client))
+            producer.map_at = changed
+            end = self._master("map", server) + 2 * cluster.hop
             self.refreshes.add(end - now)
-            # Decoded on the producer's own loop, where its submits wait meanwhile.
-            cluster.time.at(end, self._decode, producer)
+            cluster.time.at(end, self._decode, (producer, client))
         cluster.time.at(now + cluster.fleet.map_seconds, self._refresh, producer)
 
-    def _decode(self, producer: Producer) -> None:
-        seconds = self.cluster.costs.map_client.of(self.cluster.fleet.agents)
+    def _decode(self, what: tuple[Producer, float]) -> None:
+        """On the producer's own loop, where its submits wait meanwhile."""
+        producer, seconds = what
         producer.used += seconds
         producer.stalled = self.cluster.time.now + seconds
+        self.decodes.add(seconds)
 
     def _tend(self, _: object) -> None:
         cluster, now = self.cluster, self.cluster.time.now

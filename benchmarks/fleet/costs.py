@@ -1,18 +1,22 @@
-"""Unit costs in seconds of CPU, and where they come from: the kept reports ``fleet_costs``, ``drain``, ``submit`` and
-``latency``."""
+"""Unit costs in seconds of CPU, and where they come from: the kept reports ``fleet_costs``, ``bucket_map``, ``growth``,
+``drain``, ``submit`` and ``latency``."""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.fleet.cost_fitting import fitted
 from benchmarks.support.report import RESULTS
 
 MEASURED = RESULTS / "fleet_costs.json"
 DRAINED = RESULTS / "drain.json"
 SUBMITTED = RESULTS / "submit.json"
 WAITED = RESULTS / "latency.json"
+GROWN = RESULTS / "growth.json"
+MAPPED = RESULTS / "bucket_map.json"
 _CALLERS = 100
 _DRAINED_BATCH = 1000
 
@@ -51,6 +55,9 @@ class Costs(NamedTuple):
     take_lost: Line = Line(300e-6, 3e-6)
     draining: Line = Line(100e-6, 3e-6)
     map: Line = Line(200e-6, 15e-6)
+    """Of the whole map of buckets."""
+    refresh: Line = Line(100e-6, 1e-6)
+    """Of what has changed in it, by changed buckets."""
     compare: Line = Line(60e-6)
     # a store's, by rows
     submit: Line = Line(15e-6, 0.6e-6)
@@ -67,8 +74,15 @@ class Costs(NamedTuple):
     settle_client: Line = Line(80e-6)
     copy_client: Line = Line(250e-6)
     map_client: Line = Line(300e-6, 60e-6)
+    refresh_client: Line = Line(150e-6, 5e-6)
+    crowding: float = 0.14
+    """On one machine all CPU of a job grows by this part with each doubling of the agent processes that share its cores."""
     job: float = 4.5e-6
     """CPU of an agent for one job in large batches, all its share of calls included."""
+
+    def crowded(self, processes: int) -> float:
+        """Factor of all CPU on a machine whose cores so many agent processes share."""
+        return 1.0 + self.crowding * math.log2(processes)
 
     @property
     def cycle(self) -> float:
@@ -77,13 +91,28 @@ class Costs(NamedTuple):
 
 
 def measured_costs(
-    measured: Path = MEASURED, drained: Path = DRAINED, submitted: Path = SUBMITTED, waited: Path = WAITED
+    measured: Path = MEASURED,
+    drained: Path = DRAINED,
+    submitted: Path = SUBMITTED,
+    waited: Path = WAITED,
+    mapped: Path = MAPPED,
+    grown: Path = GROWN,
 ) -> Costs:
     """From the kept reports; what is missing stays at the defaults, which are round figures of the machine they were
     first taken on."""
     costs = Costs()
     if measured.is_file():
         costs = _from(json.loads(measured.read_text(encoding="utf-8")), costs)
+    if mapped.is_file():
+        ways = json.loads(mapped.read_text(encoding="utf-8"))["ways"]
+        changed = {int(name.split()[0]): cost for name, cost in ways.items() if name.endswith(" changed")}
+        master, producer = (
+            _line(fitted([(count, cost[side]["median"]) for count, cost in changed.items()]))
+            for side in ("master_us", "producer_us")
+        )
+        costs = costs._replace(refresh=master, refresh_client=producer)
+    if grown.is_file():
+        costs = costs._replace(crowding=_crowding(json.loads(grown.read_text(encoding="utf-8"))["agents"]))
     if drained.is_file():
         report = json.loads(drained.read_text(encoding="utf-8"))
         # The calls around a batch are counted by themselves; a drain's batches are large.
@@ -127,6 +156,14 @@ def _from(report: dict[str, Any], costs: Costs) -> Costs:
         map_client=_line(control["map"]["client_us"]),
         flush=report["flush_us"] / 1e6,
     )
+
+
+def _crowding(points: list[dict[str, float]]) -> float:
+    """The part by which a job costs more with each doubling of the processes, least squares of relative errors."""
+    alone = next(point["cost_us_per_job"] for point in points if point["x"] == 1)
+    shares = [(math.log2(point["x"]), point["cost_us_per_job"] / alone) for point in points if point["x"] > 1]
+    weighed = sum(x * (y - 1) / y**2 for x, y in shares), sum(x * x / y**2 for x, y in shares)
+    return round(max(weighed[0] / weighed[1], 0.0), 4) if shares else 0.0
 
 
 def _pair(fit: dict[str, float]) -> tuple[float, float]:

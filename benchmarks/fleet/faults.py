@@ -82,6 +82,7 @@ class Rescue:
         agent = Agent(len(cluster.agents), old.store, old.store_number)
         cluster.agents.append(agent)
         cluster.open.append(agent)
+        cluster.buckets_changed += cluster.fleet.buckets
         fresh = Lease(agent, cluster.time.now, self.control.pace.lease_seconds)
         self.control.join(fresh)
 
@@ -89,6 +90,7 @@ class Rescue:
         self.lost.append(agent)
         self.lost.extend([None] * (self.cluster.fleet.buckets - 1))
         self.certified += 1
+        self.cluster.buckets_changed += self.cluster.fleet.buckets
         self.first_certificate = self.first_certificate or self.cluster.time.now
         self.last_certificate = self.cluster.time.now
 
@@ -235,6 +237,8 @@ class Outage:
         """From now on for so long."""
         cluster = self.cluster
         cluster.master_away = cluster.time.now + seconds
+        for producer in cluster.producers:
+            producer.map_at = None  # it comes back as another server, and no version of the map is continued
         cluster.time.at(cluster.time.now, self._keep)
 
     def _keep(self, _: object) -> None:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from jobmaster.settings.model import Leases, MasterSettings
 
 _LEASES = Leases()
-CONNECTIONS = MasterSettings(dsn="").pool_size + 2
-"""Of one agent to the master: those for data, one for the heartbeat, one for the leader."""
-PRODUCER_CONNECTIONS = 2
-"""Of one producer that mostly submits: the map's, and one more under load."""
+CONNECTIONS = MasterSettings(dsn="").agent_pool_size + 2
+"""Of one agent to the master: for data, for its lease, for control."""
+PRODUCER_CONNECTIONS = 1
+"""Of one producer that submits into buckets: that of the map."""
 CONNECTIONS_MAX = 5_000
 """The most connections for one PostgreSQL."""
 
@@ -44,6 +44,12 @@ class Fleet(NamedTuple):
     """What the master's disk takes of write-ahead log. Assumed."""
     store_speed: float = 1.0
     """Of a store's thread, beside the measured one."""
+    network_ms: float = 0.0
+    """Round trip between two machines, on top of the measured way between two processes of one."""
+    flush_ms: float | None = None
+    """A flush of the master's log; ``None``: the measured one."""
+    changes: float = 0.0
+    """Buckets of the cluster that change in a second: agents that come and go."""
 
     @property
     def connections(self) -> int:
@@ -72,6 +78,10 @@ def problems(fleet: Fleet) -> list[str]:
         )
     if not 0 <= fleet.handler_us <= 60e6:
         found.append(f"a handler's CPU is between 0 and 60,000,000 us, not {fleet.handler_us:g}")
+    for name, most in (("network_ms", 1000.0), ("flush_ms", 1000.0), ("changes", 1e5)):
+        value = getattr(fleet, name)
+        if value is not None and not 0 <= value <= most:
+            found.append(f"{name} is between 0 and {most:g}, not {value:g}")
     if not 0 <= fleet.long_share <= 1:
         found.append(f"a share is between 0 and 1, not {fleet.long_share:g}")
     return found

@@ -91,7 +91,7 @@ async def populate(probe: MasterProbe, agents: int, there: list[AgentId]) -> Non
         await probe.sql.execute(f"VACUUM (ANALYZE) {name}")
 
 
-class _Ticks:
+class Ticks:
     """A clock on which a second passes with every look, so that every refresh is due."""
 
     def __init__(self) -> None:
@@ -111,12 +111,11 @@ async def control(measured: MeasuredCluster, probe: MasterProbe, owners: list[Ag
     turn = iter(range(1 << 30))
     stores = [f"store-{number}" for number in range(10)]
     await master.leadership.acquire(me, 1, 3600.0)
-    watches: Any = dict.fromkeys(stores, object())
-    picture = BucketDirectory(master.queries, watches, _Ticks(), 10.0)
 
-    async def refresh() -> None:
-        await picture.renew()
-        assert len(picture.all_handles()) >= len(owners) * BUCKETS
+    async def whole_map() -> None:
+        directory = directory_of(probe)
+        await directory.renew()
+        assert len(directory.all_handles()) >= len(owners) * BUCKETS
 
     async def none_lost() -> None:
         assert await master.rescue.take_lost(me, stores, {}) is None
@@ -135,11 +134,17 @@ async def control(measured: MeasuredCluster, probe: MasterProbe, owners: list[Ag
         "draining": await used(
             measured, probe, few, lambda: master.queries.list_buckets(states=[BucketState.DRAINING])
         ),
-        "map": await used(measured, probe, few, refresh),
+        "map": await used(measured, probe, few, whole_map),
         "compare": await used(
             measured, probe, _CALLS, lambda: master.onboarding.bucket_rows(probe.fences[0].bucket_id, None, 5000)
         ),
     }
+
+
+def directory_of(probe: MasterProbe) -> BucketDirectory:
+    """The map of a producer that knows all stores, and is due for a refresh at every look."""
+    stores: Any = dict.fromkeys(["default", *(f"store-{number}" for number in range(10))], object())
+    return BucketDirectory(probe.master.queries, stores, Ticks(), 10.0)
 
 
 async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str]]:
@@ -148,7 +153,7 @@ async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str
     arguments: dict[str, tuple[Any, ...]] = {
         "members/renew": (owners[0], 3600.0, None),
         "leadership/tick": (owners[0], 1, 3600.0, 300.0),
-        "queries/buckets": ([],),
+        "queries/bucket_map": (None, None),
         "buckets/take_lost": (owners[0], ["store-0"], [], []),
     }
     for name, values in arguments.items():

@@ -42,9 +42,22 @@ GROWN = (
     Fleet(100, 10, 64),
     Fleet(1000, 10, 64),
     Fleet(1000, 10, 64, producers=1000),
+    Fleet(1000, 10, 64, producers=1000, changes=100.0),
     Fleet(5000, 10, 64),
     Fleet(10_000, 10, 64),
 )
+SIZED = (
+    (10_000.0, Fleet(1, 1, 2, producers=2)),
+    (100_000.0, Fleet(2, 1, 4, producers=4)),
+    (500_000.0, Fleet(30, 2, 16, producers=20)),
+    (10_000.0, Fleet(20, 1, 2, handler_us=1_000.0, producers=4)),
+    (100_000.0, Fleet(170, 3, 8, handler_us=1_000.0, producers=10)),
+    (500_000.0, Fleet(850, 14, 64, handler_us=1_000.0, producers=40)),
+    (100_000.0, Fleet(170, 3, 8, handler_us=1_000.0, producers=10, network_ms=1.0)),
+    (100_000.0, Fleet(170, 3, 8, handler_us=1_000.0, producers=10, network_ms=30.0)),
+    (100_000.0, Fleet(170, 3, 8, handler_us=1_000.0, producers=10, flush_ms=5.0)),
+)
+"""Jobs a second, and what to buy for them."""
 FAULTY = Fleet(1000, 10, 64, handler_us=10_000.0)
 FAULTY_RATE = 5_000.0
 
@@ -65,13 +78,30 @@ def validated(report: Report, costs: Costs) -> list[Report]:
         if case["work"] != "noop":
             continue
         fleet = Fleet(case["processes"], 1, cores, used_buckets=case["buckets"])
-        predicted = drained(fleet, costs, case["jobs"], Station(cores, speed))
+        predicted = drained(fleet, costs, case["jobs"], Station(cores, speed / costs.crowded(fleet.agents)))
         found.append({
             "processes": case["processes"],
             "buckets": case["buckets"],
             "measured": case["jobs_per_second"],
             "predicted": round(predicted),
             "ratio": round(predicted / case["jobs_per_second"], 3),
+        })  # fmt: skip
+    return found
+
+
+def crowded(report: Report, costs: Costs) -> list[Report]:
+    """Measured drains of many processes on one machine, beside the simulation of it: the CPU of a job, all of it."""
+    found = []
+    for point in report["agents"]:
+        fleet = Fleet(int(point["x"]), 1, report["machine"]["cores"])
+        shared = Station(fleet.master_cores, 1.0)
+        drained(fleet, costs, point["jobs"], shared)
+        cost = shared.busy / point["jobs"] * 1e6 * costs.crowded(fleet.agents)
+        found.append({
+            "processes": fleet.agents,
+            "measured_us": point["cost_us_per_job"],
+            "simulated_us": round(cost, 2),
+            "ratio": round(cost / point["cost_us_per_job"], 3),
         })  # fmt: skip
     return found
 
@@ -257,11 +287,32 @@ def grown(fleet: Fleet, costs: Costs, seconds: float, seed: int) -> Report:
         "master_cores_used_in_all": round(sum(cores.values()), 3),
         "renewal_p99_ms": round(control.renewals.quantile(0.99) * 1e3, 3),
         "map_ms": round(control.refreshes.quantile(0.5) * 1e3, 1),
-        "map_decode_ms": round(costs.map_client.of(agents) * 1e3, 1),
+        "map_decode_ms": round(control.decodes.quantile(0.5) * 1e3, 2),
+        "whole_map_ms": round(costs.map.of(agents) * 1e3, 1),
+        "whole_map_decode_ms": round(costs.map_client.of(agents) * 1e3, 1),
+        "changes": fleet.changes,
         "store_busy": round(max(store.busy for store in cluster.stores) / seconds, 4),
         "start_p99_ms": round(cluster.starts.quantile(0.99) * 1e3, 2),
         "connections": fleet.connections,
         "too_many_connections": fleet.connections > CONNECTIONS_MAX,
+    }
+
+
+# ---------------------------------------------------------------- what to buy
+
+
+def sized(fleet: Fleet, costs: Costs, rate: float, seed: int) -> Report:
+    """One line of the guide to sizes: what is used of everything at this rate."""
+    point = step(fleet, costs, rate, window_of(rate, 5.0), seed)
+    written = costs.log_bytes.of(point["rows_per_copy"]) / max(point["rows_per_copy"], 1.0) * rate
+    return {
+        "jobs_per_second": round(rate),
+        **described(fleet),
+        "network_ms": fleet.network_ms,
+        "flush_ms": costs.flush * 1e3 if fleet.flush_ms is None else fleet.flush_ms,
+        "connections": fleet.connections,
+        "log_mb_per_second": round(written / 1e6, 1),
+        **{name: point[name] for name in ("busy", "broken", "rows_per_copy", "start_p50_ms", "start_p99_ms")},
     }
 
 

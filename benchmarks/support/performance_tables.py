@@ -270,16 +270,16 @@ def _of_ramps(report: Report) -> list[str]:
 def _of_agents(report: Report) -> list[str]:
     rows = [
         (
-            one["agents"], one["producers"], one["lease_seconds"],
+            one["agents"], one["producers"], one.get("changes", 0.0), one["lease_seconds"],
             one["master_cores_used"]["renew"], one["master_cores_used"]["map"],
             one["master_cores_used_in_all"], one["renewal_p99_ms"], one["map_ms"], one["map_decode_ms"],
-            f"{one['store_busy']:.1%}", one["connections"],
+            one.get("whole_map_decode_ms", one["map_decode_ms"]), f"{one['store_busy']:.1%}", one["connections"],
         )
         for one in _lines_of(report, "agents")
     ]  # fmt: skip
     heads = (
-        "agent processes", "producers", "lease, s", "master cores: renewals", "bucket maps", "in all", "renewal p99 ms",
-        "map ms", "its decoding ms", "a store's thread", "connections",
+        "agent processes", "producers", "buckets changed a second", "lease, s", "master cores: renewals", "bucket maps",
+        "in all", "renewal p99 ms", "map ms", "its decoding ms", "that of a whole map ms", "a store's thread", "connections",
     )  # fmt: skip
     return table(heads, rows)
 
@@ -371,6 +371,53 @@ def of_flow(report: Report) -> list[str]:
     return table(("", ""), [(title, report[name]) for name, title in names.items() if name in report])
 
 
+def of_sizing(report: Report) -> list[str]:
+    """What to buy: resources, and what is used of them."""
+    rows = []
+    for one in report["sizes"]:
+        busy = one["busy"]
+        rows.append((
+            one["jobs_per_second"], one["handler_ms"], one["network_ms"], round(one["flush_ms"], 2), one["agents"],
+            one["stores"], one["master_cores"], one["producers"], one["connections"], one["log_mb_per_second"],
+            " / ".join(f"{busy[name]:.0%}" for name in ("agents", "stores", "master")),
+            one["start_p50_ms"], one["start_p99_ms"],
+        ))  # fmt: skip
+    heads = (
+        "jobs/s", "handler CPU ms", "network ms", "flush ms", "agent processes, a core each", "stores, a core each",
+        "cores of PostgreSQL", "producer processes", "connections", "log MB/s", "busy: agents / busiest store / PostgreSQL",
+        "start p50 ms", "start p99 ms",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def of_bucket_map(report: Report) -> list[str]:
+    """A refresh, whole and by changes."""
+    rows = [
+        (
+            name, one["master_us"]["median"], one["producer_us"]["median"], one["received_bytes"]["median"],
+            one["master_cores_for_1000_producers"], one["mb_per_second_for_1000_producers"],
+        )
+        for name, one in report["ways"].items()
+    ]  # fmt: skip
+    heads = (
+        f"refresh of the map of {report['buckets']:,} buckets", "PostgreSQL, CPU us", "producer, CPU us", "bytes",
+        "1,000 producers: cores of PostgreSQL", "MB/s",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def of_hints(report: Report) -> list[str]:
+    """A second of the leader, by the buckets of the cluster."""
+    sizes = report["by_buckets"]
+    cases = next(iter(sizes.values()))
+    rows = [
+        (case, *(sizes[size][case][side]["median"] for side in ("master_us", "leader_us") for size in sizes))
+        for case in cases
+    ]
+    heads = [f"{side}, {int(size):,} buckets" for side in ("PostgreSQL, CPU us", "leader, CPU us") for size in sizes]
+    return table(("one second of the leader", *heads), rows)
+
+
 def of_pipeline(report: Report) -> list[str]:
     """Moving, then queries beside JDBC."""
     rates = {
@@ -419,6 +466,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "flow": ("Chains, batches, tenants, limits", of_flow),
     "web": ("Pages of a large cluster", of_web),
     "bulk": ("A bulk retry", of_bulk),
+    "bucket_map": ("The map of buckets", of_bucket_map),
+    "hints": ("A second of the leader", of_hints),
     "pipeline": ("The data pipeline", of_pipeline),
     "stream": ("Streams of Spark", of_stream),
     "growth": ("Cost as it grows", of_growth),
@@ -449,6 +498,21 @@ def text(results: Path, plots: Path) -> str:
         where = f"commit {report['commit']}, {report['taken_at'][:10]}, {taken}; {busy}"
         lines += ["", f"*`python -m benchmarks.{_COMMANDS.get(name, name)}`, {where}.*", ""]
     return "\n".join([*lines, END])
+
+
+def sizing_text(results: Path) -> str:
+    """The table of the guide to sizes."""
+    path = results / "sizing.json"
+    if not path.is_file():
+        return "\n".join([BEGIN, END])
+    report = json.loads(path.read_text(encoding="utf-8"))
+    where = f"simulated from unit costs; commit {report['commit']}, {report['taken_at'][:10]}"
+    compared = table(
+        ("agent processes on two cores", "CPU of a job, measured, us", "simulated, us", "simulated / measured"),
+        [(one["processes"], one["measured_us"], one["simulated_us"], one["ratio"]) for one in report["processes"]],
+    )
+    lines = [*of_sizing(report), "", *compared]
+    return "\n".join([BEGIN, "", *lines, "", f"*`python -m benchmarks.fleet --sizing`, {where}.*", "", END])
 
 
 def rewritten(page: str, figures: str) -> str:

@@ -164,7 +164,7 @@ class BucketGroup:
                 self._full(handle, answer.depth)
                 state.full = True
             case ReplyStatus.CLOSED | ReplyStatus.NO_BUCKET | ReplyStatus.GENERATION:
-                handle.closed(self._clock.boottime())
+                self._buckets.note_closed(handle)
             case ReplyStatus.SKEW:
                 raise ClockSkew(
                     f"the time in a job's id is {answer.skew_ms / 1000:+.3f} s off the clock of store "
@@ -272,7 +272,7 @@ class BucketGroup:
             if written.bucket_ok:
                 put = await self._put(master, handle, [job for job in jobs if job.id in written.accepted])
                 return written, handle.id if put else None
-            handle.closed(self._clock.boottime())
+            self._buckets.note_closed(handle)
             state.tried.add(handle.id)
         return await write_once_more(partial(master.intake.insert_held, jobs), state), None
 
@@ -307,5 +307,5 @@ class BucketGroup:
                 await master.onboarding.release(fence, [(job.id, 2) for job in jobs])
             return False
         else:
-            handle.closed(self._clock.boottime())
+            self._buckets.note_closed(handle)
         return True

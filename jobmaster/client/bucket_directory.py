@@ -1,7 +1,8 @@
-"""The producer's cache of the buckets, read from the master, with the last known depth of each.
+"""The producer's cache of the map of buckets, read from the master, with the last known depth of each.
 
-A stale cache is safe: a store refuses a bucket that it does not have or that takes no jobs (``NOBUCKET``, ``CLOSED``), and
-the cache is renewed. While the master is down the last content is used, so intake goes on.
+The whole map is read once, and what has changed from then on. A stale cache is safe: a store refuses a bucket that it does
+not have or that takes no jobs (``NOBUCKET``, ``CLOSED``), and the cache is renewed. If the changes do not show why, the whole
+map is read. While the master is down the last content is used, so intake goes on.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from jobmaster.client.coalescer import answer_of, closed
 from jobmaster.client.store_handle import StoreHandle
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import BucketMap, MapChanges
 from jobmaster.model.errors import JobMasterError
-from jobmaster.ports import EVERY_OWNER, BucketQueries, OwnerTraits
+from jobmaster.ports import BucketQueries
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster.rules.capabilities import lacking
 
@@ -107,18 +109,24 @@ class BucketDirectory:
         self._store_handles = store_handles
         self._clock = clock
         self._max_age = max_age_seconds
+        self._map = BucketMap()
+        self._by_id: dict[bytes, BucketHandle] = {}
+        self._stores_unknown: dict[bytes, str] = {}
+        self._members: dict[tuple[str, int], dict[bytes, BucketHandle]] = {}
+        """The ACTIVE ones of each lane and priority."""
         self._groups: dict[tuple[str, int], tuple[BucketHandle, ...]] = {}
-        self._served: dict[bytes, OwnerTraits] = {}
+        """The same, as they are handed out."""
         self._serving: dict[tuple[str, int, str], tuple[BucketHandle, ...]] = {}
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
         self._capabilities: frozenset[str] | None = None
         self.uneven = False
         """True while they differ in the share of the jobs they take."""
-        self._stores_unknown: dict[bytes, str] = {}
-        self._by_id: dict[bytes, BucketHandle] = {}
-        self._known: tuple[bytes, ...] = ()
+        self._known: tuple[bytes, ...] | None = None
         self._lanes: set[str] = set()
+        self._refused: set[bytes] = set()
+        """Buckets that a store refused, though the map says that they take jobs."""
+        self._whole_at = float("-inf")
         self._read_at: float | None = None
         self._tried_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -139,8 +147,8 @@ class BucketDirectory:
         return found
 
     def _has(self, owner: bytes, handler: str) -> bool:
-        """An owner without published traits is assumed to have every handler."""
-        traits = self._served.get(owner) or self._served.get(EVERY_OWNER)
+        """An owner that is not known to live is assumed to have every handler."""
+        traits = self._map.agents.get(owner)
         return traits is None or handler in traits.handlers
 
     def lacks(self, headers: bytes) -> bool:
@@ -166,7 +174,9 @@ class BucketDirectory:
         return self._stores_unknown.get(bucket_id)
 
     def bucket_ids(self) -> tuple[bytes, ...]:
-        """Ids of all cached buckets, those included that are empty for good or lie in stores unknown here."""
+        """Ids of all cached buckets, those included that lie in stores unknown here."""
+        if self._known is None:
+            self._known = tuple(self._map.buckets)
         return self._known
 
     def lanes(self) -> set[str]:
@@ -215,6 +225,11 @@ class BucketDirectory:
                 raise
             _log.info("the bucket map could not be renewed: %s", error)
 
+    def note_closed(self, handle: BucketHandle) -> None:
+        """A store, or the master, answered that a bucket takes no jobs."""
+        handle.closed(self._clock.boottime())
+        self._refused.add(handle.id)
+
     async def close(self) -> None:
         """End the query that may be under way; no further one is made."""
         self._closed = True
@@ -241,36 +256,68 @@ class BucketDirectory:
             _log.info("the bucket map could not be renewed: %s", error)
 
     async def _read(self) -> None:
-        buckets = await self._queries.list_buckets()
-        self._take(buckets, await self._queries.served())
+        refused, self._refused = self._refused, set()
+        self._take(await self._queries.bucket_map(self._map.version))
+        if self._unexplained(refused) and self._clock.boottime() - self._whole_at >= self._max_age:
+            self._take(await self._queries.bucket_map(None))
 
-    def _take(self, buckets: list[Bucket], served: dict[bytes, OwnerTraits]) -> None:
-        groups: dict[tuple[str, int], list[BucketHandle]] = {}
-        by_id: dict[bytes, BucketHandle] = {}
-        stores_unknown: dict[bytes, str] = {}
-        for bucket in buckets:
-            self._lanes.add(bucket.lane)
-            store_handle = self._store_handles.get(bucket.store)
-            if bucket.state is BucketState.READY_TO_DELETE:
-                continue
-            if store_handle is None:
-                stores_unknown[bucket.id] = bucket.store
-                continue
-            handle = self._by_id.get(bucket.id)
-            if handle is None or handle.epoch != bucket.epoch:
-                handle = BucketHandle(bucket, store_handle)
-            by_id[bucket.id] = handle
-            handle.active = bucket.state is BucketState.ACTIVE
-            if (traits := served.get(bucket.owner) or served.get(EVERY_OWNER)) is not None:
-                handle.share = traits.share
-            if handle.active:
-                groups.setdefault((bucket.lane, bucket.priority), []).append(handle)
-        self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
-        self._stores_unknown = stores_unknown
-        self._groups = {key: tuple(handles) for key, handles in groups.items()}
-        self._served, self._serving = served, {}
-        known = [traits.capabilities for traits in served.values()]
-        self._capabilities = frozenset.intersection(*known) if known else None
-        self.mixed = len({traits.handlers for traits in served.values()}) > 1
-        self.uneven = len({traits.share for traits in served.values()}) > 1
+    def _unexplained(self, refused: Iterable[bytes]) -> bool:
+        """Whether a bucket is said to take jobs by a reading that began after it had refused some. That may be true: the
+        store has lost it, and its owner has not noticed yet. Or a change of the map has been missed."""
+        return any((handle := self._by_id.get(each)) is not None and handle.active for each in refused)
+
+    def _take(self, changes: MapChanges) -> None:
+        touched = self._map.take(changes)
+        self._lanes.update(bucket.lane for bucket in changes.buckets)
+        groups: set[tuple[str, int]] = set()
+        for bucket_id in touched.buckets:
+            groups |= self._replace(bucket_id)
+        for group in groups:
+            self._groups[group] = tuple(self._members[group].values())
+        if touched.owners:
+            self._compare_owners()
+        if touched.owners or groups:
+            self._serving = {}
+        if touched.buckets:
+            self._known = None
         self._read_at = self._clock.boottime()
+        if changes.whole:
+            self._whole_at = self._read_at
+
+    def _replace(self, bucket_id: bytes) -> set[tuple[str, int]]:
+        """Bring one bucket into line with the map; the lanes and priorities of which an ACTIVE one has changed."""
+        groups: set[tuple[str, int]] = set()
+        old = self._by_id.pop(bucket_id, None)
+        self._stores_unknown.pop(bucket_id, None)
+        if old is not None and old.active:
+            groups.add((old.lane, old.priority))
+            del self._members[old.lane, old.priority][bucket_id]
+        bucket = self._map.buckets.get(bucket_id)
+        if bucket is None:
+            return groups
+        store_handle = self._store_handles.get(bucket.store)
+        if store_handle is None:
+            self._stores_unknown[bucket_id] = bucket.store
+            return groups
+        handle = old if old is not None and old.epoch == bucket.epoch else BucketHandle(bucket, store_handle)
+        handle.active = bucket.state is BucketState.ACTIVE
+        self._set_share(handle)
+        self._by_id[bucket_id] = handle
+        if handle.active:
+            group = (bucket.lane, bucket.priority)
+            groups.add(group)
+            self._members.setdefault(group, {})[bucket_id] = handle
+        return groups
+
+    def _compare_owners(self) -> None:
+        traits = self._map.traits_of_owners()
+        self.mixed = len({each.handlers for each in traits}) > 1
+        self.uneven = len({each.share for each in traits}) > 1
+        known = {each.capabilities for each in traits}
+        self._capabilities = frozenset.intersection(*known) if known else None
+        for handle in self._by_id.values():
+            self._set_share(handle)
+
+    def _set_share(self, handle: BucketHandle) -> None:
+        owner = self._map.agents.get(handle.owner)
+        handle.share = 1.0 if owner is None else owner.share

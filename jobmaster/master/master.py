@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.changes import Changes
-from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
+from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, SpareConnections, StatementRunner
 from jobmaster.master.driver.transaction_pool import TransactionPool
+from jobmaster.master.due_notices import DueNotices
 from jobmaster.master.flow.batches import Batches
 from jobmaster.master.flow.breakers import Breakers
 from jobmaster.master.flow.bulk_operations import BulkOperations
@@ -45,6 +46,8 @@ class Master:
         control: statements that must not wait behind data.
         heartbeat: renewals alone.
         scans: statements that read much, for events; ``None``: there are none.
+        writes: short writes of agents by key; ``None``: ``data`` does them.
+        notices: connections on which an agent listens; ``None``: there are none.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Master:
         control: StatementRunner,
         heartbeat: StatementRunner,
         scans: ConnectionPool | None = None,
+        writes: StatementRunner | None = None,
+        notices: ConnectionPool | None = None,
     ) -> None:
         self.cluster = cluster
         self._data = data
@@ -65,8 +70,8 @@ class Master:
         self.requests = Requests(data)
         self.changes = Changes(data)
         self.queries = Queries(data)
-        self.outcomes = Outcomes(data)
-        self.onboarding = Onboarding(data)
+        self.outcomes = Outcomes(data, writes or data)
+        self.onboarding = Onboarding(data, writes or data)
         self.members = Members(control, heartbeat)
         self.leadership = Leadership(control)
         self.buckets = Buckets(control)
@@ -86,6 +91,7 @@ class Master:
         self.job_logs = JobLogs(data)
         self.events = Events(data, scans)
         self.inspection = InspectionQueries(data)
+        self.due_notices = None if notices is None else DueNotices(notices, schema)
 
     @classmethod
     async def connect(
@@ -95,18 +101,22 @@ class Master:
         schema: str,
         settings: MasterSettings,
         application_name: str,
+        agent: bool = False,
         pooler: bool = False,
         password: PasswordFunction | None = None,
     ) -> Master:
         """Connect, and refuse a schema of another version.
 
         There are four sets of connections, so that neither a heartbeat nor a takeover waits behind data: ``data``
-        (``pool_size``), ``control`` (1), ``heartbeat`` (1), ``scans`` (1). Each opens when it is first needed.
+        (``pool_size``; ``agent_pool_size`` of an agent), ``control`` (1), ``heartbeat`` (1), ``scans`` (1). Each opens when
+        it is first needed. While no control statement runs, its connection takes short writes of an agent for which no data
+        connection is free.
 
         Args:
             dsn: ``postgresql://`` URL.
             schema: PostgreSQL schema of the cluster.
             application_name: an agent gives its id as text: its rescuer ends the backends of that name.
+            agent: the program runs jobs: it has few data connections, which short writes share with control.
             pooler: the DSN leads to a pooler in transaction mode. For producers only.
             password: in place of the command of the settings.
 
@@ -133,12 +143,15 @@ class Master:
             await probe.close()
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
-        pools = (pool(settings.pool_size), *(pool(1, plan_once=True) for _ in range(2)))
-        scans = pool(1)
+        size = settings.agent_pool_size if agent else settings.pool_size
+        data, control, heartbeat, scans = pools = (
+            pool(size), pool(1, plan_once=True), pool(1, plan_once=True), pool(1),
+        )  # fmt: skip
+        writes = StatementRunner(SpareConnections(data, control)) if agent else None
         row = ClusterRow(rows[0]["name"], rows[0]["uid"])
-        data, control, heartbeat = map(StatementRunner, pools)
-        master = cls(row, schema, data, control, heartbeat, scans)
-        master._pools = (*pools, scans)
+        runners = [StatementRunner(each) for each in (data, control, heartbeat)]
+        master = cls(row, schema, runners[0], runners[1], runners[2], scans, writes, control if agent else None)
+        master._pools = pools
         return master
 
     @property

@@ -66,10 +66,15 @@ class Onboarding:
     slow, ten times as long as the last one took, at most 5 s), or as soon as one is not full. Such a look also counts what
     it finds before the place that the others began at. The place is not kept in the master: a process that has none begins
     at the oldest job, which is always right, and pays for the dead entries once.
+
+    Args:
+        data: statements that may wait for locks of others.
+        writes: claims of the oldest jobs, which skip what is locked.
     """
 
-    def __init__(self, data: StatementRunner) -> None:
+    def __init__(self, data: StatementRunner, writes: StatementRunner) -> None:
         self._data = data
+        self._writes = writes
         self._positions: dict[_Key, ScanPosition] = {}
         self._rounds: dict[_Key, Round] = {}
 
@@ -124,7 +129,7 @@ class Onboarding:
         lane, priority, horizon_seconds, untenanted = key
         began_at, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
         wanted = (lane, priority, horizon_seconds, limit, began_us, found_by.handlers, BATCH_BYTES)
-        rows = await self._data.write("onboarding/onboard", *fence, *wanted, *found_by.rest(), untenanted)
+        rows = await self._writes.write("onboarding/onboard", *fence, *wanted, *found_by.rest(), untenanted)
         entries = _entries(rows)
         found = rows[0]["found"]
         full = found == limit or found > len(entries)

@@ -26,10 +26,16 @@ _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
 
 
 class Outcomes:
-    """``jobmaster.ports.Outcomes`` on PostgreSQL."""
+    """``jobmaster.ports.Outcomes`` on PostgreSQL.
 
-    def __init__(self, data: StatementRunner) -> None:
+    Args:
+        data: statements that may wait for locks of others.
+        writes: short statements by key, which wait for none for long.
+    """
+
+    def __init__(self, data: StatementRunner, writes: StatementRunner) -> None:
         self._data = data
+        self._writes = writes
 
     async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
         """COPY of outcomes that expect no row, sorted by id.
@@ -51,7 +57,7 @@ class Outcomes:
             )
 
         try:
-            status = await self._data.run(
+            status = await self._writes.run(
                 "copy_final",
                 copy,
                 ids=ids_of(rows),
@@ -65,7 +71,7 @@ class Outcomes:
         """Guarded upsert of outcomes (the identity on the row); no bucket lock."""
 
         async def send(some: Sequence[FinalRow]) -> BatchAnswer:
-            return await execute_batch(self._data, "outcomes/record_final", *columns(some), ids=ids_of(some))
+            return await execute_batch(self._writes, "outcomes/record_final", *columns(some), ids=ids_of(some))
 
         batch = Batch(self._data, "outcomes/record_final", send, resent_writes.final)
         written = await batch.write(rows)
@@ -138,7 +144,7 @@ class Outcomes:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
 
         async def send(some: Sequence[InFlightRow]) -> BatchAnswer:
-            return await execute_batch(self._data, "outcomes/persist", *fence, *columns(some), ids=ids_of(some))
+            return await execute_batch(self._writes, "outcomes/persist", *fence, *columns(some), ids=ids_of(some))
 
         return await Batch(
             self._data,

@@ -11,19 +11,18 @@ from jobmaster.master.buckets import bucket_of
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
 from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.job import IN_FLIGHT_STATES, ErrorInfo, JobState, Priority
 from jobmaster.model.job_view import Attempt, JobFilter, JobView, moment
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.ports import (
-    EVERY_OWNER,
     CountStep,
     EndedRow,
     FilledBucket,
     HeldJobs,
     JobsStep,
     MasterBacklog,
-    OwnerTraits,
     SentBefore,
     SentRow,
 )
@@ -183,12 +182,18 @@ class Queries:
             for row in await self._data.read("queries/agents", all_)
         ]
 
-    async def served(self) -> dict[bytes, OwnerTraits]:
-        """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike, nothing when there is none."""
-        return {
-            id_ or EVERY_OWNER: OwnerTraits(frozenset(handlers), share, frozenset(words))
-            for id_, handlers, share, words in await self._data.read("queries/served")
-        }
+    async def bucket_map(self, known: MapVersion | None) -> MapChanges:
+        """What has changed in the map of buckets since a version (``None``: all of it), and the new version."""
+        version, whole = MapVersion(0, 0), True
+        buckets, owners = [], []
+        for row in await self._data.read("queries/bucket_map", *(known or (None, None))):
+            if row["id"] is not None:
+                buckets.append(_mapped(row))
+            elif row["owners"] is not None:
+                owners.append((row["owners"], _traits(row)))
+            else:
+                version, whole = MapVersion(row["server"], row["horizon"]), row["whole"]
+        return MapChanges(version, whole, buckets, owners)
 
     async def other_owners(self, agent_id: bytes, lane: str, priority: int, handlers: Sequence[str]) -> frozenset[str]:
         """Those of the handlers that another living owner of an ACTIVE bucket of the lane and priority has."""
@@ -213,6 +218,24 @@ class Queries:
         """Handlers that agents have published, by name."""
         specs = [_SPEC.decode(row["spec"]) for row in await self._data.read("queries/handlers")]
         return {spec.name: spec for spec in specs}
+
+
+def _mapped(row: Row) -> Bucket:
+    return Bucket(
+        id=row["id"],
+        store=row["store"],
+        lane=row["lane"],
+        priority=row["priority"],
+        state=BucketState(row["state"]),
+        epoch=row["epoch"],
+        owner=row["owner"],
+    )
+
+
+def _traits(row: Row) -> OwnerTraits | None:
+    if row["handlers"] is None:
+        return None
+    return OwnerTraits(frozenset(row["handlers"]), row["share"], frozenset(row["capabilities"]))
 
 
 def _error(data: bytes | None) -> ErrorInfo | None:

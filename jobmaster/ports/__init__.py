@@ -118,7 +118,6 @@ from jobmaster.ports.master import (
 )
 from jobmaster.ports.master_answers import (
     ANY_JOB,
-    EVERY_OWNER,
     CancelledRow,
     CountStep,
     DueGroup,
@@ -137,7 +136,6 @@ from jobmaster.ports.master_answers import (
     MasterBacklog,
     NewFire,
     Onboarded,
-    OwnerTraits,
     ProgressLine,
     Reassigned,
     RecordKind,
@@ -201,7 +199,6 @@ from jobmaster.ports.uniqueness import Uniqueness
 
 __all__ = [
     "ANY_JOB",
-    "EVERY_OWNER",
     "FIND_IDS_MAX",
     "AcknowledgerStore",
     "Admission",
@@ -311,7 +308,6 @@ __all__ = [
     "Onboarding",
     "Outcomes",
     "OwnerQueries",
-    "OwnerTraits",
     "OwnershipBuckets",
     "OwnershipStore",
     "Page",

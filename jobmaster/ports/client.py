@@ -27,7 +27,7 @@ from jobmaster.ports.inspection import InspectionQueries
 from jobmaster.ports.job_logs import ReadJobLogs
 from jobmaster.ports.job_rows import Release
 from jobmaster.ports.limits import ClientLimits
-from jobmaster.ports.master import BucketQueries, PauseReader
+from jobmaster.ports.master import BucketQueries, ListBuckets, PauseReader
 from jobmaster.ports.master_answers import CountStep, EndedRow, JobsStep, LockAnswer, SentBefore, Written, WrittenPause
 from jobmaster.ports.operating import OperatingMaster, OperatingStore
 from jobmaster.ports.schedules import ClientSchedules
@@ -175,7 +175,7 @@ class TenantQueries(Protocol):
         ...
 
 
-class Queries(BucketQueries, StateQueries, TenantQueries, Protocol):
+class Queries(ListBuckets, BucketQueries, StateQueries, TenantQueries, Protocol):
     """Reads of clients and agents."""
 
     async def get(self, job_id: bytes) -> JobView | None:

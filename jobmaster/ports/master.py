@@ -14,6 +14,7 @@ from typing import Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion
 from jobmaster.model.cluster import ClusterMode, ClusterRow
 from jobmaster.model.ids import Fence
 from jobmaster.model.inspection.views import AgentStatistics
@@ -28,7 +29,6 @@ from jobmaster.ports.master_answers import (
     HostCordon,
     LeaderTick,
     MasterBacklog,
-    OwnerTraits,
     Reassigned,
     RecordKind,
     Renewal,
@@ -119,8 +119,9 @@ class Leadership(Protocol):
 class DueNotices(Protocol):
     """Notices of submits in SQL."""
 
-    async def listen(self, on_notice: Callable[[str, int], None]) -> bool:
-        """Call ``on_notice`` with lane and priority of each notice; False: it listens already, and the connection answers."""
+    async def listen(self, on_notice: Callable[[str, int], None], on_lost: Callable[[], None]) -> bool:
+        """Call ``on_notice`` with lane and priority of each notice, ``on_lost`` when none will come any more; False: it
+        listens already, and the connection answers."""
         ...
 
     async def stop(self) -> None:
@@ -408,11 +409,11 @@ class ListBuckets(Protocol):
         ...
 
 
-class BucketQueries(ListBuckets, Protocol):
-    """Buckets and their owners."""
+class BucketQueries(Protocol):
+    """The map of buckets."""
 
-    async def served(self) -> dict[bytes, OwnerTraits]:
-        """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
+    async def bucket_map(self, known: MapVersion | None) -> MapChanges:
+        """What has changed in the map of buckets since a version (``None``: all of it), and the new version."""
         ...
 
 

@@ -471,17 +471,3 @@ class FetchScope(NamedTuple):
 
 ANY_JOB = FetchScope()
 """Every job of the handlers."""
-
-
-class OwnerTraits(NamedTuple):
-    """Properties of an owner of buckets that decide which jobs it gets."""
-
-    handlers: frozenset[str]
-    share: float
-    """Relative number of jobs it takes; 1 is the usual owner."""
-    capabilities: frozenset[str] = frozenset()
-    """What its program knows."""
-
-
-EVERY_OWNER = b""
-"""Key for all owners when they are alike."""

@@ -178,7 +178,10 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     """What ``dsn`` leads to. ``transaction``: a pooler such as PgBouncer in transaction mode; producers only: agents and
     most commands need PostgreSQL itself. Each call of a producer is then a transaction of its own."""
     pool_size: PositiveCount = 4
-    """Data connections of one process; the heartbeat and the leader have one more each."""
+    """Data connections of one process that runs no jobs."""
+    agent_pool_size: PositiveCount = 1
+    """Data connections of one agent process; beside them it has one for its lease and one for control, which short writes
+    use, too."""
     connect_timeout_seconds: PositiveSeconds = 5.0
     """Time-out of opening one connection."""
     statement_timeout_seconds: PositiveSeconds = 10.0

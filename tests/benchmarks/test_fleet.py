@@ -155,6 +155,14 @@ def test_more_of_anything_allows_no_less_but_agents_cost_the_master_their_renewa
     assert limits(fleet._replace(long_share=0.5), COSTS)["master"] < limits(fleet, COSTS)["master"]
 
 
+def test_processes_that_share_cores_cost_more_by_the_measured_part() -> None:
+    costs = COSTS._replace(crowding=0.25)
+    points = [{"x": x, "cost_us_per_job": 1.0, "jobs": 8000} for x in (1, 4)]
+    one, four = scenarios.crowded({"agents": points, "machine": {"cores": 2}}, costs)
+    assert four["simulated_us"] / one["simulated_us"] == pytest.approx(1.5, rel=0.1)
+    assert costs.crowded(1) == 1.0
+
+
 def test_a_shared_machine_is_no_faster_than_its_cores() -> None:
     fleet = Fleet(1, 1, 2, used_buckets=5)
     alone = scenarios.drained(fleet, COSTS, 20_000)
@@ -166,12 +174,41 @@ def test_a_shared_machine_is_no_faster_than_its_cores() -> None:
 
 
 def test_a_larger_cluster_renews_less_often_and_costs_the_master_more() -> None:
-    costs = COSTS._replace(map=Line(0.0, 1e-4))
-    few, many = (scenarios.grown(Fleet(n, 10, 8, producers=10), costs, 20.0, 1) for n in (100, 600))
+    few, many = (scenarios.grown(Fleet(n, 10, 8, producers=10), COSTS, 20.0, 1) for n in (100, 600))
     assert few["renew_seconds"] == 3.0
     assert many["renew_seconds"] > 5.0
-    assert many["master_cores_used"]["map"] == pytest.approx(6 * few["master_cores_used"]["map"], rel=0.2)
-    assert many["connections"] == 600 * 6 + 20
+    assert many["master_cores_used_in_all"] > few["master_cores_used_in_all"]
+    assert many["connections"] == 600 * 3 + 10
+
+
+def test_a_refresh_of_the_map_costs_what_has_changed_and_all_of_it_after_an_outage() -> None:
+    costs = COSTS._replace(map=Line(0.0, 1e-3), refresh=Line(1e-3, 1e-4))
+    fleet = Fleet(20, 2, 4, producers=10)
+    lines = [
+        scenarios.grown(each, costs, 100.0, 1)["master_cores_used"]["map"]
+        for each in (fleet, fleet._replace(agents=40), fleet._replace(changes=5.0), fleet._replace(changes=1e4))
+    ]
+    per_second = fleet.producers / fleet.map_seconds
+    assert lines[0] == lines[1] == pytest.approx(per_second * 1e-3, rel=0.1)
+    assert lines[2] == pytest.approx(per_second * (1e-3 + 5.0 * fleet.map_seconds * 1e-4), rel=0.2)
+    assert lines[3] <= per_second * (1e-3 + fleet.agents * fleet.buckets * 1e-4), (
+        "a bucket that changes twice comes once"
+    )
+    cluster = Cluster(fleet, costs, rate=10.0, seed=1)
+    control = Control(cluster)
+    Outage(cluster, control).begin(5.0)
+    cluster.time.run(5.0 + fleet.map_seconds)
+    assert control.spent["map"] == pytest.approx(fleet.producers * costs.map.of(fleet.agents), rel=0.2)
+
+
+def test_networks_and_slow_disks_add_to_the_time_of_a_job() -> None:
+    near = scenarios.step(SMALL, COSTS, 200.0, 5.0, 1)
+    far = scenarios.step(SMALL._replace(network_ms=30.0), COSTS, 200.0, 5.0, 1)
+    slow = scenarios.step(SMALL._replace(flush_ms=10.0), COSTS, 200.0, 5.0, 1)
+    # Submit and wake go one way each, a claim there and back.
+    assert far["start_p50_ms"] - near["start_p50_ms"] == pytest.approx(2 * 30.0, rel=0.1)
+    assert slow["start_p50_ms"] == pytest.approx(near["start_p50_ms"], rel=0.1)
+    assert slow["record_p99_ms"] > near["record_p99_ms"] + 9.0
 
 
 def test_jobs_of_killed_agents_run_elsewhere() -> None:
@@ -236,15 +273,26 @@ def test_costs_are_fitted_and_read_from_kept_reports(tmp_path: Path) -> None:
     }
     path, none = tmp_path / "fleet_costs.json", tmp_path / "none.json"
     path.write_text(json.dumps(report))
-    found = measured_costs(path, none, none, none)
+    found = measured_costs(path, none, none, none, none, none)
     assert found.copy == Line(1e-4, 2e-6)
     assert found.log_bytes == Line(60.0, 370.0)
     assert found.flush == pytest.approx(2e-4)
     assert found.claim_client.fixed == pytest.approx(1e-4)  # with the wake before it
     drained = tmp_path / "drain.json"
     drained.write_text(json.dumps({"jobs": 1000, "cpu_seconds": {"ours": {"agents": 0.006}}}))
-    assert measured_costs(none, drained, none, none).job == pytest.approx(6e-6 - COSTS.cycle / 1000)
-    assert measured_costs(none, none, none, none) == COSTS
+    assert measured_costs(none, drained, none, none, none, none).job == pytest.approx(6e-6 - COSTS.cycle / 1000)
+    mapped = tmp_path / "bucket_map.json"
+    of_map = {f"{count} changed": {"master_us": {"median": 100 + 2 * count}, "producer_us": {"median": 50 + count}}
+              for count in (0, 10, 100)}  # fmt: skip
+    mapped.write_text(json.dumps({"ways": {"first refresh": {}, **of_map}}))
+    assert measured_costs(none, none, none, none, mapped, none).refresh == Line(1e-4, 2e-6)
+    assert measured_costs(none, none, none, none, mapped, none).refresh_client == Line(5e-5, 1e-6)
+    grown = tmp_path / "growth.json"
+    grown.write_text(
+        json.dumps({"agents": [{"x": x, "cost_us_per_job": 8.0 + 2.0 * at} for at, x in enumerate((1, 2, 4))]})
+    )
+    assert measured_costs(none, none, none, none, none, grown).crowded(8) == pytest.approx(1.75)
+    assert measured_costs(none, none, none, none, none, none) == COSTS
 
 
 @pytest.mark.parametrize(
@@ -257,6 +305,7 @@ def test_costs_are_fitted_and_read_from_kept_reports(tmp_path: Path) -> None:
         (("--agents", "5", "--stores", "1", "--save"), "--save"),
         (("--rate", "100"), "give --agents"),
         (("--seconds", "0"), "--seconds"),
+        (("--agents", "5", "--stores", "1", "--network-ms", "-1"), "network_ms is between 0 and 1000"),
         (("--agents", "90000"), "more than is simulated"),
     ],
 )
@@ -275,4 +324,4 @@ def test_a_fleet_of_ones_own_at_a_given_load() -> None:
     [line] = found["scenarios"]
     assert line["breaks_first"] == "nothing"
     assert line["finished"] == pytest.approx(500, rel=0.3)
-    assert found["connections"] == 66
+    assert found["connections"] == 33

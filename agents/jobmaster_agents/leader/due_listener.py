@@ -53,7 +53,7 @@ class DueListener:
             await self._due_notifier.notify(due)
             return PROBE_SECONDS
         self._listens = True
-        if await self._notices.listen(self._on_notice):
+        if await self._notices.listen(self._on_notice, self.kicked.set):
             self._on_listening()
         return PROBE_SECONDS
 

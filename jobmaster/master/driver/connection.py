@@ -11,7 +11,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
@@ -215,9 +215,9 @@ class ConnectionFactory:
             plan_once: keep the first plan of every statement. For statements whose parameters do not matter to the plan:
                 with 64 partitions, planning the leader's costs 12 ms each time, running it 1 ms.
         """
-        # The others read in the order of an index up to a limit. With statistics that are behind, the planner would gather
-        # all that is due in a bitmap and sort it, to take the first hundred.
-        plans = {"plan_cache_mode": "force_generic_plan"} if plan_once else {"enable_bitmapscan": "off"}
+        # Many read in the order of an index up to a limit. With statistics that are behind, the planner would gather all that
+        # is due in a bitmap and sort it, to take the first hundred.
+        plans = {"enable_bitmapscan": "off", **({"plan_cache_mode": "force_generic_plan"} if plan_once else {})}
         session = {} if self._pooler else {**self._server_settings, **plans, **(over or {})}
         try:
             async with asyncio.timeout(self._connect_seconds):
@@ -251,6 +251,11 @@ class ConnectionPool:
         self._lent: set[Connection] = set()
         self._free = asyncio.Semaphore(size)
         self._closed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call would wait for its turn now."""
+        return self._free.locked()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
@@ -309,6 +314,22 @@ class ConnectionPool:
             connection.terminate()
 
 
+class SpareConnections:
+    """Connections of their own, and those of another pool while these are not needed there.
+
+    For short calls alone: the other pool's calls wait for their end.
+    """
+
+    def __init__(self, own: ConnectionPool, others: ConnectionPool) -> None:
+        self._own = own
+        self._others = others
+
+    def acquire(self) -> AbstractAsyncContextManager[Connection]:
+        """A connection for one call."""
+        pool = self._others if self._own.is_busy and not self._others.is_busy else self._own
+        return pool.acquire()
+
+
 async def close_politely(connection: Connection) -> None:
     """Close within a moment, else cut."""
     try:
@@ -321,7 +342,7 @@ async def close_politely(connection: Connection) -> None:
 class StatementRunner:
     """Statements by name on some connections, with one place for errors and repeats."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, connections: ConnectionPool | SpareConnections) -> None:
         self._connections = connections
 
     async def read(self, name: str, *args: Any) -> list[Row]:

@@ -10,6 +10,7 @@ import msgspec
 from jobmaster.handlers import Handlers
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.batch import range_of
 from jobmaster.model.flow.tenant import TenantView, tenant_of
@@ -19,11 +20,9 @@ from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
 from jobmaster.model.pause import Pause, PauseFollower, PauseKind, PausesInForce
 from jobmaster.ports import (
-    EVERY_OWNER,
     CountStep,
     EndedRow,
     JobsStep,
-    OwnerTraits,
     SentBefore,
     SentRow,
     Written,
@@ -287,9 +286,11 @@ class MemoryMaster:
         """One of each lane and priority, all ACTIVE."""
         return [bucket for bucket in self._rows.buckets.values() if not states or bucket.state in states]
 
-    async def served(self) -> dict[bytes, OwnerTraits]:
-        """One owner with every handler."""
-        return {EVERY_OWNER: OwnerTraits(frozenset(self._handlers.names()), 1.0, CAPABILITIES)}
+    async def bucket_map(self, known: MapVersion | None) -> MapChanges:
+        """All of it: there are few buckets, and handlers are added at any time."""
+        buckets = list(self._rows.buckets.values())
+        traits = OwnerTraits(frozenset(self._handlers.names()), 1.0, CAPABILITIES)
+        return MapChanges(MapVersion(0, 0), True, buckets, [([bucket.owner for bucket in buckets], traits)])
 
     async def agents(self, *, all_: bool = False) -> list[Agent]:
         """No agent runs."""

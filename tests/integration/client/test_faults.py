@@ -16,6 +16,7 @@ from jobmaster.client.bulk import BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.master import Master
+from jobmaster.model.bucket_map import MapVersion
 from jobmaster.model.errors import (
     BucketsFull,
     DurabilityRefused,
@@ -446,11 +447,11 @@ async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_bu
     """These callers were not cancelled, so none of them gets a ``CancelledError``; a cancelled caller does."""
     asked = asyncio.Event()
 
-    async def never() -> Any:
+    async def never(_: MapVersion | None) -> Any:
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client.master.queries, "list_buckets", never)
+    monkeypatch.setattr(client.master.queries, "bucket_map", never)
     for options in ({}, {"durability": "master"}, {"after": 3600}, {"idempotency_key": "k"}, {"lane": "nowhere"}):
         given: Any = options
         asked.clear()

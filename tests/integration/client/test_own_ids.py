@@ -20,6 +20,7 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.master import Master
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.bucket import BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion
 from jobmaster.model.errors import Conflict, Unavailable
 from jobmaster.model.job import Durability, Entry, JobState
 from jobmaster.ports import SentBefore
@@ -36,7 +37,7 @@ def asked(client: ClientFixture, monkeypatch: pytest.MonkeyPatch) -> Counter[str
     find, sent_before, buckets = (
         client.store.find,
         client.master.queries.sent_before,
-        client.master.queries.list_buckets,
+        client.master.queries.bucket_map,
     )
 
     async def counted_find(bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int) -> Any:
@@ -47,13 +48,13 @@ def asked(client: ClientFixture, monkeypatch: pytest.MonkeyPatch) -> Counter[str
         counts["sent_before"] += 1
         return await sent_before(job_ids, bucket_ids)
 
-    async def counted_buckets(**options: Any) -> Any:
+    async def counted_buckets(known: MapVersion | None) -> MapChanges:
         counts["buckets"] += 1
-        return await buckets(**options)
+        return await buckets(known)
 
     monkeypatch.setattr(client.store, "find", counted_find)
     monkeypatch.setattr(client.master.queries, "sent_before", counted_sent_before)
-    monkeypatch.setattr(client.master.queries, "list_buckets", counted_buckets)
+    monkeypatch.setattr(client.master.queries, "bucket_map", counted_buckets)
     return counts
 
 

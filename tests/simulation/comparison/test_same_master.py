@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, rule
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import BucketMap
 from jobmaster.model.flow.uniqueness import OnConflict, UniqueRule, UniqueSubmit, UniqueTerm
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
@@ -54,6 +55,10 @@ headers = st.sampled_from(
         b'{"metadata":{"tenant":"a"},"tenant":["c"]}',
     ]
 )
+
+
+def _place(bucket: Any) -> tuple[Any, ...]:
+    return bucket.id, bucket.store, bucket.lane, bucket.priority, str(bucket.state), bucket.epoch, bucket.owner
 
 
 lock_names = st.sampled_from(["k", "k", "l"])
@@ -201,6 +206,20 @@ class Masters(TwoMasters):
             return sorted(found, key=attrgetter("id"))
 
         self.both(in_service)
+
+    @rule(afresh=st.booleans())
+    def read_map(self, afresh: bool) -> None:
+        """What a reader knows afterwards, who reads now and then, is compared, and not what it was sent: while another
+        transaction runs, more is sent again."""
+
+        async def known(master: Any) -> object:
+            reader = master.__dict__.setdefault("map", BucketMap())
+            reader.take(await master.queries.bucket_map(None if afresh else reader.version))
+            return sorted(map(_place, reader.buckets.values())), sorted(reader.agents.items())
+
+        buckets, _ = self.both(known)
+        rows = self.server.statements.tables.buckets.values()
+        assert buckets == sorted(map(_place, (row for row in rows if row.state != "READY_TO_DELETE")))
 
     # ------------------------------------------------------------ locks
 
@@ -466,7 +485,11 @@ class Masters(TwoMasters):
     @rule(agent=agents)
     def renew(self, agent: int) -> None:
         self.both(lambda master: master.members.renew(self.agents[agent], 30.0))
-        self.both(lambda master: master.buckets.owned_buckets(self.agents[agent]))
+
+        async def owned(master: Any) -> list[Bucket]:
+            return sorted(await master.buckets.owned_buckets(self.agents[agent]), key=attrgetter("id"))
+
+        self.both(owned)
 
     @rule(certifier=agents, suspect=agents)
     def certify(self, certifier: int, suspect: int) -> None:

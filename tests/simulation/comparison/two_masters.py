@@ -74,6 +74,7 @@ class TwoMasters(RuleBasedStateMachine):
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
         self.simulated = DirectMaster(self.server)
         self.real.__dict__["fences"] = {}
+        self.real.__dict__.pop("map", None)
         self.agents = [new_id() for _ in range(3)]
         self.buckets = [new_id() for _ in range(3)]
         self.jobs = [new_id() for _ in range(6)]
@@ -257,7 +258,8 @@ def _plain(answer: Any) -> Any:
     if isinstance(answer, ChangedRow):
         return (*answer[:1], _rough(answer.due_us, time.time_ns() // 1000), *answer[2:])
     if hasattr(answer, "now_us"):
-        return answer._replace(now_us=answer.now_us is not None, pauses=bool(answer.pauses))
+        obeyed = answer.pauses_obeyed and answer.pauses_obeyed == answer.pauses  # versions are times, too
+        return answer._replace(now_us=answer.now_us is not None, pauses=bool(answer.pauses), pauses_obeyed=obeyed)
     if hasattr(answer, "entries"):
         now_us = time.time_ns() // 1000
         return answer._replace(

@@ -322,6 +322,7 @@ class FaultInjector:
         def take_over() -> None:
             self._history.master.abort()
             self._history.audit.failover(statements.tables, then)
+            then.server = statements.tables.server + 1
             statements.tables = then
             self._history.audit.master_up_since = statements.now_us()
 

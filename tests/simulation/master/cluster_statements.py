@@ -17,6 +17,10 @@ from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow,
 from tests.simulation.master.uniqueness_statements import UniquenessStatements
 from tests.simulation.master.workflow_statements import WorkflowStatements
 
+_MAP_COLUMNS = (
+    "server", "horizon", "whole", "id", "store", "lane", "priority", "state", "epoch", "owner", "owners", "handlers", "share",
+    "capabilities",
+)  # fmt: skip
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
 
 
@@ -41,13 +45,14 @@ class ClusterStatements(
     # ------------------------------------------------------------ members
 
     def members_register(self, old: Snapshot, agent_id: bytes, *args: Any) -> list[Record]:
-        _, _, _, _, mode, _, weight, lease, _, handlers, *_ = args
+        _, _, _, _, mode, _, weight, lease, _, handlers, share, _, _, _, capabilities, _ = args
         row = self.tables.agents.get(agent_id)
         until, now = self.now_us() + int(lease * 1e6), self.now_us()
         if row is None:
             row = AgentRow(
-                agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False, now, handlers=tuple(handlers)
-            )
+                agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False, now,
+                handlers=tuple(handlers), share=share, capabilities=tuple(capabilities),
+            )  # fmt: skip
         elif row.state == "ACTIVE":
             row = row._replace(lease_until=until, lease_us=int(lease * 1e6))
         else:
@@ -392,8 +397,33 @@ class ClusterStatements(
         found = [b for b in self.tables.buckets.values() if not states or b.state in states]
         return [bucket_record(b, self.moment(b.changed_us)) for b in found]
 
-    def queries_served(self, old: Snapshot) -> list[Record]:
-        return []  # all agents of a history are alike
+    def queries_bucket_map(self, old: Snapshot, server: int | None, horizon: int | None) -> list[Record]:
+        """A twin in what a reader knows afterwards: a version stands for what was read with it, and what differs from that
+        has changed. (In the master the numbers of transactions show it.)"""
+        tables = self.tables
+        known = tables.map_versions.get(horizon or 0) if server == tables.server else None
+        # Deleted although the reader has not seen its end: the master shows that by its floor.
+        if known is not None and any(
+            each.state != "READY_TO_DELETE" and each.id not in tables.buckets for each in known.buckets.values()
+        ):
+            self.hits["a whole map, for the end of a deleted bucket"] += 1
+            known = None
+        seen = known or Snapshot({}, {})
+        version = len(tables.map_versions) + 1
+        tables.map_versions[version] = Snapshot(dict(tables.buckets), dict(tables.agents))
+        empty = dict.fromkeys(_MAP_COLUMNS)
+        rows = [Record({**empty, "server": tables.server, "horizon": version, "whole": known is None})]
+        rows += [
+            Record({**empty, **each._asdict()})
+            for each in tables.buckets.values() if seen.buckets.get(each.id) != each
+        ]  # fmt: skip
+        for agent in tables.agents.values():
+            before, alive = seen.agents.get(agent.id), agent.state in ALIVE
+            if (before is None or before.state != agent.state) and (alive or known is not None):
+                names = ("handlers", "share", "capabilities") if alive else ()
+                traits = {name: getattr(agent, name) for name in names}
+                rows.append(Record({**empty, "owners": [agent.id], **traits}))
+        return rows
 
     def queries_other_owners(
         self, old: Snapshot, agent_id: bytes, lane: str, priority: int, handlers: list[str]

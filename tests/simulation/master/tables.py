@@ -72,6 +72,8 @@ class AgentRow(NamedTuple):
     pauses_obeyed: int | None = None
     handlers: tuple[str, ...] = ()
     process_ended: bool = False
+    share: float = 1.0
+    capabilities: tuple[str, ...] = ()
 
 
 class BreakerRow(NamedTuple):
@@ -306,6 +308,9 @@ class Tables:
         self.buckets: dict[bytes, BucketRow] = {}
         self.events: list[Event] = []
         self.agents: dict[bytes, AgentRow] = {}
+        self.server = 1  # its start: another one after a failover
+        self.map_versions: dict[int, Snapshot] = {}
+        """What was read with each version of the map of buckets."""
         self.leader_lease: LeaseRow | None = None
         self.locks: dict[str, LockRow] = {}
         self.lock_fence = 0

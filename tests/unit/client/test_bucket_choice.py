@@ -21,9 +21,10 @@ from jobmaster.client.store_handle import RECHECK_SECONDS, StoreHandle
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Durability, Entry
-from jobmaster.ports import OwnerTraits, Queries, ReplyStatus, StoreHealth, Submitted
+from jobmaster.ports import Queries, ReplyStatus, StoreHealth, Submitted
 from tests.support.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
 from tests.support.hand_clock import HandClock
 from tests.support.waiting import until
@@ -42,15 +43,13 @@ class Listing:
         self.has: dict[bytes, frozenset[str]] = {}
         self.shares: dict[bytes, float] = {}
 
-    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def bucket_map(self, known: MapVersion | None) -> MapChanges:
         self.asked += 1
         if isinstance(self.listed, Exception):
             raise self.listed
-        return self.listed
-
-    async def served(self) -> dict[bytes, OwnerTraits]:
         owners = self.has.keys() | self.shares.keys()
-        return {each: OwnerTraits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
+        traits = {each: OwnerTraits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
+        return MapChanges(MapVersion(1, 1), True, self.listed, [([each], one) for each, one in traits.items()])
 
 
 class BucketChoiceFixture:

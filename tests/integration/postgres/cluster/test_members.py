@@ -9,7 +9,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Conflict
-from jobmaster.ports import EVERY_OWNER, LeaderTick
+from jobmaster.ports import LeaderTick
 from tests.integration.postgres.fixture import MasterFixture, in_flight_row, new_job, uuids
 
 _OVERDUE = "UPDATE agent SET lease_until = clock_timestamp() - interval '1 ms' WHERE id = $1"
@@ -424,26 +424,6 @@ async def test_a_certificate_uses_the_lease_length_of_the_certified_agent(db: Ma
     await db.sql.execute("UPDATE agent SET lease_seconds = 300.0 WHERE id = $1", *uuids([slow]))
     await db.sql.execute("SELECT pg_sleep(0.1)")
     assert await db.master.members.certify_dead(db.owner, 10) == [quick]
-
-
-async def test_handlers_are_listed_by_owner_where_owners_of_buckets_differ(db: MasterFixture) -> None:
-    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0, frozenset())}
-    other = await db.agent(new_id())
-    await db.bucket(other)
-    assert await db.master.queries.served() == {EVERY_OWNER: (frozenset(), 1.0, frozenset())}, "all are alike"
-    await db.sql.execute("UPDATE agent SET share = 2.5 WHERE id = $1", *uuids([other]))
-    assert await db.master.queries.served() == {
-        db.owner: (frozenset(), 1.0, frozenset()),
-        other: (frozenset(), 2.5, frozenset()),
-    }
-    await db.sql.execute("UPDATE agent SET handlers = '{a,b}' WHERE id = $1", *uuids([other]))
-    idle = await db.agent(new_id())
-    await db.sql.execute("UPDATE agent SET handlers = '{c}' WHERE id = $1", *uuids([idle]))
-    assert await db.master.queries.served() == {
-        db.owner: (frozenset(), 1.0, frozenset()), other: (frozenset({"a", "b"}), 2.5, frozenset()),
-    }  # fmt: skip
-    await db.sql.execute("UPDATE bucket SET state = 'FROZEN'")
-    assert await db.master.queries.served() == {}
 
 
 async def test_an_agent_publishes_what_must_be_alike_and_how_its_clock_stands(db: MasterFixture) -> None:

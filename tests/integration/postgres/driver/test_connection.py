@@ -202,6 +202,30 @@ async def test_heartbeats_do_not_wait_behind_data(db: MasterFixture) -> None:
         task.cancel()
 
 
+async def test_outcomes_of_an_agent_use_the_control_connection_while_its_data_connection_is_busy(
+    db: MasterFixture,
+) -> None:
+    patient = MasterSettings(lock_timeout_seconds=60.0, statement_timeout_seconds=60.0)
+    master = await Master.connect(
+        dsn=db.dsn, schema=SCHEMA, settings=patient, application_name="few connections", agent=True
+    )
+    try:
+        async with _bucket_locked(db):
+            blocked = asyncio.ensure_future(master.intake.insert_assigned(*db.fence[:2], [new_job(new_id())]))
+            await db.waiting("intake/insert_assigned")
+            assert await master.outcomes.copy_final([final_row(new_id(), db.fence)])
+            assert (await master.members.renew(db.owner, 10.0)).alive
+            assert await master.members.certify_dead(db.owner, 1) == []
+            assert not blocked.done(), "it had the data connection all the time"
+        assert (await blocked).bucket_ok
+        found = await db.sql.fetchval(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'few connections'"
+        )
+        assert found == 3
+    finally:
+        await master.close()
+
+
 async def test_a_value_the_server_cannot_store_is_the_callers_fault(db: MasterFixture) -> None:
     job = new_job(new_id())._replace(handler="nul\x00")
     with pytest.raises(InputError, match="does not take a value"):

@@ -11,8 +11,9 @@ import pytest
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.ports import DueGroup, LeaderTick, OwnerTraits
+from jobmaster.ports import DueGroup, LeaderTick
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
@@ -64,13 +65,9 @@ class Master:
         if self.holder == agent_id and self.epoch == epoch:
             self.holder = None
 
-    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def bucket_map(self, known: MapVersion | None) -> MapChanges:
         self.queries.append("buckets")
-        assert list(states) == [BucketState.ACTIVE]
-        return self.active
-
-    async def served(self) -> dict[bytes, OwnerTraits]:
-        return self.traits
+        return MapChanges(MapVersion(1, 1), True, self.active, [([each], one) for each, one in self.traits.items()])
 
 
 class Store:
