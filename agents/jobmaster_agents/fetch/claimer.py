@@ -92,11 +92,6 @@ class PrefetchLimit(NamedTuple):
     def jobs(self) -> int:
         return self.slots + self.buffer
 
-    def is_quick(self, jobs_per_second: float) -> bool:
-        """True where jobs are short, and one more full claim pays. A buffer below a full claim is never exceeded: it was
-        made small so that other agents may take what this one cannot start soon."""
-        return jobs_per_second >= _QUICK_JOBS_PER_SECOND and self.buffer >= CLAIM_JOBS_MAX
-
 
 class MemoryRate:
     """The rate at which jobs of a bucket leave memory, from the moment when it is full to the next claim."""
@@ -256,10 +251,12 @@ class Claimer:
         return free if self._executor.backlog(self._bucket_id) < self.prefetch_limit.slots else 0
 
     def _is_quick(self, queue: BucketQueue | None) -> bool:
-        """True where jobs are short. Where tenants take turns their rate is not known: jobs that are given back to the master
-        leave memory, too."""
-        fair = queue is not None and queue.is_fair
-        return not fair and self.prefetch_limit.is_quick(self._rate.jobs_per_second)
+        """True where jobs are short, and one more full claim pays. A buffer below a full claim is never exceeded: it was made
+        small so that other agents may take what this one cannot start soon. Where tenants take turns the rate is not known:
+        jobs that are given back to the master leave memory, too."""
+        if self.prefetch_limit.buffer < CLAIM_JOBS_MAX or (queue is not None and queue.is_fair):
+            return False
+        return self._rate.jobs_per_second >= _QUICK_JOBS_PER_SECOND
 
     def _most(self) -> int:
         """Jobs that memory has room for. The buffer is bounded in bytes too; slots are filled whatever their jobs weigh."""
