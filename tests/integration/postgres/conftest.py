@@ -17,8 +17,14 @@ from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture, connect
+from tests.support.patience import PATIENCE_SECONDS
 
-SETTINGS = MasterSettings()
+SETTINGS = MasterSettings(
+    connect_timeout_seconds=PATIENCE_SECONDS / 4,
+    lock_timeout_seconds=PATIENCE_SECONDS / 4,
+    statement_timeout_seconds=PATIENCE_SECONDS / 2,
+)
+"""A call that waits for a lock goes on waiting until its test has seen that it waits, however busy the machine is."""
 
 
 _TABLES = (

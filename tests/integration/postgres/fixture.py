@@ -160,13 +160,16 @@ class MasterFixture:
     async def after_lock(self, name: str, call: Awaitable[_T], release: Callable[[], Awaitable[object]]) -> _T:
         """Start a call, see it wait for a lock in its statement, release the lock, return the call's answer."""
         task = asyncio.ensure_future(call)
+        waiting = asyncio.ensure_future(self.waiting(name))
         try:
-            await self.waiting(name)
-            assert not task.done()
+            await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+            assert not task.done(), f"it did not wait for the lock: {task}"
+            await waiting
             await release()
             return await task
         finally:
             task.cancel()
+            waiting.cancel()
 
     @asynccontextmanager
     async def open_transaction(self, name: str, *args: object) -> Any:

@@ -271,7 +271,7 @@ async def test_a_schema_that_lost_a_table_is_a_mismatch(migrated_dsn: str) -> No
 
 
 async def test_the_sessions_settings_are_ours(db: MasterFixture) -> None:
-    async with db.master._data._connections.acquire() as connection:
+    async with _master(db.dsn) as master, master._data._connections.acquire() as connection:
         names = ["jit", "search_path", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
         settings = {name: await connection.fetchval(f"SHOW {name}") for name in names}
     assert settings == {
