@@ -193,7 +193,6 @@ _FAULT_SETS = (
         "FROZEN in the master and perhaps in the store, unfrozen under a new epoch that the owner adopts",
         replace(_ZOMBIE, freezes=True, lost_commits=True, gives_back=True, failures=1),
         32759,
-        core=True,
     ),
     FaultSet(
         "store lost",

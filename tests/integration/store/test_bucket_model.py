@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -250,7 +251,8 @@ class BucketMachine(RuleBasedStateMachine):
             assert self.call(self.store.delete_bucket(self.fence.bucket_id)) is ReplyStatus.NOT_EMPTY
 
 
-def test_a_bucket_answers_as_its_model(store_url: str, cluster_name: str) -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.long])])
+def test_a_bucket_answers_as_its_model(store_url: str, cluster_name: str, examples: int) -> None:
     with asyncio.Runner() as runner:
         store = runner.run(
             AgentStore.connect(cluster=cluster_name, name="default", url=store_url, settings=StoreSettings())
@@ -260,7 +262,7 @@ def test_a_bucket_answers_as_its_model(store_url: str, cluster_name: str) -> Non
         run_state_machine_as_test(
             machine,
             settings=settings(
-                max_examples=100,
+                max_examples=examples,
                 stateful_step_count=40,
                 deadline=None,
                 derandomize=True,

@@ -26,7 +26,13 @@ from tests.system.docs.programs import PROGRAMS
 HANG_SECONDS = 120.0
 
 
-@pytest.mark.parametrize("program", [pytest.param(one, id=one.id) for one in PROGRAMS])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(one, id=one.id, marks=[] if one.page == programs.RECIPES else [pytest.mark.slow])
+        for one in PROGRAMS
+    ],
+)
 async def test_the_program_does_what_the_page_says(
     program: Program, jobmaster_servers: TestServers, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_met_is_refused_where_model_and_measurement_differ_by_more_than_twice() 
     assert far.status is ObjectiveStatus.MET, "a difference far below the objective decides nothing"
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_agents_explains_their_waits_and_more_agents_shorten_them() -> None:
     """Two agents run 16 jobs at once each, as `threads` says; their buckets have 50 slots."""
     real = cluster({HIGH: 4, LOW: 4}, agents=2, slots=50, limits=Limits(at_once=16))
@@ -73,6 +74,7 @@ def test_a_limit_of_the_agents_explains_their_waits_and_more_agents_shorten_them
     assert low.waits_us.p99 == pytest.approx(wait_us(truth[LOW], 0.99), rel=1.0, abs=100_000)
 
 
+@pytest.mark.slow
 def test_half_the_agents_and_twice_the_load_are_predicted_within_a_factor_of_two() -> None:
     real = cluster({HIGH: 8}, agents=4, slots=2, limits=Limits(500))
     history = MadeHistory({HIGH: 40.0}, real, days=2, seconds=80)
@@ -110,6 +112,7 @@ def test_a_group_that_needs_many_buckets_gets_more_slots() -> None:
     assert one.backtest is None, "one day leaves none to test on"
 
 
+@pytest.mark.slow
 def test_a_load_that_grows_is_planned_for_and_tested_on_days_that_were_held_out() -> None:
     real = cluster({HIGH: 2}, slots=2)
     history = MadeHistory({HIGH: 6.0}, real, days=16, seconds=60, growth=1.05)
@@ -139,6 +142,7 @@ def test_few_jobs_give_no_status_of_a_high_quantile() -> None:
     assert "too few" in one.why
 
 
+@pytest.mark.slow
 def test_a_plan_is_tried_on_another_history() -> None:
     history = MadeHistory({HIGH: 25.0}, cluster({HIGH: 12}), days=2, seconds=100)
     options = PlanOptions({"high": 0.5}, slots=1, ahead=0)

@@ -66,7 +66,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutations") / "scratch.yaml"
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @example(content=b"")
 @example(content=b"? ")
 @example(content=b"{")
@@ -84,7 +84,7 @@ def test_a_mutated_file_loads_or_is_refused_with_places(scratch: Path, content: 
         json.dumps(detail.as_dict()).encode()
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     st.dictionaries(st.text(max_size=12), st.text(max_size=30), max_size=4), st.lists(st.text(max_size=30), max_size=4)
 )
