@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.support import plain_work
+from benchmarks.support.plain_work import FAIL_PERCENT, RETRY_PERCENT, WAIT_SECONDS
 from jobmaster.handlers import Fail, Handlers, JobContext, Retry
 
 handlers = Handlers()
 MODES = ("loop", "thread", "process")
-_CPU_NS = 1_000_000
-WAIT_SECONDS = 0.01
-RETRY_PERCENT, FAIL_PERCENT = 5, 1
-
-
-def _noop(text: str = "") -> None:
-    return None
-
-
-def _cpu(text: str = "") -> None:
-    """One millisecond of processor time of this thread, however many threads want the processor."""
-    end = time.thread_time_ns() + _CPU_NS
-    while time.thread_time_ns() < end:
-        pass
-
-
-def _wait(text: str = "") -> None:
-    time.sleep(WAIT_SECONDS)
 
 
 def _context(ctx: JobContext, text: str = "") -> int:
@@ -50,8 +33,7 @@ def _fail(number: int, text: str = "") -> None:
 
 
 PLAIN: dict[str, Callable[..., Any]] = {
-    "noop": _noop, "cpu_1ms": _cpu, "wait_10ms": _wait, "arguments_16k": _noop, "context": _context, "tags": _tags,
-    "retry_5": _retry, "fail_1": _fail,
+    **plain_work.PLAIN, "context": _context, "tags": _tags, "retry_5": _retry, "fail_1": _fail,
 }  # fmt: skip
 NUMBERED = ("retry_5", "fail_1")
 """Kinds whose jobs are told their number."""
@@ -83,6 +65,13 @@ def _on_loop(kind: str, plain: Callable[..., Any]) -> Callable[..., Any]:
             await asyncio.sleep(WAIT_SECONDS)
 
         return waits
+
+    if kind in plain_work.RESULTS:
+
+        async def echoes(text: str = "") -> str:
+            return text
+
+        return echoes
 
     async def runs(text: str = "") -> None:
         plain(text)
