@@ -19,17 +19,17 @@ from typing import Any
 import click
 
 from benchmarks.drain import empty, wait_drained
-from benchmarks.peers.__main__ import Rival
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.environments import DEFAULT, Environment, Unusable
+from benchmarks.peers.rival import Rival
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from benchmarks.support.plain_work import text_of
 from benchmarks.support.report import median, output_options, progress, show, summary
 from benchmarks.support.work_handlers import MODES, NUMBERED, PLAIN, handlers
 from jobmaster.wiring import open_cluster
 
 WORKERS = 2
 THREADS = 16
-TEXT = {"arguments_16k": "x" * 16_300}
 _BARE_SECONDS = 2.0
 _LOOK_SECONDS = 0.02
 _LOOKS = 500
@@ -37,16 +37,17 @@ _OUTCOMES = (
     "SELECT count(*) AS found, count(*) FILTER (WHERE state = 'FAILED') AS failed,"
     " extract(epoch FROM max(changed_at))::float8 AS last FROM job WHERE state IN ('SUCCEEDED', 'FAILED')"
 )
+_LARGE = {"arguments_128k": 2000, "results_16k": 8000, "results_128k": 1000}
 JOBS = {
-    "loop": {"cpu_1ms": 3000, "wait_10ms": 20_000, "arguments_16k": 20_000, "": 100_000},
-    "thread": {"cpu_1ms": 3000, "wait_10ms": 5000, "arguments_16k": 10_000, "": 50_000},
-    "process": {"cpu_1ms": 4000, "wait_10ms": 1500, "arguments_16k": 8000, "": 15_000},
+    "loop": {**_LARGE, "cpu_1ms": 3000, "wait_10ms": 20_000, "arguments_16k": 20_000, "": 100_000},
+    "thread": {**_LARGE, "cpu_1ms": 3000, "wait_10ms": 5000, "arguments_16k": 10_000, "": 50_000},
+    "process": {**_LARGE, "cpu_1ms": 4000, "wait_10ms": 1500, "arguments_16k": 8000, "": 15_000},
 }
 """Jobs of one run; some seconds each."""
 
 
 async def _submit(measured: MeasuredCluster, kind: str, mode: str, jobs: int) -> None:
-    fixed: dict[str, Any] = {"text": TEXT.get(kind, "x" * 89)}
+    fixed: dict[str, Any] = {"text": text_of(kind)}
     numbered = kind in NUMBERED
     options: Any = {"tags": ("blue", "green")} if kind == "tags" else {}
     async with await open_cluster(measured.settings, handlers) as cluster:

@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 _FORM = struct.Struct("<qdd")
 DIRECTORY = "BENCH_MARKS"
+GATE = "gate"
+"""Of the directory: jobs of kind ``hold`` run until this file exists."""
+_STARTS = "starts"
 _OPENING = threading.Lock()
 
 
@@ -36,14 +39,18 @@ class JobCounter:
         self._first = time.monotonic()
         self._pid = os.getpid()  # last: now other threads may count, too
 
-    def hit(self) -> None:
-        """One job has been run."""
+    def begin(self) -> None:
+        """A job begins: the first moment of this process, when it is the first one."""
         if os.getpid() != self._pid:
             # The first jobs of several threads come at once; one that failed here would be retried by its system, half a
             # minute later, and be the end of the drain.
             with _OPENING:
                 if os.getpid() != self._pid:
                     self._open()
+
+    def hit(self) -> None:
+        """One job has been run."""
+        self.begin()
         with self._lock:
             _FORM.pack_into(self._memory, 0, next(self._counter), self._first, time.monotonic())
 
@@ -63,3 +70,29 @@ def read(directory: Path) -> Count:
     if not found:
         return Count(0, 0.0, 0.0)
     return Count(sum(one[0] for one in found), min(one[1] for one in found), max(one[2] for one in found))
+
+
+class Start(NamedTuple):
+    """One line of the file of starts."""
+
+    text: str
+    """The argument of the job."""
+    pid: int
+    at_us: int
+
+
+def record_start(text: str) -> None:
+    """One line, whole or not at all, however many processes write."""
+    line = f"{text} {os.getpid()} {time.time_ns() // 1000}\n"
+    fd = os.open(os.path.join(os.environ[DIRECTORY], _STARTS), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+def starts(directory: Path) -> list[Start]:
+    """Every recorded start so far."""
+    path = directory / _STARTS
+    if not path.exists():
+        return []
+    found = [line.split() for line in path.read_text().splitlines()]
+    return [Start(text, int(pid), int(at_us)) for text, pid, at_us in found]

@@ -12,10 +12,6 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
 
 from benchmarks.peers import adapter
-from benchmarks.peers.job_counter import JobCounter
-
-counter = JobCounter()
-PAYLOAD = adapter.TEXT.encode()
 
 
 async def _setup() -> None:
@@ -29,20 +25,20 @@ async def _enqueue(way: str, jobs: int, callers: int) -> float:
         queries = Queries(AsyncpgPoolDriver(pool))
 
         async def bulk(count: int) -> None:
-            await queries.enqueue(["noop"] * count, [PAYLOAD] * count, [0] * count)
+            await queries.enqueue(["job"] * count, [adapter.text().encode() for _ in range(count)], [0] * count)
 
         if way == "bulk":
             return await adapter.in_bulk(bulk, jobs)
-        return await adapter.spread(lambda: queries.enqueue("noop", PAYLOAD), jobs, callers)
+        return await adapter.spread(lambda: queries.enqueue("job", adapter.text().encode()), jobs, callers)
 
 
 async def _work() -> None:
     connection = await asyncpg.connect(adapter.DSN)
     manager = PgQueuer(AsyncpgDriver(connection))
 
-    @manager.entrypoint("noop")
-    async def noop(job: Any) -> None:
-        counter.hit()
+    @manager.entrypoint("job")
+    async def job(job: Any) -> None:
+        await adapter.run_async(job.payload.decode())
 
     await manager.run(batch_size=500)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from procrastinate import App, PsycopgConnector
+from procrastinate import App, PsycopgConnector, RetryStrategy
 
 from benchmarks.peers import adapter
-from benchmarks.peers.job_counter import JobCounter
 
-counter = JobCounter()
 app = App(connector=PsycopgConnector(conninfo=adapter.DSN, min_size=4, max_size=50))
+_RETRY = RetryStrategy(max_attempts=1) if adapter.KIND == "retry_5" else False
 
 
-@app.task(name="noop")
-async def noop(text: str) -> None:
-    counter.hit()
+@app.task(name="job", pass_context=True, retry=_RETRY)
+async def job(context: Any, text: str) -> None:
+    """The job; its system keeps no result."""
+    await adapter.run_async(text, context.job.attempts + 1)
 
 
 async def _setup() -> None:
@@ -27,14 +28,14 @@ async def _enqueue(way: str, jobs: int, callers: int) -> float:
     async with app.open_async():
         if way == "bulk":
             return await adapter.in_bulk(
-                lambda count: noop.batch_defer_async(*({"text": adapter.TEXT} for _ in range(count))), jobs
+                lambda count: job.batch_defer_async(*({"text": adapter.text()} for _ in range(count))), jobs
             )
-        return await adapter.spread(lambda: noop.defer_async(text=adapter.TEXT), jobs, callers)
+        return await adapter.spread(lambda: job.defer_async(text=adapter.text()), jobs, callers)
 
 
 async def _work() -> None:
     async with app.open_async():
-        await app.run_worker_async(concurrency=30)
+        await app.run_worker_async(concurrency=adapter.at_once(30))
 
 
 if __name__ == "__main__":

@@ -8,20 +8,19 @@ import uvloop
 from saq import Queue, Worker
 
 from benchmarks.peers import adapter
-from benchmarks.peers.job_counter import JobCounter
 
-counter = JobCounter()
+_RETRIES: dict[str, Any] = {} if adapter.ATTEMPTS is None else {"retries": adapter.ATTEMPTS}
 
 
-async def noop(context: Any, *, text: str) -> None:
+async def job(context: Any, *, text: str) -> str | None:
     """The job."""
-    counter.hit()
+    return await adapter.run_async(text, context["job"].attempts)
 
 
 async def _enqueue(way: str, jobs: int, callers: int) -> float:
     queue = Queue.from_url(adapter.REDIS)
     await queue.connect()
-    seconds = await adapter.spread(lambda: queue.enqueue("noop", text=adapter.TEXT), jobs, callers)
+    seconds = await adapter.spread(lambda: queue.enqueue("job", text=adapter.text(), **_RETRIES), jobs, callers)
     await queue.disconnect()
     return seconds
 
@@ -29,7 +28,7 @@ async def _enqueue(way: str, jobs: int, callers: int) -> float:
 async def _work() -> None:
     queue = Queue.from_url(adapter.REDIS)
     await queue.connect()
-    await Worker(queue, [noop], concurrency=100).start()
+    await Worker(queue, [job], concurrency=100).start()
 
 
 if __name__ == "__main__":

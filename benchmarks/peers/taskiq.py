@@ -6,27 +6,25 @@ import uvloop
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 from benchmarks.peers import adapter
-from benchmarks.peers.job_counter import JobCounter
 
-counter = JobCounter()
 broker = ListQueueBroker(adapter.REDIS).with_result_backend(RedisAsyncResultBackend(adapter.REDIS))
 
 
-@broker.task(task_name="noop")
-async def noop(text: str) -> None:
+@broker.task(task_name="job")
+async def job(text: str) -> str | None:
     """The job."""
-    counter.hit()
+    return await adapter.run_async(text)
 
 
 async def _enqueue(way: str, jobs: int, callers: int) -> float:
     await broker.startup()
-    seconds = await adapter.spread(lambda: noop.kiq(adapter.TEXT), jobs, callers)
+    seconds = await adapter.spread(lambda: job.kiq(adapter.text()), jobs, callers)
     await broker.shutdown()
     return seconds
 
 
 def _work() -> None:
-    options = ["--workers", "1", "--max-async-tasks", "100", "--log-level", "ERROR"]
+    options = ["--workers", "1", "--max-async-tasks", "100", "--log-level", "CRITICAL"]
     adapter.become(["-m", "taskiq", "worker", "benchmarks.peers.taskiq:broker", *options])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+import os
 import subprocess
 import sys
 import threading
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import job_counter
+from benchmarks.peers import job_counter, killed_worker, start_latency, work_kinds
 from benchmarks.peers.__main__ import compared
-from benchmarks.peers.catalogue import PEERS
-from benchmarks.peers.environments import Environment, Unusable
+from benchmarks.peers.catalogue import PEERS, UNAVAILABLE
+from benchmarks.peers.environments import Environment, Unusable, installed, interpreter
+from benchmarks.peers.job_counter import Start
+from benchmarks.support.plain_work import text_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,10 +29,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("name", sorted(PEERS))
 def test_each_peer_has_an_adapter_and_declares_its_guarantees(name: str) -> None:
     peer = PEERS[name]
-    suffix = "mjs" if peer.node else "py"
-    assert (ROOT / "benchmarks" / "peers" / f"{name}.{suffix}").is_file()
+    suffix = {"node": "mjs", "ruby": "rb"}.get(peer.language, "py")
+    assert (ROOT / "benchmarks" / "peers" / f"{peer.adapter}.{suffix}").is_file()
     assert peer.durable_at_acknowledgement
     assert peer.outcome_kept
+    assert peer.after_kill
     assert peer.store in ("postgresql", "redis")
 
 
@@ -68,14 +74,117 @@ def test_a_peer_that_cannot_be_installed_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_peer_is_one_clear_error() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers", "--with", "saq,sidekiq"],
+        [sys.executable, "-m", "benchmarks.peers", "--with", "saq,hangfire"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
-    assert "sidekiq: there is no adapter; there are pgqueuer" in done.stderr
+    assert "hangfire: there is no adapter; there are pgqueuer" in done.stderr
+
+
+def test_an_unknown_kind_of_work_is_one_clear_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", "--with", "saq", "--part", "kinds", "--kinds", "noop,gpu"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "gpu: not a kind; there are noop" in done.stderr
+
+
+def test_a_system_that_cannot_be_had_is_named_with_its_reason(tmp_path: Path) -> None:
+    assert installed(["river"], tmp_path) == ([], {"river": UNAVAILABLE["river"]})
+    assert not UNAVAILABLE.keys() & PEERS.keys()
+
+
+def test_a_peer_for_a_newer_python_takes_the_first_that_can_be_run(tmp_path: Path) -> None:
+    newer = PEERS["saq"]._replace(name="newer", python=(99, 0))
+    broken = tmp_path / "python-shim"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    with pytest.raises(Unusable, match=r"newer needs Python 99\.0 or newer"):
+        interpreter(newer, (str(broken), sys.executable))
+    working = tmp_path / "python99"
+    working.write_text("#!/bin/sh\nexit 0\n")
+    working.chmod(0o755)
+    assert interpreter(newer, (str(broken), str(working))) == str(working)
+    assert interpreter(PEERS["saq"]) == sys.executable
+
+
+ADAPTED = """
+import sys
+from benchmarks.peers import adapter
+for number in range(200):
+    for attempt in (1, 2):
+        try:
+            adapter.run(adapter.text() if attempt == 1 else "00", attempt)
+        except adapter.Again:
+            continue
+        except adapter.Failed:
+            print("failed")
+        break
+"""
+
+
+@pytest.mark.parametrize(("kind", "failed"), [("retry_5", 0), ("fail_1", 2), ("results_1k", 0), ("arguments_16k", 0)])
+def test_a_job_of_every_kind_is_counted_once_however_it_ends(kind: str, failed: int, tmp_path: Path) -> None:
+    variables = {"BENCH_MARKS": str(tmp_path), "PYTHONPATH": str(ROOT), "BENCH_KIND": kind}
+    done = subprocess.run(
+        [sys.executable, "-c", ADAPTED], check=True, cwd=ROOT, env=variables, capture_output=True, text=True
+    )
+    assert job_counter.read(tmp_path).jobs == 200
+    assert done.stdout.count("failed") == failed
+
+
+@pytest.mark.parametrize(("kind", "kib"), [("arguments_1k", 1), ("results_16k", 16), ("arguments_128k", 128)])
+def test_arguments_have_the_size_that_the_kind_names_and_do_not_compress(kind: str, kib: int) -> None:
+    text = text_of(kind)
+    assert len(json.dumps({"text": text}, separators=(",", ":"))) == kib * 1024
+    assert len(zlib.compress(text.encode())) > len(text) * 0.7
+
+
+def test_the_report_of_kinds_has_ratios_within_a_turn_and_leaves_out_who_failed() -> None:
+    def one(rate: float) -> dict[str, Any]:
+        return {"jobs_per_second": rate, "cpu_us_per_job": {}}
+
+    turns = [
+        {"jobmaster": one(100), "saq": one(10), "rq": one(1)},
+        {"jobmaster": one(60), "saq": one(20)},
+        {"jobmaster": one(90), "saq": one(30)},
+    ]
+    found = work_kinds.compared(turns, "loop")
+    assert found["ratio"] == {"saq": 3.0}, "of 10, 3 and 3"
+    assert found["jobs_per_second"] == {"jobmaster": 90.0, "saq": 20.0}
+
+
+def test_waits_are_those_of_the_first_starts_in_the_order_of_the_submits() -> None:
+    starts = [Start("2000", 7, 2500), Start("1000", 7, 4000), Start("1000", 8, 9000), Start("10", 7, 11)]
+    assert start_latency.waits(starts, {"10"}) == [3.0, 0.5]
+
+
+def test_a_rescue_is_over_when_every_interrupted_job_has_started_again() -> None:
+    before = [Start("a", 1, 100), Start("b", 1, 200), Start("c", 2, 300)]
+    assert killed_worker.again(before, {"a", "b"}, 1_000_000) is None
+    one = [*before, Start("a", 2, 2_000_000)]
+    assert killed_worker.again(one, {"a", "b"}, 1_000_000) is None
+    assert killed_worker.again([*one, Start("b", 2, 4_500_000)], {"a", "b"}, 1_000_000) == 3.5
+    assert killed_worker.summed_up([3.5, None, 1.0]) == {
+        "kills": 3, "came_again": 2, "p50_seconds": 2.25, "max_seconds": 3.5,
+    }  # fmt: skip
+    assert killed_worker.summed_up([None]) == {"kills": 1, "came_again": 0}
+    assert killed_worker.summed_up(["same"]) == {"kills": 0}
+
+
+def test_starts_of_several_processes_are_read_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(job_counter.DIRECTORY, str(tmp_path))
+    assert job_counter.starts(tmp_path) == []
+    job_counter.record_start("123")
+    (found,) = job_counter.starts(tmp_path)
+    assert (found.text, found.pid) == ("123", os.getpid())
 
 
 def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
