@@ -119,9 +119,77 @@ def of_peers(report: Report) -> list[str]:
         rows_of_cpu = [(name, *(one.get(kind, "") for kind in kinds)) for name, one in used.items() if one]
         head = f"drain, CPU microseconds a job, {count} process{'es' if count != '1' else ''}"
         lines += ["", *table((head, *kinds), rows_of_cpu)]
-    if report.get("unusable"):
-        lines += ["", f"Not measured: {', '.join(report['unusable'])}."]
-    return lines
+    return [*lines, *_not_measured(report)]
+
+
+def _not_measured(report: Report) -> list[str]:
+    """Each with the beginning of its reason."""
+    reasons = {name: (reason.splitlines() or [""])[0] for name, reason in report.get("unusable", {}).items()}
+    return ["", *(f"* Not measured: {name}. {reason}." for name, reason in reasons.items())] if reasons else []
+
+
+def _named(report: Report, name: str) -> str:
+    """A system with its version."""
+    about = report["peers"].get(name)
+    return "**JobMaster**" if about is None else f"{name} {next(iter(about['versions'].values()))}"
+
+
+def of_peer_kinds(report: Report) -> list[str]:
+    """Rates by kind of work, ours divided by theirs beside each; work first, then sizes."""
+    kinds = report["kinds"]
+    names = list(dict.fromkeys(name for found in kinds.values() for name in found["jobs_per_second"]))
+    sized = [kind for kind in kinds if kind.startswith(("arguments_", "results_"))]
+    lines: list[str] = []
+    for group in ([kind for kind in kinds if kind not in sized], sized):
+        rows = [(_named(report, name), *(_kind(kinds[kind], name) for kind in group)) for name in names]
+        heads = (f"`{kind}`" + (", worker processes" if kinds[kind]["mode"] == "process" else "") for kind in group)
+        title = f"jobs/s, {report['processes']} processes each (ours is x times)"
+        lines += ["", *table((title, *heads), rows)] if group else []
+    return [*lines[1:], *_not_measured(report)]
+
+
+def _kind(found: Report, name: str) -> str:
+    rate, ratio = found["jobs_per_second"].get(name), found["ratio"].get(name)
+    return "-" if rate is None else f"**{rate:,.0f}**" if ratio is None else f"{rate:,.0f} ({ratio:g}x)"
+
+
+def of_peer_latency(report: Report) -> list[str]:
+    """Quantiles, the shortest median first."""
+    found = sorted(report["latency"].items(), key=lambda item: float(item[1]["p50_ms"]))
+    rows = [
+        (
+            "bare blocking pop" if name == "bare_pop" else _named(report, name),
+            one["p50_ms"],
+            one["p99_ms"],
+            one["max_ms"],
+        )
+        for name, one in found
+    ]
+    heads = (f"submit to start at {report['per_second']:g} jobs/s, milliseconds", "p50", "p99", "max")
+    return [*table(heads, rows), *_not_measured(report)]
+
+
+def of_peer_rescue(report: Report) -> list[str]:
+    """Seconds after each kind of kill, and what the system states about it."""
+    within = report["within_seconds"]
+    rows = [
+        (
+            _named(report, name), *(_came(kills.get(case), within) for case in ("child", "worker")),
+            report["peers"].get(name, {}).get("after_kill", "runs again"),
+        )
+        for name, kills in report["killed"].items()
+    ]  # fmt: skip
+    heads = ("seconds from SIGKILL to the next start", "the process of the job", "the whole worker", "as it states")
+    return [*table(heads, rows), *_not_measured(report)]
+
+
+def _came(kills: Report | None, within: float) -> str:
+    if not kills or not kills["kills"]:
+        return "-"
+    missing = kills["kills"] - kills["came_again"]
+    never = f"not within {within:g} s" + (f" ({missing} of {kills['kills']})" if kills["came_again"] else "")
+    seconds = [f"{kills['p50_seconds']:g}"] if kills["came_again"] else []
+    return "; ".join([*seconds, *([never] if missing else [])])
 
 
 def _ratio(report: Report, way: str, name: str) -> str:
@@ -455,6 +523,9 @@ def of_stream(report: Report) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
+    "peers_kinds": ("Kinds of work beside others", of_peer_kinds),
+    "peers_latency": ("Latency beside others", of_peer_latency),
+    "peers_rescue": ("A killed worker beside others", of_peer_rescue),
     "submit": ("Submit", of_submit),
     "calls": ("Typed calls", of_calls),
     "work": ("Kinds of work", of_work),
@@ -478,7 +549,11 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "fleet_costs": ("What one call costs", of_fleet_costs),
     "fleet": ("A fleet, simulated", of_fleet),
 }
-_COMMANDS = {"fleet_costs": "fleet --measure", "lateness_spread": "lateness --jobs 16667"}
+_COMMANDS = {
+    "fleet_costs": "fleet --measure",
+    "lateness_spread": "lateness --jobs 16667",
+    **{f"peers_{part}": f"peers --with all --part {part}" for part in ("kinds", "latency", "rescue")},
+}
 
 
 def text(results: Path, plots: Path) -> str:

@@ -10,6 +10,9 @@ from benchmarks.support.performance_tables import (
     of_calls,
     of_first_steps,
     of_flow,
+    of_peer_kinds,
+    of_peer_latency,
+    of_peer_rescue,
     of_peers,
     of_submit,
     of_web,
@@ -52,6 +55,51 @@ def test_cpu_of_ours_and_theirs_stands_beside_each_other() -> None:
     report = {"rates": rates, "ratio": {"saq": 50.0}, "peers": {"saq": about}, "processes": [1], "cpu_us_per_job": used}
     lines = of_peers(report)
     assert lines[-2:] == ["| jobmaster | 5 |  | 3 | 1 |", "| saq |  | 400 |  | 90 |"]
+
+
+ABOUT: dict[str, Any] = {"saq": {"versions": {"saq": "1"}, "after_kill": "a sweep"}, "rq": {"versions": {"rq": "3"}}}
+
+
+def test_kinds_of_work_stand_beside_each_other_and_sizes_in_a_table_of_their_own() -> None:
+    noop = {"mode": "loop", "jobs_per_second": {"jobmaster": 9000.0, "saq": 450.0}, "ratio": {"saq": 20.0}}
+    cpu = {"mode": "process", "jobs_per_second": {"jobmaster": 300.0, "rq": 60.0}, "ratio": {"rq": 5.0}}
+    report = {"kinds": {"noop": noop, "cpu_1ms": cpu, "arguments_16k": noop}, "processes": 2, "peers": ABOUT}
+    assert of_peer_kinds({**report, "unusable": {"river": "It has no adapter\nat all"}}) == [
+        "| jobs/s, 2 processes each (ours is x times) | `noop` | `cpu_1ms`, worker processes |",
+        "| --- | --- | --- |",
+        "| **JobMaster** | **9,000** | **300** |",
+        "| saq 1 | 450 (20x) | - |",
+        "| rq 3 | - | 60 (5x) |",
+        "",
+        "| jobs/s, 2 processes each (ours is x times) | `arguments_16k` |",
+        "| --- | --- |",
+        "| **JobMaster** | **9,000** |",
+        "| saq 1 | 450 (20x) |",
+        "| rq 3 | - |",
+        "",
+        "* Not measured: river. It has no adapter.",
+    ]
+
+
+def test_latencies_are_sorted_and_kills_without_a_restart_are_named() -> None:
+    quantiles = {"p50_ms": 2.5, "p99_ms": 9.0, "max_ms": 12.0}
+    bare = {"p50_ms": 0.3, "p99_ms": 0.5, "max_ms": 1.0}
+    lines = of_peer_latency({"latency": {"saq": quantiles, "bare_pop": bare}, "per_second": 20.0, "peers": ABOUT})
+    assert lines[2:] == ["| bare blocking pop | 0.3 | 0.5 | 1 |", "| saq 1 | 2.5 | 9 | 12 |"]
+    killed = {
+        "jobmaster": {"child": {"kills": 3, "came_again": 3, "p50_seconds": 0.4, "max_seconds": 0.5}},
+        "saq": {
+            "child": {"kills": 0},
+            "worker": {"kills": 3, "came_again": 1, "p50_seconds": 9.5, "max_seconds": 9.5},
+        },
+        "rq": {"child": {"kills": 3, "came_again": 0}},
+    }
+    lines = of_peer_rescue({"killed": killed, "within_seconds": 120.0, "peers": {**ABOUT, "rq": ABOUT["saq"]}})
+    assert lines[2:] == [
+        "| **JobMaster** | 0.4 | - | runs again |",
+        "| saq 1 | - | 9.5; not within 120 s (2 of 3) | a sweep |",
+        "| rq 1 | not within 120 s | - | a sweep |",
+    ]
 
 
 def test_pages_viewers_and_a_bulk_retry_are_shown() -> None:
