@@ -20,7 +20,7 @@ class System(NamedTuple):
 
 SYSTEMS = (
     System("Celery", "celery"),
-    System("RQ", None),
+    System("RQ", "rq"),
     System("Dramatiq", "dramatiq"),
     System("arq", "arq"),
     System("SAQ", "saq"),
