@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 import statistics
+import subprocess
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -49,8 +50,9 @@ def one_kill(rival: Rival, case: str, within: float) -> float | str | None:
     """Seconds, ``None``: not within the time, or ``same`` where the worker has no process of its own for jobs."""
     with tempfile.TemporaryDirectory(prefix="marks-") as name:
         marks = Path(name)
-        with rival.worker(marks, "hold") as victim, rival.worker(marks, "hold") as other:
-            runs_in, mine = _both_run(rival, marks, victim.pid, other.pid)
+        with rival.worker(marks, "hold") as one, rival.worker(marks, "hold") as another:
+            victim, mine = _running(rival, marks, [one, another])
+            runs_in = mine[-1].pid
             if case == "child" and runs_in == victim.pid:
                 return "same"
             wanted = {start.text for start in mine if case == "worker" or start.pid == runs_in}
@@ -68,9 +70,11 @@ def one_kill(rival: Rival, case: str, within: float) -> float | str | None:
             return seconds
 
 
-def _both_run(rival: Rival, marks: Path, victim: int, other: int) -> tuple[int, list[Start]]:
-    """Submit until both workers run a job: the process that runs the newest one of the victim, and all of the victim's. The
-    other may have none, where the victim takes all; it has then had some seconds to start."""
+def _running(
+    rival: Rival, marks: Path, workers: list[subprocess.Popen[bytes]]
+) -> tuple[subprocess.Popen[bytes], list[Start]]:
+    """Submit until both workers run a job: one of them, and the starts in it, the newest last. Where one of the two takes
+    every job, it is that one; the other has then had half a minute to start."""
     end, submitted = time.monotonic() + _START_SECONDS, 0
     while True:
         if submitted < _JOBS_MAX:
@@ -78,13 +82,12 @@ def _both_run(rival: Rival, marks: Path, victim: int, other: int) -> tuple[int, 
             submitted += 1
         time.sleep(_SUBMIT_SECONDS)
         starts = job_counter.starts(marks)
-        processes = set(descendants(victim))
-        mine = [start for start in starts if start.pid in processes]
-        both = bool(mine) and any(start.pid in descendants(other) for start in starts)
-        if both or (mine and submitted == _JOBS_MAX):
-            return mine[-1].pid, mine
+        below = [(worker, set(descendants(worker.pid))) for worker in workers]
+        busy = [(worker, mine) for worker, pids in below if (mine := [start for start in starts if start.pid in pids])]
+        if len(busy) == len(workers) or (busy and submitted == _JOBS_MAX):
+            return busy[0]
         if time.monotonic() > end:
-            raise RuntimeError(f"{rival.peer.name}: no job began in the worker that was to be killed")
+            raise RuntimeError(f"{rival.peer.name}: no job began in two workers")
 
 
 def _kills(rival: Rival, runs: int, within: float) -> dict[str, Any]:
