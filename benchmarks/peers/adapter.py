@@ -5,7 +5,8 @@ Only the standard library: this runs inside the peers' environments. WAY is ``si
 kind of work (``BENCH_KIND``) and, for jobs at even distances, seconds between two calls (``BENCH_PACE``).
 
 Kinds are those of ``benchmarks.support.plain_work``, and: ``fail_1`` and ``retry_5``, whose argument begins with a number
-below 100; ``stamp``, whose argument is the moment of its submit; ``hold``, which runs until the file ``gate`` exists.
+below 100; ``context``, a job that is given its context, and ``tags``, a job that carries two; ``stamp``, whose argument is
+the moment of its submit; ``hold``, which runs until the file ``gate`` exists.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ class Peer(NamedTuple):
     """Jobs of one drain: some seconds of work."""
     bulk: bool = True
     """It has a call that submits many jobs at once."""
-    retries: bool = True
-    """Its adapter can run a job again at once, and tells the job which attempt it is."""
+    also: tuple[str, ...] = ("context", "retry_5")
+    """Kinds of work beyond those that every adapter knows: its jobs are given a context (``context``) with the attempt, and a
+    job can run again at once (``retry_5``); its jobs carry ``tags``."""
     language: str = "python"
     """Of its adapter: ``python``, ``node`` or ``ruby``."""
     python: tuple[int, int] = (3, 11)
@@ -62,8 +63,8 @@ PEERS = {
     for peer in (
         Peer(
             "pgqueuer", "postgresql", ("pgqueuer", "asyncpg", "uvloop"), "asyncpg, uvloop, batch_size 500", _ROW,
-            "a line in its log table; the job's row is deleted", "runs again by a retry timer, where one is set", 30_000,
-            retries=False,
+            "a line in its log table; the job's row is deleted", "runs again when its heartbeat is 30 s old", 30_000,
+            also=("context",),
         ),
         Peer(
             "procrastinate", "postgresql", ("procrastinate", "psycopg[binary,pool]"), "concurrency 30", _ROW,
@@ -72,21 +73,22 @@ PEERS = {
         Peer(
             "graphile", "postgresql", ("graphile-worker", "pg"),
             "localQueue 2000, concurrency 100, batched completion (delay 0), pool of 20", _ROW,
-            "no: the job's row is deleted", "runs again after 4 hours", 50_000, retries=False, language="node",
+            "no: the job's row is deleted", "runs again after 4 hours", 50_000, also=("context",), language="node",
         ),
         Peer(
             "oban", "postgresql", ("oban",), "limit 100, pool of 20, uvloop", _ROW, "the job's row, for a day",
             "runs again when its attempt is older than 5 minutes, by a sweep each minute", 4_000, python=(3, 12),
+            also=("context", "retry_5", "tags"),
         ),
         Peer("saq", "redis", ("saq[redis]", "hiredis", "typing_extensions", "uvloop"), "concurrency 100, uvloop", _LOG,
              "in the store, for 10 minutes", "a sweep after the job's time limit, if it has retries left", 8_000, bulk=False),
         Peer("taskiq", "redis", ("taskiq", "taskiq-redis", "hiredis", "uvloop"),
              "ListQueueBroker, results in Redis, 100 async tasks", _LOG, "in the store, without an end",
-             "lost: its list broker takes the job from the store", 6_000, bulk=False, retries=False),
+             "lost: its list broker takes the job from the store", 6_000, bulk=False, also=()),
         Peer("arq", "redis", ("arq", "hiredis", "uvloop"), "max_jobs 100, poll_delay 0.01 s, uvloop", _LOG,
              "in the store, for an hour", "runs again when its lock expires: after the job's time limit", 6_000, bulk=False),
         Peer("dramatiq", "redis", ("dramatiq[redis]", "hiredis"), "8 threads, no results", _LOG, "no",
-             "runs again when the worker's heartbeat is 60 s old", 5_000, bulk=False, retries=False),
+             "runs again when the worker's heartbeat is 60 s old", 5_000, bulk=False, also=()),
         Peer("celery", "redis", _CELERY,
              "prefork with one child a worker, prefetch 100, results in Redis", _LOG, "in the store, for a day",
              "lost: it is acknowledged before it runs", 3_000, bulk=False),
@@ -103,7 +105,7 @@ PEERS = {
         Peer("bullmq", "redis", ("bullmq", "ioredis"), "concurrency 100, ioredis", _LOG, "in the store, without an end",
              "runs again when its lock of 30 s has expired, by a check at each 30 s", 10_000, language="node"),
         Peer("sidekiq", "redis", ("sidekiq", "redis"), "Debian's package, 10 threads, basic fetch", _LOG, "no",
-             "lost: it is taken from the store before it runs; the paid edition finds it", 10_000, retries=False,
+             "lost: it is taken from the store before it runs; the paid edition finds it", 10_000, also=(),
              language="ruby"),
     )
 }  # fmt: skip

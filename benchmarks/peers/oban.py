@@ -12,6 +12,8 @@ from oban.schema import install
 from benchmarks.peers import adapter
 
 _OPTIONS: dict[str, Any] = {} if adapter.ATTEMPTS is None else {"max_attempts": adapter.ATTEMPTS}
+if adapter.KIND == "tags":
+    _OPTIONS["tags"] = ["blue", "green"]
 
 
 @worker(queue="default", **_OPTIONS)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from redis import Redis
-from rq import Queue, Retry, SimpleWorker, Worker
+from rq import Queue, Retry, SimpleWorker, Worker, get_current_job
 
 from benchmarks.peers import adapter
 
@@ -18,18 +18,17 @@ _ATTEMPT = "attempt"
 
 
 def job(text: str) -> str | None:
-    """The job."""
-    return adapter.run(text, _attempt() if _RETRY else 1)
+    """The job; it asks for its context where the kind of work needs that."""
+    return adapter.run(text, _attempt() if adapter.KIND in ("context", "retry_5") else 1)
 
 
 def _attempt() -> int:
     """From the job's own metadata: RQ counts only the retries that are left."""
-    from rq import get_current_job
-
     this = get_current_job()
     attempt = int(this.meta.get(_ATTEMPT, 0)) + 1
-    this.meta[_ATTEMPT] = attempt
-    this.save_meta()
+    if _RETRY:
+        this.meta[_ATTEMPT] = attempt
+        this.save_meta()
     return attempt
 
 

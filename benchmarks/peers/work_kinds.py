@@ -19,7 +19,9 @@ from benchmarks.support.plain_work import PLAIN
 from benchmarks.support.report import median, progress, summary
 
 OURS = "jobmaster"
-KINDS = (*PLAIN, "fail_1", "retry_5")
+SPECIAL = ("context", "retry_5", "tags")
+"""Kinds that not every adapter knows."""
+KINDS = (*PLAIN, "fail_1", *SPECIAL)
 PROCESSES = 2
 _MODES = {"cpu_1ms": "process"}
 """The others run on the loop."""
@@ -42,7 +44,7 @@ def _turn(measured: MeasuredCluster, rivals: list[Rival], kind: str, scale: floa
     jobs = max(int((work.JOBS[mode].get(kind) or work.JOBS[mode][""]) * scale), 100)
     found: dict[str, Turn] = {OURS: work.one_run(measured, kind, mode, jobs)}
     for rival in rivals:
-        if kind == "retry_5" and not rival.peer.retries:
+        if kind in SPECIAL and kind not in rival.peer.also:
             continue
         share = max(int(min(rival.peer.drain_jobs, _THEIR_JOBS_MAX.get(kind, rival.peer.drain_jobs)) * scale), 25)
         rate = rival.attempt(partial(rival.queue_and_drain, PROCESSES, share * PROCESSES, kind))

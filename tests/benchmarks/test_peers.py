@@ -34,6 +34,7 @@ def test_each_peer_has_an_adapter_and_declares_its_guarantees(name: str) -> None
     assert peer.durable_at_acknowledgement
     assert peer.outcome_kept
     assert peer.after_kill
+    assert set(peer.also) <= set(work_kinds.SPECIAL)
     assert peer.store in ("postgresql", "redis")
 
 
