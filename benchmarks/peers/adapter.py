@@ -108,7 +108,7 @@ def _open() -> bool:
 
 def at_once(usual: int, waiting: int = 100) -> int:
     """Threads or slots: more for jobs that only wait."""
-    return waiting if KIND in ("wait_10ms", "hold") else usual
+    return waiting if KIND == "wait_10ms" else usual
 
 
 # ---------------------------------------------------------------- submits

@@ -18,7 +18,7 @@ def job(text: str, task: Any = None) -> str | None:
 
 
 def _work() -> None:
-    kind = ["-k", "thread", "-w", "100"] if adapter.KIND in ("wait_10ms", "hold") else ["-k", "process", "-w", "1"]
+    kind = ["-k", "thread", "-w", "100"] if adapter.KIND == "wait_10ms" else ["-k", "process", "-w", "1"]
     adapter.become(["-m", "huey.bin.huey_consumer", "benchmarks.peers.huey.queue", *kind, "-q"])
 
 

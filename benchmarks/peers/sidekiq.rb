@@ -93,7 +93,7 @@ if $PROGRAM_NAME == __FILE__
   what, way, *numbers = ARGV
   case what
   when "work"
-    threads = %w[wait_10ms hold].include?(Frame::KIND) ? "50" : "10"
+    threads = Frame::KIND == "wait_10ms" ? "50" : "10"
     exec "sidekiq", "-r", File.expand_path(__FILE__), "-c", threads
   when "enqueue"
     Frame.submit(way, *numbers.map(&:to_i))
