@@ -29,7 +29,7 @@ from benchmarks.support.report import progress
 
 OURS = "jobmaster"
 CASES = ("child", "worker")
-_JOBS_MAX = 30
+_JOBS_MAX = 15
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 _SUBMIT_SECONDS = 1.0
@@ -74,7 +74,7 @@ def _running(
     rival: Rival, marks: Path, workers: list[subprocess.Popen[bytes]]
 ) -> tuple[subprocess.Popen[bytes], list[Start]]:
     """Submit until both workers run a job: one of them, and the starts in it, the newest last. Where one of the two takes
-    every job, it is that one; the other has then had half a minute to start."""
+    every job, it is that one; the other has then had a quarter of a minute and more to start."""
     end, submitted = time.monotonic() + _START_SECONDS, 0
     while True:
         if submitted < _JOBS_MAX:
@@ -84,9 +84,10 @@ def _running(
         starts = job_counter.starts(marks)
         below = [(worker, set(descendants(worker.pid))) for worker in workers]
         busy = [(worker, mine) for worker, pids in below if (mine := [start for start in starts if start.pid in pids])]
-        if len(busy) == len(workers) or (busy and submitted == _JOBS_MAX):
+        late = time.monotonic() > end
+        if len(busy) == len(workers) or (busy and (late or submitted == _JOBS_MAX)):
             return busy[0]
-        if time.monotonic() > end:
+        if late:
             raise RuntimeError(f"{rival.peer.name}: no job began in two workers")
 
 
