@@ -83,10 +83,13 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/log_records.py": "as every handler of logging: a line fails no job",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
     "jobmaster/pipeline/jobs/driver_program.py": "a Spark job is foreign code; its error goes to the handler",
+    "jobmaster/pipeline/jobs/map_application.py": "whatever ends an application is raised by each of its jobs",
+    "jobmaster/pipeline/jobs/map_rows.py": "the function is foreign code; its error goes to the jobs that it had",
 }
 
 OPEN_KEYWORDS = {
     "jobmaster/pipeline/jobs/functions.py:run": "the arguments of the function that it stands for",
+    "jobmaster/pipeline/jobs/map_functions.py:run": "the arguments of a job, which are checked",
     "jobmaster/handlers/call.py:call": "the arguments of the called function",
     "jobmaster/django/admin.py:change_view": "the signature of Django's admin",
     "jobmaster/django/backend.py:check": "the signature of Django's backends",

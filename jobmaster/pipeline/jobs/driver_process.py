@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.pipeline.jobs.guard import CANNOT_START, NOT_STARTED
 from jobmaster.pipeline.jobs.stages import DriverOutput, StageProgress
@@ -42,6 +41,14 @@ class SparkFailed(Exception):
         super().__init__(f"{what} ended with exit code {exit_code}" + "".join(f"\n{line}" for line in tail))
         self.exit_code = exit_code
         self.tail = tuple(tail)
+
+
+class Reports(Protocol):
+    """Takes what a driver tells: the context of a job, or of several."""
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None: ...
+
+    def log(self, text: str) -> None: ...
 
 
 @dataclass
@@ -67,9 +74,10 @@ def scratch_directory() -> Iterator[Path]:
 
 
 async def run_driver(
-    ctx: JobContext[Any], argv: Sequence[str], scratch: Path, *, environment: Mapping[str, str], given: str = ""
+    reports: Reports, argv: Sequence[str], scratch: Path, *, environment: Mapping[str, str], given: str = ""
 ) -> DriverRun:
-    """Run a driver to its end. Its lines go to ``ctx.log``, the progress of its stages to ``ctx.progress``.
+    """Run a driver to its end. Its lines go to ``reports.log``, the progress of its stages to
+    ``reports.progress``.
 
     Args:
         scratch: directory for its files.
@@ -98,7 +106,7 @@ async def run_driver(
     except OSError as error:
         raise Unavailable(f"no process can be started for a Spark application: {error}") from error
     run = DriverRun()
-    whole = asyncio.create_task(_to_the_end(guard, order, ctx, run), name="jobmaster-spark-driver")
+    whole = asyncio.create_task(_to_the_end(guard, order, reports, run), name="jobmaster-spark-driver")
     try:
         await asyncio.shield(whole)
     finally:
@@ -114,7 +122,7 @@ async def run_driver(
     return run
 
 
-async def _to_the_end(guard: Process, order: bytes, ctx: JobContext[Any], run: DriverRun) -> None:
+async def _to_the_end(guard: Process, order: bytes, reports: Reports, run: DriverRun) -> None:
     assert guard.stdin is not None
     assert guard.stdout is not None
     assert guard.stderr is not None
@@ -123,7 +131,7 @@ async def _to_the_end(guard: Process, order: bytes, ctx: JobContext[Any], run: D
         await guard.stdin.drain()
     except (BrokenPipeError, ConnectionResetError):
         pass  # its exit code tells
-    reads = asyncio.gather(_read(guard.stdout, ctx, run), _read(guard.stderr, ctx, run))
+    reads = asyncio.gather(_read(guard.stdout, reports, run), _read(guard.stderr, reports, run))
     try:
         looks = _LAST_LOOKS
         while not (await asyncio.wait([reads], timeout=_LOOK_SECONDS))[0] and looks:
@@ -139,21 +147,21 @@ async def _to_the_end(guard: Process, order: bytes, ctx: JobContext[Any], run: D
     guard.stdin.close()
 
 
-async def _read(stream: asyncio.StreamReader, ctx: JobContext[Any], run: DriverRun) -> None:
+async def _read(stream: asyncio.StreamReader, reports: Reports, run: DriverRun) -> None:
     output = DriverOutput()
     while part := await stream.read(_READ_BYTES):
-        _note(output.feed(part.decode(errors="replace")), ctx, run)
-    _note(output.end(), ctx, run)
+        _note(output.feed(part.decode(errors="replace")), reports, run)
+    _note(output.end(), reports, run)
 
 
-def _note(found: tuple[StageProgress | None, list[str]], ctx: JobContext[Any], run: DriverRun) -> None:
+def _note(found: tuple[StageProgress | None, list[str]], reports: Reports, run: DriverRun) -> None:
     progress, lines = found
     if progress is not None and progress.tasks:
         run.stages.update(progress.stages)
-        ctx.progress(progress.done, progress.tasks, progress.text)
+        reports.progress(progress.done, progress.tasks, progress.text)
     for line in lines:
         run.tail.append(line)
-        ctx.log(line)
+        reports.log(line)
 
 
 async def _stop(guard: Process, whole: asyncio.Task[None]) -> None:

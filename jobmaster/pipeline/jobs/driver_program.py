@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from jobmaster.handlers import Decision
-from jobmaster.handlers.decisions import asked_seconds, decision_in
-from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.errors import InputError
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions, StepResult
+from jobmaster.pipeline.jobs.driver_errors import ViolationsFound, described
 from jobmaster.pipeline.jobs.driver_process import RESULT_VARIABLE
 from jobmaster.pipeline.jobs.functions import spark_function
-from jobmaster.pipeline.jobs.orders import DriverError, DriverResult, FunctionOrder, Order, StepOrder
+from jobmaster.pipeline.jobs.map_chunks import answer_chunks
+from jobmaster.pipeline.jobs.map_functions import declared_map
+from jobmaster.pipeline.jobs.orders import DriverResult, FunctionOrder, MapOrder, Order, StepOrder
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
 from jobmaster.settings.current import set_current_settings
 
@@ -29,8 +30,14 @@ from jobmaster.settings.current import set_current_settings
 def main() -> int:
     order: Any = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     try:
-        value = _call(order) if isinstance(order, FunctionOrder) else _run_step(order)
-        result = DriverResult(value)
+        match order:
+            case FunctionOrder():
+                result = DriverResult(_call(order))
+            case MapOrder():
+                _map(order)
+                result = DriverResult()
+            case StepOrder():
+                result = DriverResult(_run_step(order))
     except Exception as error:  # foreign code
         traceback.print_exc()
         result = DriverResult(error=described(error))
@@ -38,24 +45,28 @@ def main() -> int:
     return 0 if result.error is None else 1
 
 
-def described(error: Exception) -> DriverError:
-    """An exception for the handler."""
-    decision = decision_in(error)
-    if decision is not None:
-        kind = next(each.__name__ for each in type(decision).__mro__ if each.__bases__ == (Decision,))
-        return DriverError(kind, decision.reason, after=asked_seconds(decision))
-    if isinstance(error, JobMasterError):
-        return DriverError(type(error).__name__, error.message, error.hint)
-    return DriverError(type(error).__name__, (str(error).strip().splitlines() or [""])[0])
-
-
-def _call(order: FunctionOrder) -> Any:
+def _imported(order: FunctionOrder | MapOrder) -> Any:
     if order.settings is not None:
         set_current_settings(order.settings)
     sys.path[:0] = [path for path in order.sys_path if path not in sys.path]
     function: Any = importlib.import_module(order.module)
     for part in order.qualname.split("."):
         function = getattr(function, part)
+    return function
+
+
+def _map(order: MapOrder) -> None:
+    function = _imported(order)
+    declared = declared_map(function)
+    session = open_session(SessionOptions(order.master, order.conf, order.name), os.environ)
+    try:
+        answer_chunks(session, function, declared, order.socket)
+    finally:
+        session.stop()
+
+
+def _call(order: FunctionOrder) -> Any:
+    function = _imported(order)
     declared = spark_function(function)
     arguments = {name: msgspec.convert(value, declared.hints.get(name, Any)) for name, value in order.arguments.items()}
     session = open_session(SessionOptions(order.master, order.conf, order.name), os.environ)
@@ -82,10 +93,6 @@ def _run_step(order: StepOrder) -> Any:
     if result.failed:
         raise ViolationsFound(msgspec.json.encode(found).decode())
     return {**found, "rows": result.rows}
-
-
-class ViolationsFound(Exception):
-    """A check found violations; the text is its summary as JSON."""
 
 
 def _say(text: str) -> None:

@@ -30,10 +30,10 @@ _UNKNOWN_HERE = {"SparkSession": object, "DataFrame": object}
 
 
 class SparkFunction(NamedTuple):
-    """A function over a session, by its signature."""
+    """What the handler of a function takes and returns."""
 
     parameters: tuple[inspect.Parameter, ...]
-    """Without the session."""
+    """The arguments of the job."""
     hints: dict[str, Any]
 
 
@@ -63,17 +63,10 @@ def spark_job(
     Raises:
         ConfigError: the function cannot be a handler.
     """
-    if "mode" in options:
-        raise ConfigError("a Spark job has no mode: it runs in a process of its own", hint="leave 'mode' out")
+    refuse_mode(options)
 
     def declare(function: F) -> F:
-        name = options.get("name") or default_name(function)
-        if inspect.iscoroutinefunction(function):
-            raise ConfigError(
-                f"handler {name!r}: a Spark job is a plain function", hint="write 'def' in place of 'async def'"
-            )
-        if "<locals>" in function.__qualname__:
-            raise ConfigError(f"handler {name!r}: its driver cannot import a function that is inside another one")
+        name = handler_name(function, options)
         own = spark_function(function)
         runner = _runner(function, name, own, master, dict(conf or {}))
         given = options.copy()
@@ -82,6 +75,28 @@ def spark_job(
         return function
 
     return declare
+
+
+def refuse_mode(options: JobOptions) -> None:
+    """Raise ``ConfigError`` when the options name a mode."""
+    if "mode" in options:
+        raise ConfigError("a Spark job has no mode: it runs in a process of its own", hint="leave 'mode' out")
+
+
+def handler_name(function: Callable[..., Any], options: JobOptions) -> str:
+    """Name of the handler of a function that a driver imports and calls.
+
+    Raises:
+        ConfigError: a driver cannot do that.
+    """
+    name = options.get("name") or default_name(function)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"handler {name!r}: a Spark job is a plain function", hint="write 'def' in place of 'async def'"
+        )
+    if "<locals>" in function.__qualname__:
+        raise ConfigError(f"handler {name!r}: its driver cannot import a function that is inside another one")
+    return name
 
 
 def cluster_options() -> dict[str, str]:
@@ -125,9 +140,14 @@ def _runner(
         order = FunctionOrder(module, qualname, arguments, master, every, name, tuple(sys.path), current_settings())
         return await call_driver(ctx, order)
 
+    stand_in(run, function, own)
+    return run
+
+
+def stand_in(run: Callable[..., Any], function: Callable[..., Any], own: SparkFunction) -> None:
+    """Give the handler ``run`` the place of the function that it stands for, and these parameters after its context."""
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     returns = own.hints.get("return", inspect.Signature.empty)
     vars(run)["__signature__"] = inspect.Signature([context, *own.parameters], return_annotation=returns)
     run.__annotations__ = {"ctx": JobContext, **own.hints}
     run.__module__, run.__qualname__, run.__doc__ = function.__module__, function.__qualname__, function.__doc__
-    return run

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from jobmaster.pipeline.jobs.driver_errors import DriverError
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -36,18 +37,39 @@ class StepOrder(msgspec.Struct, frozen=True, tag="step"):
     settings: ClusterSettings
 
 
-Order = FunctionOrder | StepOrder
+class MapOrder(msgspec.Struct, frozen=True, tag="map"):
+    """Answer chunks of rows that come through a socket, until it is closed."""
+
+    module: str
+    qualname: str
+    master: str
+    conf: dict[str, str]
+    name: str
+    """Of the application."""
+    sys_path: tuple[str, ...]
+    settings: ClusterSettings | None
+    """Of the agent."""
+    socket: str = ""
+    """Path of the agent's socket."""
 
 
-class DriverError(msgspec.Struct, frozen=True):
-    """An error in the driver."""
+class MapRow(msgspec.Struct, frozen=True, array_like=True):
+    """A job whose function is to be called."""
 
-    kind: str
-    """Name of the class."""
-    message: str
-    hint: str | None = None
-    after: float | None = None
-    """Of a ``Retry`` or ``Snooze``: seconds."""
+    job: str
+    """Its id as text."""
+    arguments: dict[str, Any]
+
+
+class MapAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """What the function has answered for one job: an error, or JSON of its result."""
+
+    job: str
+    error: DriverError | None
+    result: msgspec.Raw
+
+
+Order = FunctionOrder | MapOrder | StepOrder
 
 
 class DriverResult(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ import pytest
 from jobmaster.handlers import Cancel, Fail, Handlers, JobContext, Retry, Snooze
 from jobmaster.model.errors import ConfigError, Conflict, InputError, Unavailable
 from jobmaster.pipeline.jobs import SparkApplication, SparkFailed, driver_call, pipeline_handlers, spark_job
+from jobmaster.pipeline.jobs.driver_errors import ViolationsFound, described
 from jobmaster.pipeline.jobs.driver_process import DriverRun
-from jobmaster.pipeline.jobs.driver_program import ViolationsFound, described
 from jobmaster.pipeline.jobs.orders import DriverResult, FunctionOrder
 
 if TYPE_CHECKING:
