@@ -159,7 +159,7 @@ GROUP := import sys, tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))[
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
 	@$(PIP) install pip-tools
 	@$(BIN)/python -c '$(GROUP)' dev | $(COMPILE) --extra embedded --output-file $(LOCK) pyproject.toml -
-	@$(COMPILE) --constraint $(LOCK) --extra pipeline --extra java --extra connect --extra delta \
+	@$(COMPILE) --constraint $(LOCK) --extra pipeline --extra java --extra connect --extra delta --extra iceberg \
 		--output-file $(PIPELINE_LOCK) pyproject.toml
 	@$(BIN)/python -c '$(GROUP)' docs | $(COMPILE) --constraint $(LOCK) --output-file $(DOCS_LOCK) -
 	@$(COMPILE) --constraint $(LOCK) --extra encryption --extra otel --extra web --output-file $(IMAGE_LOCK) pyproject.toml

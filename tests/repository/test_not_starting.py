@@ -58,6 +58,10 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["deltalake"],
         "from jobmaster.pipeline.lake.delta_log import require_deltalake; require_deltalake()",
     ),
+    "iceberg": (
+        ["pyiceberg"],
+        "from jobmaster.pipeline.lake.iceberg_metadata import require_pyiceberg; require_pyiceberg()",
+    ),
     "django": (["django"], "import jobmaster.django"),
     "fastapi": (["starlette"], "import jobmaster.fastapi"),
     "pydantic": (["pydantic"], HANDLERS),

@@ -41,7 +41,7 @@ ALLOWED = {
 """Names that nothing in the product uses, and why they stay. A handful at most."""
 
 _REMEDY = "use it in the product, delete it, or list it with a reason in ALLOWED of tests/repository/unused.py"
-_FOREIGN = frozenset({"asyncio", "asyncpg", "click", "concurrent", "django", "logging", "pyspark"})
+_FOREIGN = frozenset({"asyncio", "asyncpg", "click", "concurrent", "django", "logging", "pyiceberg", "pyspark"})
 """Projects that call methods of the classes that extend theirs."""
 _FOREIGN_HERE = ("jobmaster.django.interface",)
 """Modules of the product that pass on names of such projects."""

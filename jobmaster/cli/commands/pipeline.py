@@ -557,21 +557,30 @@ def _expected(given: str | None) -> tuple[int | None, bool]:
 
 
 @step("tables")
-@click.option("--stop", is_flag=True, help="Leave the tables as they are from now on.")
-def tables(context: PipelineContext, stop: bool) -> StepResult:
-    """Make the lake readable as Delta tables.
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("delta", "iceberg")),
+    default="delta",
+    show_default=True,
+    help="Format of the tables. A lake may have both.",
+)
+@click.option("--stop", is_flag=True, help="Leave the tables of this format as they are from now on.")
+def tables(context: PipelineContext, form: str, stop: bool) -> StepResult:
+    """Make the lake readable as Delta or Iceberg tables.
 
-    Writes a log beside the archived files; no row is copied. From then on archive, forget and compact keep the log up to
-    date. Needs the package deltalake: pip install "jobmaster-cluster[delta]".
+    Writes a log, or metadata, beside the archived files; no row is copied. From then on archive, forget and compact keep it
+    up to date. Needs the package deltalake (pip install "jobmaster-cluster[delta]") or pyiceberg (...[iceberg]).
 
     \b
     Examples:
       jobmaster pipeline tables
+      jobmaster pipeline tables --format iceberg
       jobmaster pipeline tables --stop
     """
     from jobmaster.pipeline.steps.tables import tables
 
-    return tables(context, stop=stop)
+    return tables(context, form, stop=stop)
 
 
 @step("vacuum")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from jobmaster.distribution import install_command
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.pipeline.lake.lake import FORMAT, Lake
-from jobmaster.pipeline.lake.schema import SCHEMAS, dataset_schema
+from jobmaster.pipeline.lake.lake import Lake, folder_of
+from jobmaster.pipeline.lake.schema import SCHEMAS, TIME, dataset_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 DOCUMENT = "_manifest/delta.json"
 """The mark of a lake whose Delta tables are kept up to date."""
-_TIME = {"jobs": "created_at", "attempts": "at", "logs": "at"}
-"""The column whose least and greatest value the log has for each file."""
 _PROPERTIES = {
     # The lake deletes its files by its own rules; a VACUUM of the table would take those that the log does not name yet.
     "delta.deletedFileRetentionDuration": "interval 36500 days",
@@ -39,11 +37,6 @@ def require_deltalake() -> None:
             "the package deltalake is not installed, and the lake has Delta tables, or is to have them",
             hint=f"{install_command('delta')}; to leave the tables as they are: jobmaster pipeline tables --stop",
         )
-
-
-def folder_of(dataset: str) -> str:
-    """Folder of a table, relative to the lake."""
-    return f"{dataset}/v{FORMAT}"
 
 
 def write(lake: Lake, files: Iterable[LakeFile]) -> Mapping[str, int]:
@@ -126,7 +119,7 @@ def _statistics(lake: Lake, dataset: str, file: LakeFile) -> dict[str, Any]:
     """What a reader needs to leave the file out: rows, and the least and greatest time, by the footer of the file."""
     from pyarrow import parquet
 
-    column = _TIME[dataset]
+    column = TIME[dataset]
     with lake.reading(file.path) as stream:
         found = parquet.ParquetFile(stream).metadata
     at = found.schema.names.index(column)

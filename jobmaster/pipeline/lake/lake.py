@@ -278,6 +278,11 @@ class Lake:
         return Unavailable(f"cannot {what} {path or 'the lake'} in {self.where}: {error}")
 
 
+def folder_of(dataset: str) -> str:
+    """Folder of the files of a dataset of ranges, relative to the lake. It is a table for readers of other formats."""
+    return f"{dataset}/v{FORMAT}"
+
+
 def _object(content: bytes, path: str) -> dict[str, Any]:
     try:
         document = json.loads(content)

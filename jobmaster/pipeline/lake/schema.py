@@ -30,6 +30,8 @@ SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS, "logs": LOGS}
 """In Spark's DDL."""
 DERIVED = {"jobs": ("priority", "created_at", "started_at", "ended_at"), "attempts": (), "logs": ()}
 """Columns derived from other columns of the same row."""
+TIME = {"jobs": "created_at", "attempts": "at", "logs": "at"}
+"""The column whose least and greatest value a table of another format has for each file."""
 REPEATING = ("state", "priority", "priority_level", "lane", "handler", "bucket_id", "outcome")
 """Columns of few distinct values: only these get a Parquet dictionary."""
 _RAN = ("SUCCEEDED", "FAILED")

@@ -1,17 +1,18 @@
-"""``tables``: the archived ranges as Delta tables, which the archiver and the rewriter keep up to date from then on."""
+"""``tables``: the archived ranges as Delta or Iceberg tables, which archiver and rewriter keep up to date from then on."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from jobmaster.master.history.archive import Archive
 from jobmaster.model.archive import ArchiveState, LakeFile
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import text
 from jobmaster.pipeline.context import PipelineContext, StepResult
-from jobmaster.pipeline.lake import delta_log
-from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.lake import delta_log, iceberg_metadata
+from jobmaster.pipeline.lake.lake import Lake, folder_of
 from jobmaster.pipeline.lake.schema import SCHEMAS
 from jobmaster.pipeline.spark.session import require_extra
 from jobmaster.wiring import open_archive
@@ -21,43 +22,64 @@ _TURN_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
 
 
-def tables(context: PipelineContext, *, stop: bool = False) -> StepResult:
+class TableFormat(NamedTuple):
+    """A format that a lake can have tables of."""
+
+    document: str
+    """The mark of a lake that has them."""
+    require: Callable[[], None]
+    write: Callable[[Lake, Iterable[LakeFile]], Mapping[str, int]]
+
+
+FORMATS: Mapping[str, TableFormat] = {
+    "delta": TableFormat(delta_log.DOCUMENT, delta_log.require_deltalake, delta_log.write),
+    "iceberg": TableFormat(iceberg_metadata.DOCUMENT, iceberg_metadata.require_pyiceberg, iceberg_metadata.write),
+}
+
+
+def tables(context: PipelineContext, form: str = "delta", *, stop: bool = False) -> StepResult:
     """Write the tables, and have them kept up to date; with ``stop`` leave them as they are from now on.
 
+    Args:
+        form: a key of ``FORMATS``.
+
     Raises:
-        Refused: the lake belongs to another cluster, or the package deltalake is not installed.
-        Unavailable: the master, the lake or a log does not work; run it again.
+        Refused: the lake belongs to another cluster, or the package of the format is not installed.
+        Unavailable: the master, the lake or a table does not work; run it again.
     """
     require_extra()
     lake = Lake(context.lake)
     lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
+    chosen = FORMATS[form]
     if stop:
         if not context.dry_run:
-            lake.delete(delta_log.DOCUMENT)
-        return StepResult(summary={"kept": False, "lake": lake.where})
-    delta_log.require_deltalake()
+            lake.delete(chosen.document)
+        return StepResult(summary={"format": form, "kept": False, "lake": lake.where})
+    chosen.require()
     connection = context.connection.run(open_archive(context.settings))
     try:
         if context.dry_run:
             files = _published(context, connection, lake)
-            return StepResult(summary={"files": len(files), "lake": lake.where})
-        lake.write_json(delta_log.DOCUMENT, {"tables": [delta_log.folder_of(dataset) for dataset in SCHEMAS]})
-        written = _write(context, connection, lake)
+            return StepResult(summary={"format": form, "files": len(files), "lake": lake.where})
+        lake.write_json(chosen.document, {"tables": [folder_of(dataset) for dataset in SCHEMAS]})
+        written = _write(context, connection, lake, [chosen])
     finally:
         context.connection.run(connection.close())
     return StepResult(
-        summary={"tables": {lake.url(delta_log.folder_of(name)): files for name, files in written.items()}}
+        summary={"format": form, "tables": {lake.url(folder_of(name)): files for name, files in written.items()}}
     )
 
 
 def keep_tables(context: PipelineContext, connection: Archive, lake: Lake) -> None:
     """Bring the tables up to the manifest if the lake has them. Files that no range has any more may be deleted then."""
-    if lake.read_json(delta_log.DOCUMENT) is not None:
-        _write(context, connection, lake)
+    kept = [one for one in FORMATS.values() if lake.read_json(one.document) is not None]
+    if kept:
+        _write(context, connection, lake, kept)
 
 
-def _write(context: PipelineContext, archive: Archive, lake: Lake) -> Mapping[str, int]:
-    """One process at a time reads the manifest and writes the logs: a log never goes back."""
+def _write(context: PipelineContext, archive: Archive, lake: Lake, formats: list[TableFormat]) -> Mapping[str, int]:
+    """One process at a time reads the manifest and writes the tables: a table never goes back. The number of files by
+    dataset."""
     wait, waited = context.connection.run, 0.0
     while not wait(archive.take(_LOCK)):
         if waited >= _PATIENCE_SECONDS:
@@ -68,7 +90,10 @@ def _write(context: PipelineContext, archive: Archive, lake: Lake) -> Mapping[st
         wait(asyncio.sleep(_TURN_SECONDS))
         waited += _TURN_SECONDS
     try:
-        return delta_log.write(lake, _published(context, archive, lake))
+        files, written = _published(context, archive, lake), {}
+        for one in formats:
+            written = dict(one.write(lake, files))
+        return written
     finally:
         wait(archive.let_go(_LOCK))
 
