@@ -643,7 +643,7 @@ KNOWN_SEEDS = {
     "loss of a lock": 3,
     "mark of a replaced job": 17,
     "number of a lock's renewal": 234,
-    "one choice of trials": 54,
+    "one choice of trials": 15,
     "one end of a batch": 9,
     "one rescuer for each store": 93,
     "one start of a slow job": 22,
