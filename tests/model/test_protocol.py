@@ -16,7 +16,12 @@ from tests.model.fault_sets import FAULT_SETS
 
 _SHARE = 0.8
 CORE = [name for name, each in FAULT_SETS.items() if each.core]
-OTHERS = [name for name, each in FAULT_SETS.items() if not each.core]
+_LARGE_STATES = 30_000
+OTHERS = [
+    pytest.param(name, marks=[pytest.mark.long] if each.states >= _LARGE_STATES else [])
+    for name, each in FAULT_SETS.items()
+    if not each.core
+]
 
 
 @cache

@@ -380,7 +380,8 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_simulated_store_is_the_real_one(store_url: str, cluster_name: str) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.long)])
+def test_the_simulated_store_is_the_real_one(store_url: str, cluster_name: str, examples: int) -> None:
     with asyncio.Runner() as runner:
 
         def connect() -> AgentStore:
@@ -395,7 +396,7 @@ def test_the_simulated_store_is_the_real_one(store_url: str, cluster_name: str) 
         run_state_machine_as_test(
             type("Machine", (TwoStores,), members),
             settings=settings(
-                max_examples=60,
+                max_examples=examples,
                 stateful_step_count=50,
                 deadline=None,
                 derandomize=True,

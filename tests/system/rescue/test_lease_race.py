@@ -62,7 +62,14 @@ async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list
 
 
 @pytest.mark.parametrize(("part", "runs"), RUNS)
-@pytest.mark.parametrize("shift", [0.0, HOUR, -HOUR], ids=["true clocks", "an hour ahead", "an hour behind"])
+@pytest.mark.parametrize(
+    "shift",
+    [
+        pytest.param(0.0, id="true clocks"),
+        pytest.param(HOUR, id="an hour ahead"),
+        pytest.param(-HOUR, id="an hour behind", marks=pytest.mark.long),
+    ],
+)
 async def test_the_race_ends_the_same_way_every_time(
     servers: ClusterSettings, shift: float, part: int, runs: int
 ) -> None:
