@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.bucket import Bucket, BucketState
@@ -19,6 +21,11 @@ _COUNT_MAX = 2**31 - 1
 
 def bucket_of(row: Row) -> Bucket:
     """A row of ``bucket``."""
+    return msgspec.structs.replace(mapped_bucket_of(row), changed_us=to_us(row["changed_at"]))
+
+
+def mapped_bucket_of(row: Row) -> Bucket:
+    """What the map of buckets has of a row of ``bucket``."""
     return Bucket(
         id=row["id"],
         store=row["store"],
@@ -27,7 +34,6 @@ def bucket_of(row: Row) -> Bucket:
         state=BucketState(row["state"]),
         epoch=row["epoch"],
         owner=row["owner"],
-        changed_us=to_us(row["changed_at"]),
     )
 
 

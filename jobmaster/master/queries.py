@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from jobmaster.codec import decode_error
-from jobmaster.master.buckets import bucket_of
+from jobmaster.master.buckets import bucket_of, mapped_bucket_of
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
@@ -188,7 +188,7 @@ class Queries:
         buckets, owners = [], []
         for row in await self._data.read("queries/bucket_map", *(known or (None, None))):
             if row["id"] is not None:
-                buckets.append(_mapped(row))
+                buckets.append(mapped_bucket_of(row))
             elif row["owners"] is not None:
                 owners.append((row["owners"], _traits(row)))
             else:
@@ -218,18 +218,6 @@ class Queries:
         """Handlers that agents have published, by name."""
         specs = [_SPEC.decode(row["spec"]) for row in await self._data.read("queries/handlers")]
         return {spec.name: spec for spec in specs}
-
-
-def _mapped(row: Row) -> Bucket:
-    return Bucket(
-        id=row["id"],
-        store=row["store"],
-        lane=row["lane"],
-        priority=row["priority"],
-        state=BucketState(row["state"]),
-        epoch=row["epoch"],
-        owner=row["owner"],
-    )
 
 
 def _traits(row: Row) -> OwnerTraits | None:

@@ -7,8 +7,18 @@ import time
 
 import pytest
 
-from jobmaster import ClusterSettings, ConfigError, Handlers, InputError, WaitTimeout, call, connect_sync
+from jobmaster import (
+    ClusterSettings,
+    ConfigError,
+    Handlers,
+    InputError,
+    JobMasterError,
+    WaitTimeout,
+    call,
+    connect_sync,
+)
 from jobmaster.testing import Drained, Jobs, RealCluster
+from jobmaster.testing.embedded.agents import AgentTask
 from tests.integration.testing import contract_jobs
 from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.testing import app
@@ -57,6 +67,19 @@ async def test_an_agent_that_has_lost_its_lease_is_replaced(jobmaster_cluster: R
     time.sleep(1.2 * lease)
     await jobmaster_cluster.submit(call(app.send_mail, "ann"))
     assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 1
+
+
+async def test_a_failed_agent_is_named_by_drain(
+    jobmaster_cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: AgentTask) -> None:
+        raise JobMasterError("no second agent")
+
+    monkeypatch.setattr(AgentTask, "_start_one", refused)
+    await jobmaster_cluster.submit(call(app.send_mail, "ann"), after=3600)
+    time.sleep(1.2 * jobmaster_cluster.settings.leases.lease_seconds)
+    with pytest.raises(JobMasterError, match="no second agent"):
+        await jobmaster_cluster.drain(held=True)
 
 
 async def test_killing_needs_a_process(jobmaster_cluster: RealCluster) -> None:
