@@ -129,6 +129,7 @@ async def promoted(group: SentinelGroup) -> None:
         return await asyncio.to_thread(group.promoted)
 
     await eventually(seen, 30, "the Sentinels to promote the replica")
+    await asyncio.to_thread(group.stay_calm)
 
 
 @pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.long), True], ids=["killed", "frozen"])

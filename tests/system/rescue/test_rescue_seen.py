@@ -65,6 +65,8 @@ async def test_a_rescue_is_listed_and_stands_in_the_timeline_of_its_job(
     deployment.document["agents"]["default"]["buckets"] = dict.fromkeys(("critical", "high", "low", "very_low"), 0) | {
         "medium": 1
     }
+    # A lease that outlasts any delay of its supervisor: the reason of the rescue is then the signal that it saw.
+    deployment.document["leases"] = {"lease": "60s", "renew": "0.8s", "grace": "10s"}
     victim = await deployment.start_agent("--name", "default")
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate}, durability="master")
