@@ -185,10 +185,18 @@ def _excuse(ack: Ack, history: History) -> FaultRecord | None:
         if ack.level not in fault.uncovered:
             continue
         elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != fault.store
-        earliest = fault.at - min(history.excuse_seconds, fault.forgets_seconds)
+        earliest = max(_last_owned(history, ack, fault) - history.excuse_seconds, fault.at - fault.forgets_seconds)
         if not (fault.store and elsewhere) and earliest <= ack.at <= fault.until + REPLY_SECONDS:
             found.append(fault)
     return min(found, key=lambda fault: abs(fault.at - ack.at), default=None)
+
+
+def _last_owned(history: History, ack: Ack, fault: FaultRecord) -> float:
+    """When the bucket of a job last had an owner that moved its jobs to the master, before a fault at the latest."""
+    evacuation = history.evacuations.get(ack.bucket)
+    if evacuation is None or _true_time(history, evacuation.emptied_at) <= fault.at:
+        return fault.at
+    return min(fault.at, _true_time(history, evacuation.left_at))
 
 
 def _unexpected(history: History, findings: Findings) -> None:

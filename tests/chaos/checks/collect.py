@@ -17,7 +17,7 @@ from jobmaster.audit import AuditScope, audit
 from jobmaster.embedded import EmbeddedError
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_reader, open_stores
-from tests.chaos.checks.history import BatchRow, Death, History, Row
+from tests.chaos.checks.history import BatchRow, Death, Evacuation, History, Row
 from tests.chaos.cluster.fleet import Fleet
 from tests.chaos.cluster.servers import STORES, Servers
 
@@ -37,6 +37,10 @@ _UNENDED = """
 SELECT (SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')) AS rows,
        (SELECT count(*) FROM batch WHERE look_at IS NOT NULL) AS batches,
        (SELECT count(*) FROM workflow WHERE ended_at IS NULL) AS workflows"""
+_EVACUATIONS = """
+SELECT bucket_id, extract(epoch FROM min(at))::float8 AS left_at,
+       extract(epoch FROM min(at) FILTER (WHERE to_state = 'READY_TO_DELETE'))::float8 AS emptied_at
+FROM bucket_event WHERE from_state = 'ACTIVE' OR to_state = 'READY_TO_DELETE' GROUP BY bucket_id"""
 _TRAP = (
     "CREATE SCHEMA chaos",
     "CREATE TABLE chaos.overwritten (id uuid, before text, after text, at timestamptz DEFAULT clock_timestamp())",
@@ -112,6 +116,10 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
         " FROM agent a WHERE state = 'DEAD' AND ended_at IS NOT NULL",
         schema=schema,
     )
+    history.evacuations = {
+        row["bucket_id"].hex: Evacuation(row["left_at"], math.inf if row["emptied_at"] is None else row["emptied_at"])
+        for row in servers.sql(_EVACUATIONS, schema=schema)
+    }
     history.deaths = [Death(row[0], row[1], math.inf if row[2] is None else row[2]) for row in dead]
 
 

@@ -84,6 +84,15 @@ class Death(NamedTuple):
     """When a later agent registered that has the same process id, in a long run on a machine with other work."""
 
 
+class Evacuation(NamedTuple):
+    """One bucket that its owner has left, by the master's clock."""
+
+    left_at: float
+    """When it ceased to be active: its owner was fenced, or is on its way out."""
+    emptied_at: float = math.inf
+    """When all of it was in the master."""
+
+
 class BatchRow(NamedTuple):
     """What the master says of a batch in the end."""
 
@@ -122,7 +131,11 @@ class History:
     cancels: dict[str, Cancel] = field(default_factory=dict)
     excuse_seconds: float = 60.0
     """A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level
-    that does not cover it, in the store that it hit: by then everything is in the master."""
+    that does not cover it, in the store that it hit: by then an owner has everything in the master. A bucket without an
+    owner stays as it is until it is evacuated; see ``evacuations``."""
+    evacuations: dict[str, Evacuation] = field(default_factory=dict)
+    """Bucket -> when its owner left it, and when it was empty. The excuse reaches back from the former of a bucket that was
+    not yet empty when the fault began."""
     woken: dict[int, float] = field(default_factory=dict)
     """Pid -> time of the last time it was let go on after a freeze."""
     ordered: list[list[str]] = field(default_factory=list)

@@ -20,7 +20,7 @@ from tests.chaos.checks.checker import (
     check,
     rescue_seconds,
 )
-from tests.chaos.checks.history import Ack, Cancel, Death, FaultRecord, History, Row, Run
+from tests.chaos.checks.history import Ack, Cancel, Death, Evacuation, FaultRecord, History, Row, Run
 from tests.chaos.faults.schedule import plan, plan_long
 from tests.chaos.processes.witness import ANYWHERE, Phase, WitnessLine, WitnessWriter, read
 from tests.chaos.run import violations_of
@@ -296,6 +296,32 @@ def test_a_fault_that_only_forgets_the_last_seconds_excuses_no_older_loss() -> N
     cut = FLUSH._replace(forgets_seconds=10.0)
     assert lost_with(cut, Ack("store", FLUSH.at - 9.0, BUCKET)) == (0, 1)
     assert lost_with(cut, Ack("store", FLUSH.at - 11.0, BUCKET)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("evacuation", "excused"),
+    [
+        (None, False),
+        (Evacuation(1000.0 - 90), True),
+        (Evacuation(1000.0 - 90, 1000.5), True),
+        (Evacuation(1000.0 - 90, 999.5), False),
+        (Evacuation(1000.0 - 20), False),
+        (Evacuation(1000.5), False),
+    ],
+    ids=["owned", "never empty", "empty too late", "empty before", "left too late", "left after the fault"],
+)
+def test_what_a_bucket_without_an_owner_holds_is_excused_until_it_is_empty(
+    evacuation: Evacuation | None, excused: bool
+) -> None:
+    """The job was acknowledged 100 s before the fault, so 40 s too early for a bucket with an owner."""
+    history = good()
+    lose(history)
+    history.acks[JOBS[3]] = Ack("store", FLUSH.at - 100.0, BUCKET)
+    history.faults = [FLUSH]
+    history.evacuations = {} if evacuation is None else {BUCKET: evacuation}
+    assert check(history).violations == ({} if excused else {"lost": 1})
+    history.faults = [FLUSH._replace(forgets_seconds=10.0)]
+    assert check(history).violations == {"lost": 1}
 
 
 def test_no_fault_excuses_a_job_that_the_master_knows_and_does_not_end() -> None:
