@@ -4,13 +4,14 @@ back. The end of the connection is the end of the application."""
 from __future__ import annotations
 
 import struct
+import traceback
 from datetime import date, datetime
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobmaster.pipeline.jobs.driver_errors import DriverError
+from jobmaster.pipeline.jobs.driver_errors import DriverError, described
 from jobmaster.pipeline.jobs.map_rows import ANSWER_COLUMNS, JOB, RowMapper
 from jobmaster.pipeline.jobs.orders import MapAnswer, MapRow
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 LENGTH = struct.Struct(">I")
 """Stands before each message."""
+FAILURES_MAX = 50
+"""Spark jobs of one chunk that may fail and be tried again in halves; enough for four such rows among a thousand."""
 _NATIVE = (datetime, date, bytes)
 """Types that Spark takes as they are."""
 
@@ -46,6 +49,38 @@ def answer_chunks(spark: SparkSession, function: MapFunction, declared: Declared
 
 
 def _answers(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows: list[MapRow]) -> list[MapAnswer]:
+    """Answers to all rows. A part that fails as a whole is tried again in halves, so that a row that ends the Python of an
+    executor, or that Spark cannot hold, is found and fails alone.
+
+    Raises:
+        Exception: Spark itself has ended.
+    """
+    answers: list[MapAnswer] = []
+    parts, failures = [rows], 0
+    while parts:
+        part = parts.pop()
+        try:
+            answers += _mapped(spark, mapper, declared, part)
+        except Exception as error:  # foreign code, or Spark's
+            failures += 1
+            spark.range(1).count()  # without Spark the application ends, and another one answers
+            if len(part) > 1 and failures <= FAILURES_MAX:
+                middle = len(part) // 2
+                parts += (part[middle:], part[:middle])
+                continue
+            traceback.print_exc()
+            answers += (MapAnswer(row.job, _cause(error), msgspec.Raw(b"null")) for row in part)
+    return answers
+
+
+def _cause(error: Exception) -> DriverError:
+    """An error of Spark, whose text may be a stack of Java: its first cause names the task and what ended it."""
+    causes = [line for line in str(error).splitlines() if line.startswith("Caused by: ")]
+    return DriverError("", causes[0].removeprefix("Caused by: ")) if causes else described(error)
+
+
+def _mapped(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows: list[MapRow]) -> list[MapAnswer]:
+    """Answers of one Spark job."""
     values = [(row.job, *_values(declared, row.arguments)) for row in rows]
     frame = spark.createDataFrame(values, f"{JOB} string, {declared.columns}")
     found = frame.mapInArrow(mapper.answers, ANSWER_COLUMNS).toArrow()

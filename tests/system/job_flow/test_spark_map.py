@@ -124,14 +124,18 @@ async def test_after_a_kill_the_jobs_without_an_outcome_run_again_and_no_others(
     word = {"driver": "driver_program", "executor": "pyspark.daemon"}
     for pid in agent.children() if victim == "agent" else _found(scratch, word[victim]):
         os.kill(pid, signal.SIGKILL)
-    await asyncio.to_thread(wait_until, lambda: not processes(scratch), PATIENCE_SECONDS, "the end of the application")
+    if victim != "executor":
+        await asyncio.to_thread(
+            wait_until, lambda: not processes(scratch), PATIENCE_SECONDS, "the end of the application"
+        )
     deployment.path("gate").touch()
     view = await batch.wait(timeout=4 * PATIENCE_SECONDS)
     assert view.state is BatchState.SUCCEEDED
     assert await outcomes(deployment) == {("SUCCEEDED", 1): 2 * CHUNK}
     calls = Counter(int(n) for *_, n in runs(deployment))
     assert {n: calls[n] for n in range(CHUNK)} == dict.fromkeys(range(CHUNK), 1)
-    assert len({scratch for _, scratch, _ in runs(deployment)}) == 2
+    # Spark outlives a killed executor's Python: the chunk is tried again, in halves.
+    assert len({scratch for _, scratch, _ in runs(deployment)}) == (1 if victim == "executor" else 2)
 
 
 async def test_the_cancel_of_a_batch_ends_the_application_and_keeps_what_is_done(
