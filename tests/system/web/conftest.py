@@ -26,6 +26,7 @@ from jobmaster.wiring import open_cluster
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.migrated_databases import MigratedDatabases
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 from tests.system.page_jobs import handlers, nightly_report, send_mail
 
@@ -39,6 +40,10 @@ HOSTILE = (
 """A script, marks that turn the direction of text, and a line nearly as long as arguments may be."""
 TOKEN = "a-token-of-the-tests-of-the-pages"
 OPERATOR = {"username": "ann", "password": TOKEN}
+
+
+LIMIT_MS = PATIENCE_SECONDS * 1000
+"""Limit of every wait of the browser, in its unit."""
 
 
 class Shown(NamedTuple):
@@ -64,21 +69,25 @@ async def browser() -> AsyncIterator[Browser]:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=LIMIT_MS)
         yield opened
         await opened.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def shown(
     migrated_databases: MigratedDatabases, valkey_server: ValkeyServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Shown]:
-    """Two agents as processes, jobs that have succeeded, failed, wait and run, and the pages over them."""
+    """Two agents as processes, jobs that have succeeded, failed, wait and run, and the pages over them.
+
+    They end with the tests of the pages: their transactions would hold back the events that other tests of this server read.
+    """
     name = f"test-{secrets.token_hex(6)}"
     dsn = await migrated_databases.take(name)
     deployment = Deployment(tmp_path_factory.mktemp("web"), dsn, valkey_server.url, name)
     deployment.document["master"]["schema"] = MIGRATED_SCHEMA
     deployment.document["handlers"] = ["tests.system.page_jobs"]
+    deployment.document["leases"]["lease"] = "300s"  # the pages show the same agents and buckets in every test
     agents = [await deployment.start_agent() for _ in range(2)]
     async with await open_cluster(deployment.settings, handlers) as cluster:
         ids = await _fill(cluster, deployment.directory)
@@ -95,7 +104,7 @@ async def _fill(cluster: Cluster, directory: Path) -> dict[str, str]:
     sent = [await cluster.submit("mail.send", {"to": f"user {n}"}, priority="high", tags=["eu"]) for n in range(60)]
     failed = await cluster.submit("reports.nightly", {"day": "2030-01-31"}, priority="low")
     hostile = await cluster.submit("hostile", {"text": HOSTILE}, tags=["<b>bold</b>"], metadata={"note": HOSTILE[:500]})
-    for minutes in (2, 2, 30, 300, 3000):
+    for minutes in (45, 45, 50, 300, 3000):  # none is due while these tests run
         await cluster.submit("mail.send", {"to": "later"}, after=minutes * 60.0)
     running = await cluster.submit("index.build", {"gate": str(directory / "gate")})
     flow = chain(
