@@ -36,6 +36,7 @@ from jobmaster.handlers import JobContext
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.testing import Jobs, RealCluster
+from jobmaster.testing.embedded import servers
 from tests.integration.testing import contract_jobs
 from tests.integration.testing.contract_jobs import (
     add,
@@ -58,6 +59,7 @@ from tests.integration.testing.contract_jobs import (
     writes_lines_in_thread,
     wrong_result,
 )
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.unit.testing.connection import RecordedConnection
 
@@ -106,8 +108,10 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def real(request: pytest.FixtureRequest, mode: str) -> RealCluster | None:
-    """The real cluster; the sides in memory need no server."""
+def real(request: pytest.FixtureRequest, mode: str, monkeypatch: pytest.MonkeyPatch) -> RealCluster | None:
+    """The real cluster; the sides in memory need no server. Its agent shares the process of the test, and keeps its lease
+    however long a loaded machine stops that."""
+    monkeypatch.setattr(servers, "_LEASE_SECONDS", 300.0)
     return request.getfixturevalue("jobmaster_cluster") if mode == "real" else None
 
 
@@ -118,7 +122,7 @@ async def side(mode: str, real: RealCluster | None, jobs: Jobs) -> AsyncIterator
     if real is not None:
         dsn = real.settings.master.dsn
         opened = await asyncpg.connect(dsn)
-        yield Side(real, lambda: real.drain(due_within=1), opened)
+        yield Side(real, lambda: real.drain(due_within=1, timeout=PATIENCE_SECONDS), opened)
         await opened.close()
         return
     jobs.give(connection=connection)
@@ -139,7 +143,7 @@ async def test_handlers_of_every_mode_give_their_results(side: Side) -> None:
         await side.cluster.submit(call(in_process, "a")),
     ]
     await side.run()
-    assert [await receipt.result(timeout=20) for receipt in receipts] == [3, {"sum": 3}, "A"]
+    assert [await receipt.result(timeout=PATIENCE_SECONDS) for receipt in receipts] == [3, {"sum": 3}, "A"]
     assert [(await receipt.get()).state for receipt in receipts] == [JobState.SUCCEEDED] * 3
 
 
@@ -198,7 +202,7 @@ async def test_the_context_is_that_of_the_submit(side: Side) -> None:
     )
     await side.run()
     name = "tests.integration.testing.contract_jobs.context"
-    assert await receipt.result(timeout=5) == [name, "default", "low", 1, 7, ["a"], {"b": "c"}]
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == [name, "default", "low", 1, 7, ["a"], {"b": "c"}]
 
 
 async def test_resources_middleware_and_context_variables(side: Side) -> None:
@@ -206,14 +210,14 @@ async def test_resources_middleware_and_context_variables(side: Side) -> None:
         receipt = await side.cluster.submit(handler)
         await side.run()
         expected = ["resources", "variable", "True", f"around {handler.__name__}"]
-        assert await receipt.result(timeout=20) == expected
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == expected
 
 
 async def test_many_jobs_of_one_call(side: Side) -> None:
     summary = await side.cluster.submit_many([call(add, number) for number in range(20)])
     await side.run()
     assert (summary.submitted, {level.value for level in summary.by_level}) == (20, {"store"})
-    states = await side.cluster.wait_all(list(summary.ids), timeout=5)
+    states = await side.cluster.wait_all(list(summary.ids), timeout=PATIENCE_SECONDS)
     assert set(states.values()) == {JobState.SUCCEEDED}
 
 
@@ -229,7 +233,7 @@ async def test_the_last_attempt_s_error_is_the_job_s(side: Side) -> None:
     receipt = await side.cluster.submit(call(until_attempt, 9))
     assert await side.seen(receipt) == ("FAILED", 3, "LookupError", "error")
     with pytest.raises(JobFailed, match="LookupError: attempt 3") as failed:
-        await receipt.result(timeout=5)
+        await receipt.result(timeout=PATIENCE_SECONDS)
     assert failed.value.state is JobState.FAILED
 
 
@@ -278,7 +282,7 @@ async def test_a_transactional_handler_uses_its_transaction(side: Side) -> None:
 async def test_a_confirmed_run_has_succeeded(side: Side) -> None:
     receipt: JobReceipt[Any] = await side.cluster.submit(call(confirmed, "done"))
     assert await side.seen(receipt) == ("SUCCEEDED", 1, None, None)
-    assert await receipt.result(timeout=5) == "done"
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == "done"
     unconfirmed = await side.cluster.submit(call(confirmed))
     assert await side.seen(unconfirmed) == ("FAILED", 1, "Unconfirmed", "unconfirmed")
 
@@ -375,7 +379,7 @@ async def test_a_wrong_submit_is_refused_with_the_same_words(
 async def test_a_job_that_waits_is_cancelled(side: Side) -> None:
     receipt = await side.cluster.submit(call(add, 1), after=3600)
     assert await receipt.cancel() is JobState.CANCELLED
-    assert await receipt.wait(timeout=5) is JobState.CANCELLED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.CANCELLED
     assert (await receipt.get()).attempt == 0
     done = await side.cluster.submit(call(add, 1))
     await side.run()
@@ -397,7 +401,7 @@ async def test_a_job_that_waits_gets_other_values(side: Side) -> None:
         await side.cluster.run_now(new_id())
     assert (await receipt.run_now()).changed
     await side.run()
-    assert await receipt.result(timeout=20) == 3
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == 3
     late = await receipt.run_now()
     assert (late.effect.value, late.state, late.changed) == ("ALREADY_ENDED", JobState.SUCCEEDED, False)
     short = await side.cluster.submit(call(add, 1), after=60, expires=600)
@@ -407,11 +411,11 @@ async def test_a_job_that_waits_gets_other_values(side: Side) -> None:
 
 async def test_a_job_by_name_has_the_values_of_its_handler(side: Side) -> None:
     receipt = await side.cluster.submit("tests.integration.testing.contract_jobs.add", {"first": 4})
-    await receipt.wait_saved(timeout=5)
+    await receipt.wait_saved(timeout=PATIENCE_SECONDS)
     await side.run()
     view = await side.cluster.get(receipt.id)
     assert (view.priority.label, view.lane, view.arguments) == ("high", "default", {"first": 4})
-    assert await side.cluster.result(receipt.id, timeout=5) == 6
+    assert await side.cluster.result(receipt.id, timeout=PATIENCE_SECONDS) == 6
     with pytest.raises(NotFound):
         await side.cluster.get(new_id())
 
@@ -423,10 +427,10 @@ async def test_many_results_come_in_the_order_of_the_question(side: Side) -> Non
     receipts: list[JobReceipt[Any]] = [await side.cluster.submit(call(add, number)) for number in range(5)]
     receipts.append(await side.cluster.submit(call(decide, "fail")))
     await side.run()
-    assert await side.cluster.results(receipts[:5], timeout=5) == [2, 3, 4, 5, 6]
-    *_, failed = await side.cluster.results(receipts, timeout=5, return_exceptions=True)
+    assert await side.cluster.results(receipts[:5], timeout=PATIENCE_SECONDS) == [2, 3, 4, 5, 6]
+    *_, failed = await side.cluster.results(receipts, timeout=PATIENCE_SECONDS, return_exceptions=True)
     assert isinstance(failed, JobFailed)
-    states = {receipt.id: state async for receipt, state in side.cluster.as_ended(receipts, timeout=5)}
+    states = {receipt.id: state async for receipt, state in side.cluster.as_ended(receipts, timeout=PATIENCE_SECONDS)}
     assert [states[receipt.id].value for receipt in receipts] == ["SUCCEEDED"] * 5 + ["FAILED"]
 
 

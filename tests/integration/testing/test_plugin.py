@@ -99,7 +99,7 @@ def jobmaster_handlers():
 async def test_it(jobmaster_cluster):
     receipt = await jobmaster_cluster.submit(call(add, 1, 2))
     assert (await jobmaster_cluster.drain()).succeeded == 1
-    assert await receipt.result(timeout=5) == 3
+    assert await receipt.result(timeout=60) == 3
     assert LOOPS == [asyncio.get_running_loop()]
 """
     ran = pytest_in(tmp_path, test, *options)

@@ -23,25 +23,35 @@ from tests.integration.testing import contract_jobs
 from tests.support.patience import PATIENCE_SECONDS
 from tests.unit.testing import app
 
+held_up = Handlers()
+_opened = asyncio.Event()
+
+
+@held_up.job
+async def until_opened() -> None:
+    """Runs on the loop of the test, until the test lets it end."""
+    await _opened.wait()
+
 
 @pytest.fixture
 def jobmaster_handlers() -> Handlers:
     handlers = Handlers()
     handlers.merge(app.handlers)
     handlers.merge(contract_jobs.handlers)
+    handlers.merge(held_up)
     return handlers
 
 
 async def test_an_agent_runs_what_was_submitted(jobmaster_cluster: RealCluster) -> None:
     receipt = await jobmaster_cluster.submit(call(app.numbers, 1))
-    assert await jobmaster_cluster.drain() == Drained(succeeded=1)
-    assert await receipt.result(timeout=5) == [1, 1]
+    assert await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS) == Drained(succeeded=1)
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == [1, 1]
 
 
 async def test_the_next_test_has_an_empty_cluster_of_its_own(jobmaster_cluster: RealCluster) -> None:
     assert await jobmaster_cluster.drain() == Drained()
     await jobmaster_cluster.submit(call(app.send_mail, "ann"))
-    assert (await jobmaster_cluster.drain()).succeeded == 1
+    assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 1
 
 
 async def test_a_synchronous_cluster_that_is_connected_is_moved_to_memory_and_back(
@@ -119,11 +129,13 @@ async def test_the_module_of_a_handler_is_found_by_the_handler(jobmaster_cluster
 
 
 async def test_jobs_that_do_not_end_in_time_are_named(jobmaster_cluster: RealCluster) -> None:
-    await jobmaster_cluster.submit(call(contract_jobs.steady, 1))
+    _opened.clear()
+    await jobmaster_cluster.submit(call(until_opened))
     with pytest.raises(WaitTimeout, match="1 jobs that are due have not ended within 0 s"):
         await jobmaster_cluster.drain(timeout=0)
+    _opened.set()
     await jobmaster_cluster.submit(call(contract_jobs.steady, 2), after=3600)
-    drained = await jobmaster_cluster.drain()
+    drained = await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)
     assert (drained.succeeded, drained.left) == (1, 1)
 
 
@@ -140,8 +152,8 @@ async def test_jobs_of_a_killed_agent_are_rescued_and_end(
 ) -> None:
     await jobmaster_cluster.use_agent_process()
     receipts = [await jobmaster_cluster.submit(call(contract_jobs.steady, number)) for number in range(60)]
-    await receipts[0].wait(timeout=20)
+    await receipts[0].wait(timeout=PATIENCE_SECONDS)
     await jobmaster_cluster.kill_agent()
-    drained = await jobmaster_cluster.drain(timeout=60)
+    drained = await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)
     assert (drained.succeeded, drained.left) == (60, 0)
-    assert [await receipt.result(timeout=5) for receipt in receipts] == list(range(60))
+    assert [await receipt.result(timeout=PATIENCE_SECONDS) for receipt in receipts] == list(range(60))
