@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from starlette.applications import Starlette
 
 from jobmaster.rules.access import Role
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.web.app import create_app
-from tests.integration.client.conftest import agent, client, client_settings, master, open_cluster, opened
-from tests.integration.client.fixture import ClientFixture
+from tests.integration.client.conftest import agent, client, master, open_cluster, opened
+from tests.integration.client.fixture import ClientFixture, settings_for
+from tests.support.patience import patient
 from tests.support.web_callers import WEB, Caller, callers
 
-__all__ = ["agent", "callers", "client", "client_settings", "master", "open_cluster", "opened"]
+__all__ = ["agent", "callers", "client", "master", "open_cluster", "opened"]
+
+
+@pytest.fixture
+def client_settings(cluster_name: str, store_url: str) -> ClusterSettings:
+    """As those of the client's tests. No store is silent here, and none is taken for silent on a loaded machine."""
+    settings = settings_for(cluster_name, {"default": store_url})
+    store = msgspec.structs.replace(settings.stores["default"], call_timeout_seconds=patient(2))
+    return msgspec.structs.replace(settings, stores={"default": store})
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from jobmaster.rules.access import Role
 from tests.integration.client.fixture import ClientFixture
 from tests.integration.web.test_jobs import API, got
 from tests.integration.web.test_server import WebProcess
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.web_callers import TOKENS
 
 
@@ -126,7 +127,7 @@ async def test_streams_have_a_limit_that_no_race_passes_and_give_their_places_ba
 @contextmanager
 def streamed(url: str, **headers: str) -> Iterator[Iterator[dict[str, Any]]]:
     """The events of a stream: ``id``, ``event`` and ``data`` of each."""
-    with httpx.stream("GET", url, headers=headers, timeout=60) as answer:
+    with httpx.stream("GET", url, headers=headers, timeout=PATIENCE_SECONDS) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"

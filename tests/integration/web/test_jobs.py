@@ -209,7 +209,7 @@ async def test_a_change_that_is_cut_off_is_unknown_and_names_its_job(
         async with blocker.transaction():
             await blocker.execute("LOCK TABLE job")
             with monkeypatch.context() as patched:
-                patched.setattr("jobmaster.web.api.operation.CALL_SECONDS", 0.3)
+                patched.setattr("jobmaster.web.api.operation.CALL_SECONDS", 1.0)  # half of lock_timeout
                 answers = [
                     await operator.post(f"{API}/jobs", json=body),
                     await operator.post(f"{API}/jobs/{late.id}/cancel"),

@@ -31,6 +31,7 @@ from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
 from tests.integration.client.test_bulk_operations import sql
 from tests.integration.web.test_jobs import acts
+from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import until
 from tests.support.web_callers import WEB, Caller
 
@@ -144,12 +145,17 @@ async def test_a_table_whose_jobs_are_not_read_in_time_is_no_table(
         slow_from -= 1
         if slow_from < 0:
             await asyncio.Event().wait()
-        return await jobs(self, **given)
+        found = await jobs(self, **given)
+        monkeypatch.setattr(
+            site, "READ_SECONDS", 0.3
+        )  # of the next page alone: this one is read, however long it takes
+        return found
 
     monkeypatch.setattr(Cluster, "jobs", slow)
     monkeypatch.setattr(site, "READ_SECONDS", 0.3)
     assert "The cluster cannot be read" in await page_of(operator, "/jobs.csv", 503)
     slow_from = 1
+    monkeypatch.setattr(site, "READ_SECONDS", PATIENCE_SECONDS)
     with pytest.raises(RuntimeError) as raised:  # of Starlette: a response has begun already
         await operator.get("/jobs.csv")
     assert isinstance(raised.value.__cause__, Unavailable)
@@ -312,7 +318,7 @@ async def test_stores_that_do_not_answer_are_examined_at_once_and_named(
         await together.wait()
         writer.close()
 
-    settings = await with_stores(page_settings, opened, names, silent)
+    settings = await with_stores(page_settings, opened, names, silent, patient(5))
     findings = {each.name: each for each in await examine(settings)}
     for name in names:
         assert "no connection within" not in findings[f"store.{name}"].detail
@@ -341,7 +347,7 @@ async def test_an_examination_that_is_cancelled_leaves_no_connection_open(
 
 
 async def with_stores(
-    settings: ClusterSettings, opened: AsyncExitStack, names: list[str], answer: object, connect_seconds: float = 5.0
+    settings: ClusterSettings, opened: AsyncExitStack, names: list[str], answer: object, connect_seconds: float
 ) -> ClusterSettings:
     """The settings with further stores, behind which this function listens."""
     stores = dict(settings.stores)

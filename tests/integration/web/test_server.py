@@ -19,7 +19,7 @@ from jobmaster.model.errors import ConfigError
 from jobmaster.settings.model import ClusterSettings, Web, WebToken
 from jobmaster.web.server import check_exposure, serve
 from tests.integration.client.fixture import ClientFixture
-from tests.support.patience import patient
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,16 +59,16 @@ class WebProcess:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(patient(3))
+        return self.process.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.slow
 def test_the_command_serves_this_machine_and_stops_at_a_signal(client: ClientFixture, tmp_path: Path) -> None:
     with WebProcess(client, tmp_path) as web:
         assert "(read only)" in web.line
-        assert httpx.get(f"{web.url}/live").json() == {"live": True}
-        assert httpx.get(f"{web.url}/").status_code == 200
-        assert httpx.post(f"{web.url}/").status_code == 403
+        assert httpx.get(f"{web.url}/live", timeout=PATIENCE_SECONDS).json() == {"live": True}
+        assert httpx.get(f"{web.url}/", timeout=PATIENCE_SECONDS).status_code == 200
+        assert httpx.post(f"{web.url}/", timeout=PATIENCE_SECONDS).status_code == 403
         assert web.stop() == 0
 
 
@@ -81,8 +81,8 @@ def test_a_child_of_another_command_stops_at_a_signal_and_with_its_parent(
     with WebProcess(client, tmp_path, "--leave-with-stdin") as web:
         if by_signal:
             web.process.terminate()
-            assert web.process.wait(patient(3)) == 0  # (``communicate`` would close standard input)
-        _, printed = web.process.communicate(timeout=patient(3))
+            assert web.process.wait(PATIENCE_SECONDS) == 0  # (``communicate`` would close standard input)
+        _, printed = web.process.communicate(timeout=PATIENCE_SECONDS)
         assert web.process.returncode == 0
         assert "Fatal" not in printed
 
