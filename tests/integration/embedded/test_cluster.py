@@ -21,6 +21,7 @@ from jobmaster.embedded import (
 )
 from jobmaster.embedded.directory import SOCKET_PATH_BYTES_MAX, ServerDirectory
 from tests.integration.embedded.conftest import OWNER, Owner, linux_only, processes_on
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 
 FAST = EmbeddedOptions(durable=False)
@@ -69,7 +70,7 @@ def test_a_second_owner_is_refused_and_the_first_goes_on(directory: Path, start_
 def test_stop_owner_ends_the_servers_of_another_process(directory: Path, start_owner: Callable[..., Owner]) -> None:
     owner = start_owner(directory)
     assert stop_owner(directory)
-    assert owner.wait(10) == 0
+    assert owner.wait(PATIENCE_SECONDS) == 0
     assert processes_on(directory) == []
     assert not stop_owner(directory)
 
