@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import msgspec
+
 from jobmaster.handlers import Handlers
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
@@ -30,6 +32,13 @@ from tests.support.page_runner import all_blocks
 
 Opened = Callable[[RealCluster, dict[str, Any]], Awaitable[None]]
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def with_long_lease(settings: ClusterSettings) -> ClusterSettings:
+    """The agent of a page shares the process of the test. Its lease outlasts every delay of a loaded machine, so that no job
+    of the page runs twice."""
+    replace = msgspec.structs.replace
+    return replace(settings, leases=replace(settings.leases, lease_seconds=300.0))
 
 
 @contextmanager
@@ -114,7 +123,7 @@ class ProgramRunner:
 
         Yields: the cluster, and the names of the program after its end.
         """
-        settings = await self._servers.fresh_cluster(self._settings(program))
+        settings = with_long_lease(await self._servers.fresh_cluster(self._settings(program)))
         module = types.ModuleType("the_page")
         module.__dict__.update(names)
         async with AsyncExitStack() as stack:

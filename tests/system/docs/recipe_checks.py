@@ -17,6 +17,7 @@ from fastapi.testclient import TestClient
 from jobmaster import Handlers, JobContext, JobState, JobView
 from jobmaster.testing import Jobs, RealCluster
 from tests.support.page_programs import configured
+from tests.support.patience import PATIENCE_SECONDS
 
 Check = Callable[[RealCluster, dict[str, Any]], Awaitable[None]]
 Names = Callable[[], dict[str, Any]]
@@ -106,7 +107,7 @@ async def states(cluster: RealCluster, handler: str) -> list[str]:
 
 async def fan_out(cluster: RealCluster, names: dict[str, Any]) -> None:
     assert (names["view"].state, names["view"].counts.succeeded) == ("SUCCEEDED", 3)
-    await cluster.drain()
+    await cluster.drain(timeout=PATIENCE_SECONDS)
     (report,) = await jobs_of(cluster, "pages.report")
     assert report.headers.metadata["batch"] == str(names["batch"].id)
 
@@ -195,7 +196,7 @@ async def poison(cluster: RealCluster, names: dict[str, Any]) -> None:
 
 async def bulk(cluster: RealCluster, names: dict[str, Any]) -> None:
     assert (names["preview"].eligible, names["operation"].changed) == (10, 10)
-    await cluster.drain()
+    await cluster.drain(timeout=PATIENCE_SECONDS)
     assert sorted(await states(cluster, "image.resize")) == ["FAILED"] * 10 + ["SUCCEEDED"] * 10
 
 

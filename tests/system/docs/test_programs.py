@@ -16,7 +16,7 @@ import pytest
 from jobmaster.settings.loader import load_settings
 from jobmaster.testing import RealCluster
 from jobmaster.testing.embedded.servers import TestServers
-from tests.support.page_programs import Program, ProgramRunner, configured
+from tests.support.page_programs import Program, ProgramRunner, configured, with_long_lease
 from tests.support.page_runner import REPOSITORY, all_blocks, blocks
 from tests.support.patience import patient
 from tests.support.snippets import execute
@@ -80,7 +80,7 @@ async def test_the_snippets_of_the_page_run_beside_an_agent(
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("the_page", "page"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    settings = await jobmaster_servers.fresh_cluster(load_settings().settings)
+    settings = with_long_lease(await jobmaster_servers.fresh_cluster(load_settings().settings))
     handlers = import_module(name).handlers
     with configured(settings, tmp_path):
         agent = await RealCluster.open(settings, handlers, jobmaster_servers.directory)
