@@ -17,7 +17,7 @@ import pytest
 
 from jobmaster.cli.main import run
 from tests.support.forked_commands import run_command
-from tests.support.patience import patient
+from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -129,5 +129,5 @@ def dev(server_root: Path) -> Iterator[Terminal]:
         yield terminal
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")

@@ -14,6 +14,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import REPOSITORY, Terminal
 
@@ -26,7 +27,7 @@ def terminal(server_root: Path) -> Iterator[Terminal]:
     yield terminal
     terminal.call("dev", "stop")
     for process in terminal.started:
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
     wait_until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
 
 
@@ -37,11 +38,11 @@ def ready(terminal: Terminal, agents: int = 1) -> None:
 def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     first = terminal.start("dev")
     ready(terminal)
-    job = terminal.call("job", "submit", "demo.index_file", f"path={__file__}", "--within", "20s", "-o", "json").json
+    job = terminal.call("job", "submit", "demo.index_file", f"path={__file__}", "--within", "10m", "-o", "json").json
     assert (job["state"], job["result"]["parses"]) == ("SUCCEEDED", True)
     held = terminal.call("job", "submit", "demo.index_file", "path=x", "--after", "1h", "-o", "json").json["id"]
     assert terminal.call("dev", "stop").code == 0
-    assert first.wait(30) == 0
+    assert first.wait(PATIENCE_SECONDS) == 0
     wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
     status = terminal.call("dev", "status", "-o", "json")
     assert (status.code, status.json["running"], status.json["owner_pid"]) == (3, False, None)
@@ -50,7 +51,7 @@ def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     assert terminal.call("job", "show", held, "-o", "json").json["state"] == "HELD"
     assert terminal.call("job", "show", job["id"], "-o", "json").json["state"] == "SUCCEEDED"
     second.send_signal(signal.SIGINT)
-    assert second.wait(30) == 0
+    assert second.wait(PATIENCE_SECONDS) == 0
 
 
 def test_the_pages_are_served_beside_it_and_end_with_it(terminal: Terminal) -> None:
@@ -59,9 +60,9 @@ def test_the_pages_are_served_beside_it_and_end_with_it(terminal: Terminal) -> N
     wait_until(lambda: "pages       http://" in log.read_text(), 60, "the address of the pages")
     address = re.search(r"pages +(http://\S+)", log.read_text())
     assert address is not None
-    assert "Lanes and priorities" in httpx.get(address[1]).text
+    assert "Lanes and priorities" in httpx.get(address[1], timeout=PATIENCE_SECONDS).text
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_SECONDS) == 0
     wait_until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
 
 
@@ -72,7 +73,7 @@ def test_a_second_one_attaches_and_leaves_the_servers_alone(terminal: Terminal) 
     ready(terminal, 3)
     assert terminal.call("dev", "status", "-o", "json").json["owner_pid"] == owner.pid
     guest.send_signal(signal.SIGINT)
-    assert guest.wait(40) == 0
+    assert guest.wait(PATIENCE_SECONDS) == 0
     ready(terminal, 1)
     assert owner.poll() is None
     report = terminal.call("doctor", "-o", "json").json
@@ -90,7 +91,7 @@ def test_nothing_is_left_after_sigkill(terminal: Terminal) -> None:
     again = terminal.start("dev", "--no-pages")
     ready(terminal)
     again.send_signal(signal.SIGTERM)
-    assert again.wait(40) == 0
+    assert again.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_mistake_in_the_handlers_is_reported_before_anything_starts(terminal: Terminal) -> None:
@@ -130,10 +131,10 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     # Had the agents received the signal twice (from the terminal and from dev), they would stop now and give the job back.
     wait_until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
     gate.touch()
-    assert owner.wait(40) == 0
+    assert owner.wait(PATIENCE_SECONDS) == 0
     assert witness.read_text().split()[-1] == "ended"
     again = terminal.start("dev", "--agents", "0", "--no-pages")
     wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", job, "-o", "json").json["state"] == "SUCCEEDED"
     assert terminal.call("dev", "stop").code == 0
-    assert again.wait(30) == 0
+    assert again.wait(PATIENCE_SECONDS) == 0

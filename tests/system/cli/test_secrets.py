@@ -18,6 +18,7 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.model.errors import JobMasterError
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_cluster
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal
@@ -193,7 +194,7 @@ def test_neither_dev_nor_its_agent_prints_one(
             "demo.index_file",
             f"path={__file__}",
             "--within",
-            "60s",
+            "10m",
             "--config",
             str(file),
             "-o",
@@ -203,7 +204,7 @@ def test_neither_dev_nor_its_agent_prints_one(
         assert json.loads(done.out)["state"] == "SUCCEEDED"
     finally:
         dev.send_signal(signal.SIGTERM)
-        assert dev.wait(600) == 0
+        assert dev.wait(PATIENCE_SECONDS) == 0
     (log,) = terminal.data_dir.parent.glob(f"{terminal.data_dir.name}-*.log")
     text = log.read_text()
     assert "master      postgresql://app:***@" in text

@@ -18,7 +18,7 @@ from itertools import cycle
 import pytest
 import yaml
 
-from tests.support.patience import patient
+from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal
 from tests.system.cli.test_face import ALL
@@ -38,7 +38,7 @@ STREAMS = ("events", "job logs", "stat")
 
 
 def test_every_command_that_shows_something_has_every_format(dev: Terminal) -> None:
-    (job,) = dev.call("job", "submit", "add", "one=1", "other=2", "--within", "20s", "-o", "name").out.splitlines()
+    (job,) = dev.call("job", "submit", "add", "one=1", "other=2", "--within", "10m", "-o", "name").out.splitlines()
     formats = cycle(("yaml", "name", "jsonl", "wide"))  # a function prints all of them: one by turns is enough here
     for name, words in [*((name, ()) for name in LISTS), *SHOWS.items()]:
         given = [*name.split(), *(word.format(job=job) for word in words)]
@@ -123,7 +123,7 @@ def test_stat_ends_quietly_when_its_reader_has_gone(dev: Terminal) -> None:
     assert process.stdout.readline().split()[:3] == ["TIME", "(UTC)", "SUBMITTED/S"]
     assert process.stdout.readline().split()[-1] == "1", "one agent"
     process.stdout.close()
-    assert (process.wait(patient(10)), process.stderr.read()) == (1, "")
+    assert (process.wait(PATIENCE_SECONDS), process.stderr.read()) == (1, "")
     process.stderr.close()
 
 
@@ -153,7 +153,7 @@ def test_top_is_live_sorts_and_leaves_the_terminal_as_it_was(dev: Terminal) -> N
         wait_until(lambda: shows("AGENTS by ENDED/S"), 20, "the other order")
         os.write(ours, b"q")
         wait_until(lambda: shows("\x1b[?1049l"), 20, "the end of the screen")
-        assert process.wait(patient(10)) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert termios.tcgetattr(theirs) == before
         assert max(len(line) for line in shown.split("\r\n")) < 400
     finally:

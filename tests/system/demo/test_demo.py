@@ -84,7 +84,7 @@ def start(server_root: Path) -> Callable[..., Run]:
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_the_books_balance(start: Callable[..., Run]) -> None:
-    run = start("--json", "--jobs", "300", "--seconds", "4", "--limit", "120")
+    run = start("--json", "--jobs", "300", "--seconds", "4", "--limit", "500")
     out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 0, run.log.read_text() + out
     summary = json.loads(out.splitlines()[-1])
@@ -105,7 +105,7 @@ def test_the_books_balance(start: Callable[..., Run]) -> None:
 def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callable[..., Run], tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     page = tmp_path / "report.html"
-    run = start("--json", "--jobs", "120", "--seconds", "3", "--limit", "150", "--pipeline", "--report", str(page))
+    run = start("--json", "--jobs", "120", "--seconds", "3", "--limit", "500", "--pipeline", "--report", str(page))
     out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 0, run.log.read_text() + out
     found = json.loads(out.splitlines()[-1])["pipeline"]

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import REPOSITORY, Terminal
 
@@ -24,5 +25,5 @@ def example(request: pytest.FixtureRequest, server_root: Path) -> Iterator[Termi
         yield terminal
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         wait_until(lambda: not terminal.processes(), 20, lambda: f"the end of {terminal.processes()}")

@@ -108,8 +108,9 @@ def test_the_death_of_the_agent_and_a_cancel_end_a_spark_application(example: Te
     assert first
     (agent,) = example.call("agent", "list", "-o", "json").json
     os.kill(agent["pid"], signal.SIGKILL)
-    wait_until(lambda: shown()["rescues"] == 1 and drivers(example), 2 * PATIENCE_SECONDS, lambda: str(shown()))
-    assert not first & set(drivers(example))
+    again = 2 * PATIENCE_SECONDS
+    wait_until(lambda: shown()["rescues"] == 1 and set(drivers(example)) - first, again, lambda: str(shown()))
+    wait_until(lambda: not first & set(drivers(example)), PATIENCE_SECONDS, "the end of the first application")
     assert example.call("job", "cancel", job).code == 0
     assert ended(example, job, 1)["state"] == "CANCELLED"
     wait_until(lambda: not drivers(example), PATIENCE_SECONDS, lambda: f"the end of {drivers(example)}")

@@ -86,7 +86,7 @@ with connect_sync(handlers=handlers) as cluster:
     started = [cluster.workflows.start("killed", order_flow(*order, 19900)) for order in orders]
     print("started", flush=True)
     for each in started:
-        ended = cluster.workflows.wait(each, timeout=60)
+        ended = cluster.workflows.wait(each, timeout=600)
         undone = [step.name for step in ended.steps if step.runs_on == "undo" and step.state == "SUCCEEDED"]
         print(ended.state, max(step.tries for step in ended.steps), *undone, flush=True)
 """

@@ -75,7 +75,7 @@ def test_a_report_is_made_on_request_and_printed_again(example: Terminal) -> Non
     assert (again.returncode, again.stdout) == (0, made.stdout)
     ran = example.call("schedule", "run", "reports.nightly", "-o", "json")
     assert ran.code == 0, ran.err
-    assert example.call("job", "wait", ran.json["id"], "--within", "60s").code == 0
+    assert example.call("job", "wait", ran.json["id"], "--within", "10m").code == 0
     fires = example.call("schedule", "show", "reports.nightly", "-o", "json").json["fires"]
     assert ran.json["id"] in [fire["job_id"] for fire in fires if fire["manual"]]
 
