@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from pathlib import Path
 
+_PORTS = range(20_000, 32_000)
+"""Below those that systems give out by themselves: no connection of another program takes one before its server starts."""
+_given: set[int] = set()
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
+
+def free_port(count: int = 1) -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago, and that this function has not returned before.
+
+    Args:
+        count: the first of so many neighbours that are all free.
+    """
+    while True:
+        first = _PORTS.start + secrets.randbelow(len(_PORTS) - count)
+        wanted = range(first, first + count)
+        if _given.isdisjoint(wanted) and all(map(_is_free, wanted)):
+            _given.update(wanted)
+            return first
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def children_of(pid: int) -> list[int]:

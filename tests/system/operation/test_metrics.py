@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from jobmaster.model.job import JobState
 from tests.repository.test_monitoring import expressions, metrics_in
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import free_port
 from tests.support.waiting import eventually
 from tests.system.jobs import fails, noop, third_time, until_file
 
@@ -59,10 +59,9 @@ async def port_of(agent: AgentProcess, process: int = 1) -> int:
 
 
 @pytest.fixture
-async def served(deployment: Deployment) -> tuple[AgentProcess, int]:
+async def served(deployment: Deployment, long_lease: None) -> tuple[AgentProcess, int]:
     """An agent and the port of its metrics."""
     deployment.document["observability"]["metrics_port"] = 0
-    deployment.document["leases"]["grace"] = "600s"
     agent = await deployment.start_agent()
     return agent, await port_of(agent)
 
@@ -112,6 +111,7 @@ async def test_the_sums_of_a_scrape_equal_the_rows_of_the_master(
     assert dict(cluster.telemetry.jobs_submitted) == {"store": 170, "master": 40}
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_waiting_jobs_are_shown_by_the_leader_and_told_to_an_autoscaler(
     deployment: Deployment, cluster: Cluster
 ) -> None:
@@ -164,6 +164,7 @@ async def test_every_metric_of_an_alert_and_of_a_dashboard_is_in_a_scrape(served
     assert len(named) > 60
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_jobs_given_back_are_counted(deployment: Deployment, cluster: Cluster) -> None:
     deployment.document["agents"]["default"] = {"slots": 1, "bucket_buffer": 0, "buckets": {"medium": 1}}
     deployment.document["observability"]["metrics_port"] = 0
@@ -217,7 +218,7 @@ async def test_ready_is_503_from_sigterm_on_while_a_job_still_runs(
         return drain if drain["seconds_left"] is not None and drain["buckets"] == 1 else {}
 
     drain = await eventually(counts_down, PATIENCE_SECONDS, "the buckets that are done to be retired")
-    assert 0.0 <= drain.pop("seconds_left") <= 600.0
+    assert 0.0 <= drain.pop("seconds_left") <= 300.0
     assert drain == {"draining": True, "in_flight": 1, "running": 1, "outcomes_waiting": 0, "buckets": 1}
     assert (await scrape(port))["jobmaster_jobs_running"] == 1
     assert [line[-1] for line in deployment.witnessed("w")] == ["began"]
@@ -233,7 +234,7 @@ async def test_live_answers_while_postgresql_is_stopped(
 ) -> None:
     server = new_postgres()
     deployment = Deployment(tmp_path, server.dsn, store_url, cluster_name)
-    deployment.document["leases"] |= {"lease": "8s", "renew": "1s"}
+    deployment.document["leases"] |= {"lease": "16s", "renew": "1s"}
     deployment.document["observability"]["metrics_port"] = 0
     assert deployment.run("db", "migrate").returncode == 0
     agent = await deployment.start_agent()
@@ -276,8 +277,9 @@ async def test_a_death_and_its_certificate_are_shown_by_the_successor(
     assert found["process_resident_memory_bytes"] > 1e6
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(deployment: Deployment) -> None:
-    first = two_free_ports()
+    first = free_port(2)
     deployment.document["observability"]["metrics_port"] = first
     deployment.document["agents"]["default"]["processes"] = 2
     agent = await deployment.start_agent(processes=2)
@@ -291,16 +293,3 @@ async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(depl
         f"error: metrics and probes cannot be served on 127.0.0.1 port {first}: address already in use"
     )
     assert "observability.metrics_port" in line
-
-
-def two_free_ports() -> int:
-    """The first of two neighbouring free ports."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            try:
-                other.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
