@@ -23,6 +23,13 @@ async def deployment(tmp_path: Path, migrated_dsn: str, store_url: str, cluster_
 
 
 @pytest.fixture
+def long_lease(deployment: Deployment) -> None:
+    """Leases and a grace time that outlast every delay of a loaded machine: an agent ends when the test ends it, or kills it,
+    and for no other reason. For ``usefixtures``, which comes before the agent."""
+    deployment.document["leases"] = {"lease": "300s", "renew": "0.8s", "grace": "300s"}
+
+
+@pytest.fixture
 async def agent(deployment: Deployment) -> AgentProcess:
     """One agent with one process, up and serving."""
     return await deployment.start_agent()

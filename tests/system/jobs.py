@@ -51,7 +51,7 @@ async def started_at(ctx: JobContext) -> int:
     return time.time_ns() // 1000
 
 
-@handlers.job(name="until_file", timeout=60)
+@handlers.job(name="until_file", timeout=600)
 async def until_file(ctx: JobContext, path: str, gate: str) -> str:
     """Runs until the gate file exists."""
     witness(ctx, path, "began")

@@ -34,7 +34,7 @@ async def lifespan() -> AsyncIterator[Pool]:
 @contextlib.asynccontextmanager
 async def lingering_lifespan() -> AsyncIterator[None]:
     yield
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(8.0)
     log.info("lifespan ended at last")
 
 

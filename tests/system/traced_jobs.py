@@ -73,7 +73,7 @@ async def fails(secret: str) -> None:
     raise ValueError(f"a message with {secret}")
 
 
-@handlers.job(name="until_file", timeout=60)
+@handlers.job(name="until_file", timeout=600)
 async def until_file(path: str, gate: str) -> None:
     Path(path).touch()
     while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it

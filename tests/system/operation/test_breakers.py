@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.breaker_jobs import handlers, needs_nothing, needs_resource
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 JOBS = 30
 

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import note, until_file
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 
 def _mode(deployment: Deployment, *words: str) -> dict[str, object]:

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import note, until_file
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 
 async def test_freeze_and_unfreeze_a_lane(deployment: Deployment, agent: AgentProcess, cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support.waiting import eventually
 from tests.system import life_jobs
 from tests.system.operation.test_metrics import get, port_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 
 def start(deployment: Deployment) -> AgentProcess:
@@ -30,6 +31,11 @@ def start(deployment: Deployment) -> AgentProcess:
 
 def lines(agent: AgentProcess, message: str) -> list[dict[str, Any]]:
     return [line for line in agent.events if line.get("message") == message]
+
+
+async def written(agent: AgentProcess, message: str) -> bool:
+    """True when the log has the line: one of a worker process may come after the outcome."""
+    return bool(lines(agent, message))
 
 
 @pytest.fixture
@@ -51,6 +57,7 @@ async def test_handlers_of_each_mode_have_the_resources_and_their_lines_name_the
     for words, name in kinds.items():
         receipt = await client.submit(name)
         assert await receipt.result(timeout=PATIENCE_SECONDS) is True
+        await eventually(partial(written, served, words), PATIENCE_SECONDS, words)
         (line,) = lines(served, words)
         assert line["job"] == str(receipt.id)
         assert line["handler"] == name
@@ -77,7 +84,7 @@ async def test_the_lifespan_is_left_after_the_last_handler(served: AgentProcess,
 async def test_a_lifespan_may_take_longer_than_the_lease_to_be_left(deployment: Deployment) -> None:
     """The agent has given everything back; neither the kernel's timer nor the supervisor ends it."""
     deployment.document["handlers"] = ["tests.system.life_jobs:lingering"]
-    deployment.document["leases"]["lease"] = "2.5s"
+    deployment.document["leases"]["lease"] = "6s"
     agent = await deployment.start_agent()
     assert await agent.terminate() == 0
     assert lines(agent, "lifespan ended at last")
@@ -122,21 +129,12 @@ async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no
     assert not await deployment.fetch("SELECT 1 FROM agent")
 
 
-async def test_a_lifespan_that_hangs_is_named_by_the_probe_and_ends_at_its_limit(deployment: Deployment) -> None:
+async def test_a_lifespan_that_hangs_ends_at_its_limit(deployment: Deployment) -> None:
     deployment.document["handlers"] = ["tests.system.life_jobs:hanging"]
-    deployment.document["observability"]["metrics_port"] = 0
-    deployment.document["agents"]["default"]["lifespan_timeout"] = "4s"
+    deployment.document["agents"]["default"]["lifespan_timeout"] = "1s"
     agent = start(deployment)
-    port = await port_of(agent)
-
-    async def named() -> bool:
-        status, body = await get(port, "/ready")
-        assert status == 503
-        return "it starts the lifespan tests.system.life_jobs.hanging_lifespan, at File" in json.loads(body)["reason"]
-
-    await eventually(named, 4, "the probe to name it")
     assert await agent.wait_exit() == 78
-    assert "it has not yielded within 4 s (agents.<name>.lifespan_timeout is the limit)" in agent.log.read_text()
+    assert "it has not yielded within 1 s (agents.<name>.lifespan_timeout is the limit)" in agent.log.read_text()
 
 
 async def test_a_lifespan_that_blocks_the_loop_ends_too(deployment: Deployment) -> None:
@@ -149,16 +147,21 @@ async def test_a_lifespan_that_blocks_the_loop_ends_too(deployment: Deployment) 
     assert "in blocking_lifespan)" in said
 
 
-async def test_a_signal_ends_an_agent_in_its_lifespan(deployment: Deployment) -> None:
+async def test_a_lifespan_that_hangs_is_named_by_the_probe_and_a_signal_ends_its_agent(deployment: Deployment) -> None:
     deployment.document["handlers"] = ["tests.system.life_jobs:hanging"]
+    deployment.document["agents"]["default"]["lifespan_timeout"] = (
+        "1h"  # the agent is there as long as the test asks it
+    )
     deployment.document["observability"]["metrics_port"] = 0
     agent = start(deployment)
     port = await port_of(agent)
 
-    async def there() -> bool:
-        return "lifespan" in (await get(port, "/ready"))[1]
+    async def named() -> bool:
+        status, body = await get(port, "/ready")
+        assert status == 503
+        return "it starts the lifespan tests.system.life_jobs.hanging_lifespan, at File" in json.loads(body)["reason"]
 
-    await eventually(there, PATIENCE_SECONDS, "the lifespan")
+    await eventually(named, PATIENCE_SECONDS, "the probe to name it")
     agent.process.send_signal(signal.SIGTERM)
     assert await agent.wait_exit() == 0
 

@@ -24,6 +24,7 @@ from jobmaster.master.schema.roles import STATEMENTS, Role, role_name, script, s
 from jobmaster.model.errors import AccessRefused
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.jobs import add, handlers
 
 SCHEMA = "jobmaster_least"
@@ -67,6 +68,7 @@ async def least(
     store = new_valkey()
     deployment = Deployment(tmp_path, master_dsn, store.url, cluster_name)
     deployment.document["master"]["schema"] = SCHEMA
+    deployment.document["leases"] |= {"lease": "300s"}  # a process that is replaced would start with other credentials
     passwords = {user: secrets.token_hex(8) for user in StoreUser}
     client = redis.asyncio.Redis.from_url(store.url)
     for user, password in passwords.items():
@@ -96,7 +98,7 @@ async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_wha
         again = await producer.submit(call(add, 3, 5), unique=Unique(key="one", on_conflict="replace"), after=3600)
         waits = await producer.submit(call(add, 5, 6), wait_for=signal("ready"))
         await producer.signals.send("ready")
-        assert [await receipt.result(timeout=30) for receipt in (now, kept, waits)] == [3, 5, 11]
+        assert [await receipt.result(timeout=PATIENCE_SECONDS) for receipt in (now, kept, waits)] == [3, 5, 11]
         assert (await producer.get(unique.id)).state == "CANCELLED"
         with pytest.raises(AccessRefused):
             await producer.cancel(again.id)

@@ -31,6 +31,8 @@ async def test_a_leader_owns_no_buckets_and_leads(deployment: Deployment) -> Non
 
 
 async def test_a_heavier_agent_that_comes_later_gets_the_lease_once(deployment: Deployment, cluster: Cluster) -> None:
+    # The leader's lease ends when it is handed on, however slow the machine is. That waits for as long as a lease lasts.
+    deployment.document["leases"] |= {"lease": "8s", "leader_lease": "300s"}
     deployment.document["agents"]["heavy"] = {"mode": "leader", "weight": 9}
     light = await deployment.start_agent("--name", "default")
     assert (await light.wait_event("leader_elected"))["epoch"] == 1
@@ -49,6 +51,7 @@ async def test_a_heavier_agent_that_comes_later_gets_the_lease_once(deployment: 
     assert (await deployment.fetch("SELECT epoch FROM lease"))[0]["epoch"] == 2
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_agents_get_jobs_by_their_shares(deployment: Deployment, cluster: Cluster) -> None:
     only = {"critical": 0, "high": 0, "medium": 1, "low": 0, "very_low": 0}
     deployment.document["agents"] = {

@@ -65,7 +65,11 @@ async def test_an_action_that_fails_keeps_the_agent_unready_until_it_succeeds(
     failed = await agent.wait_event("once_action_failed")
     assert (failed["action"], failed["version"]) == ("load-rates", "3")
     assert "FileNotFoundError" in failed["reason"]
-    assert "the start-up action load-rates 3 failed and is tried again: FileNotFoundError" in await reason_of(agent)
+
+    async def named() -> bool:  # for a moment it is tried again
+        return "the start-up action load-rates 3 failed and is tried again: FileNotFoundError" in await reason_of(agent)
+
+    await eventually(named, PATIENCE_SECONDS, "the probe to name the failure")
     async with await open_cluster(deployment.settings, once_jobs.failing) as client:
         receipt = await client.submit("once.job")
         assert not await deployment.fetch("SELECT 1 FROM agent WHERE state = 'ACTIVE'"), "nothing takes the job"

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 from tests.system.jobs import noop
 from tests.system.operation.test_metrics import port_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 RULES = ROOT / "config" / "prometheus" / "alerts.yml"
 VARIABLES = {"$cluster": "shop", "$lane": ".*", "$priority": ".*", "$handler": ".*", "$__rate_interval": "1m"}

@@ -15,7 +15,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import note, until_file
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 
 async def active(deployment: Deployment) -> Counter[tuple[str, int]]:
@@ -104,7 +104,7 @@ async def test_a_broken_file_changes_nothing_and_the_event_names_file_and_field(
 ) -> None:
     before = await active(deployment)
     text = deployment.config.read_text()
-    deployment.config.write_text(text.replace("lease: 3s", "lease: soon"))
+    deployment.config.write_text(text.replace("lease: 300s", "lease: soon"))
     agent.process.send_signal(signal.SIGHUP)
     told = await agent.wait_event("reload_refused")
     assert "lease" in told["reason"]

@@ -54,6 +54,7 @@ async def some_jobs(deployment: Deployment, cluster: Cluster) -> None:
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_an_additive_migration_lets_older_agents_and_producers_start_and_work(
     deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,8 @@ async def test_an_additive_migration_lets_older_agents_and_producers_start_and_w
 async def test_a_breaking_migration_refuses_older_starts_and_stops_no_running_agent(
     deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The lease of the killed one has to end; it is long enough for delays of the other.
+    deployment.document["leases"]["lease"] = "12s"
     agent = await deployment.start_agent("--processes", "2", processes=2)
     first, second = agent.children()
     await upgrade(deployment, monkeypatch, BREAKING)

@@ -132,15 +132,18 @@ async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
 
 
 def test_the_command_prints_the_events_and_a_result() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "jobmaster.cli.main", "drill", "lease-race", "--runs", "2", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        cwd=REPOSITORY,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    for _ in range(TRIES):
+        answer = subprocess.run(
+            [sys.executable, "-m", "jobmaster.cli.main", "drill", "lease-race", "--runs", "2", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            cwd=REPOSITORY,
+            env=ENVIRONMENT,
+            check=False,
+        )
+        if TOO_SLOW not in answer.stdout:
+            break
     assert answer.returncode == 0, answer.stdout + answer.stderr
     *story, last = [json.loads(line) for line in answer.stdout.splitlines()]
     told = [f"{line['name']} {line['event']}" for line in story if line["event"] not in SLOW_MACHINE]

@@ -38,6 +38,8 @@ async def audit(deployment: Deployment) -> None:
 )
 async def test_killed_in_mid_work(deployment: Deployment, cluster: Cluster, whole: bool) -> None:
     deployment.document["agents"]["default"] |= {"slots": 4, "bucket_buffer": 20}
+    if not whole:  # its supervisor shows the death, and no lease has to end
+        deployment.document["leases"]["lease"] = "300s"
     victim = await deployment.start_agent()
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(40)]
@@ -106,6 +108,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_its_neighbours_surviv
     assert (await culprit.get()).rescues == 1
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_reach_the_limit(
     deployment: Deployment, agent: AgentProcess, cluster: Cluster
 ) -> None:
@@ -127,6 +130,7 @@ async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_re
     assert {(await receipt.get()).rescues for receipt in neighbours} <= {1, 2}
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_neighbours_are_not(
     deployment: Deployment, cluster: Cluster
 ) -> None:
@@ -158,6 +162,7 @@ async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_n
     assert agent.count("child_exited") == 3
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(
     deployment: Deployment, cluster: Cluster
 ) -> None:
@@ -174,6 +179,7 @@ async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(
     assert agent.count("certificate_written") == 0
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_a_process_handler_that_kills_its_process_harms_no_other_job(
     agent: AgentProcess, cluster: Cluster
 ) -> None:
