@@ -25,6 +25,9 @@ from tests.support.processes import children_of
 from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[2]
+LEASE_SECONDS, SHORT_LEASE_SECONDS = 20, 6
+"""An agent that a loaded machine holds up for as long as its lease is replaced, and its jobs run again. So the lease of a
+test is long, unless the test waits for the end of one."""
 RUN_AGENT = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
 
@@ -111,7 +114,7 @@ class Deployment:
             "master": {"dsn": dsn},
             "stores": {"default": {"url": url}},
             "handlers": ["tests.system.jobs"],
-            "leases": {"lease": "3s", "renew": "0.8s", "grace": "10s"},
+            "leases": {"lease": f"{LEASE_SECONDS}s", "renew": "0.8s", "grace": "10s"},
             "observability": {"log_format": "json"},
             "agents": {
                 "default": {
@@ -120,6 +123,10 @@ class Deployment:
                 }
             },
         }
+
+    def shorten_lease(self) -> None:
+        """For a test that waits for the end of a lease, of agents that start from now on."""
+        self.document["leases"]["lease"] = f"{SHORT_LEASE_SECONDS}s"
 
     @property
     def settings(self) -> ClusterSettings:

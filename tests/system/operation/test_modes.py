@@ -78,6 +78,7 @@ async def test_an_execution_agent_works_and_never_leads(deployment: Deployment, 
 
 
 async def test_a_drain_agent_rescues_and_runs_nothing(deployment: Deployment, cluster: Cluster) -> None:
+    deployment.shorten_lease()
     victim = await deployment.start_agent()
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate})

@@ -73,6 +73,7 @@ async def guarded(deployment: Deployment, account: Account) -> Deployment:
 async def test_a_password_that_is_wrong_for_a_while_stops_no_supervisor_for_good(
     guarded: Deployment, account: Account
 ) -> None:
+    guarded.shorten_lease()
     agent = await guarded.start_agent("--processes", "2", processes=2)
     first, second = agent.children()
     await account.password("wrong")

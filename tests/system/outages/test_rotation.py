@@ -17,6 +17,7 @@ from jobmaster import PasswordFunctions
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.handlers import call
 from tests.support.deployment import Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.jobs import add, handlers
 
 pytestmark = pytest.mark.slow
@@ -92,8 +93,8 @@ async def test_an_agent_and_a_producer_go_on_with_new_passwords_and_the_old_ones
             for number in range(3):
                 receipt = await cluster.submit(call(add, number, 1))
                 held = await cluster.submit(call(add, number, 2), durability="master")
-                assert await receipt.result(timeout=60) == number + 1
-                assert await held.result(timeout=60) == number + 2
+                assert await receipt.result(timeout=PATIENCE_SECONDS) == number + 1
+                assert await held.result(timeout=PATIENCE_SECONDS) == number + 2
                 await rotated.rotate()
             assert rotated.asked >= 4
         shown = deployment.run("status")

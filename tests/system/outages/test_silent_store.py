@@ -46,6 +46,7 @@ class Stoppable:
 def second(deployment: Deployment, new_valkey: Callable[..., ValkeyServer]) -> Iterator[Stoppable]:
     """A second store, and a kind of agent that lives on it."""
     server = new_valkey()
+    deployment.shorten_lease()
     deployment.document["stores"]["second"] = {"url": server.url, **_SLOW}
     deployment.document["agents"]["second"] = {
         **copy.deepcopy(deployment.document["agents"]["default"]),

@@ -37,6 +37,7 @@ async def audit(deployment: Deployment) -> None:
     "whole", [False, True], ids=["child killed under its supervisor", "supervisor and child killed"]
 )
 async def test_killed_in_mid_work(deployment: Deployment, cluster: Cluster, whole: bool) -> None:
+    deployment.shorten_lease()
     deployment.document["agents"]["default"] |= {"slots": 4, "bucket_buffer": 20}
     if not whole:  # its supervisor shows the death, and no lease has to end
         deployment.document["leases"]["lease"] = "300s"
@@ -60,6 +61,7 @@ async def test_killed_in_mid_work(deployment: Deployment, cluster: Cluster, whol
 
 async def test_a_frozen_agent_records_nothing_when_it_wakes(deployment: Deployment, cluster: Cluster) -> None:
     """SIGSTOP of supervisor and child past the lease, then SIGCONT: it finds itself superseded and leaves."""
+    deployment.shorten_lease()
     victim = await deployment.start_agent()
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
@@ -93,6 +95,7 @@ async def test_a_frozen_agent_records_nothing_when_it_wakes(deployment: Deployme
 async def test_a_handler_that_blocks_the_loop_is_named_and_its_neighbours_survive(
     deployment: Deployment, cluster: Cluster
 ) -> None:
+    deployment.shorten_lease()
     first = await deployment.start_agent()
     path = str(deployment.path("w"))
     culprit = await cluster.submit(blocks_loop, {"path": path})
