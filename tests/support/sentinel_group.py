@@ -17,6 +17,9 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 GROUP = "jobs"
+CALM_MS, ALERT_MS = 60_000, 500
+"""Silence after which a Sentinel takes a server for one that is down. On a loaded machine a server that lives is silent for
+half a second now and then, and a replica would be promoted before the test has begun."""
 
 
 class _Sentinel(ValkeyServer):
@@ -55,7 +58,7 @@ class SentinelGroup:
             directives = [
                 f"myid {names[number]}",
                 f"monitor {GROUP} 127.0.0.1 {ports[0]} {sentinels // 2 + 1}",
-                f"down-after-milliseconds {GROUP} 500",
+                f"down-after-milliseconds {GROUP} {CALM_MS}",
                 f"failover-timeout {GROUP} 3000",
                 # Known from the beginning: they would find each other within some seconds.
                 f"known-replica {GROUP} 127.0.0.1 {ports[1]}",
@@ -117,25 +120,60 @@ class SentinelGroup:
 
     def promoted(self) -> bool:
         """True once the replica is the primary, and is named so."""
-        if self.named_port() != self.ports[1]:
-            return False
-        with redis.Redis.from_url(self.replica.url) as link:
-            return cast("dict[str, str]", link.info("replication")).get("role") == "master"
+        return self.named_port() == self.ports[1] and _role(self.replica) == "master"
 
     def demoted(self) -> bool:
         """True once the former primary is a replica."""
-        with redis.Redis.from_url(self.primary.url) as link:
-            return cast("dict[str, str]", link.info("replication")).get("role") == "slave"
+        return _role(self.primary) == "slave"
+
+    def be_alert(self, milliseconds: int = ALERT_MS) -> None:
+        """From now on the Sentinels promote the replica when the primary is silent for so long: call it before the failure.
+
+        They promote no replica whose link was down for more than ten times that when they saw the failure.
+        """
+        self._down_after(milliseconds)
 
     def stay_calm(self) -> None:
         """From now on no Sentinel takes a server that is slow to answer for one that is down.
 
         A Sentinel makes a former primary a replica only when no server has been down for eight seconds. On a loaded machine
-        a server misses the 500 ms of this group more often than that, and the former primary would stay one for ever.
+        a server misses half a second more often than that, and the former primary would stay one for ever.
         """
+        self._down_after(CALM_MS)
+
+    def _down_after(self, milliseconds: int) -> None:
         for port in self.sentinel_ports:
             with redis.Redis(port=port, password=self.password) as link:
-                link.execute_command("SENTINEL", "SET", GROUP, "down-after-milliseconds", 60_000)
+                link.execute_command("SENTINEL", "SET", GROUP, "down-after-milliseconds", milliseconds)
+
+    def replicated(self) -> None:
+        """Returns when the replica has all that the primary has acknowledged so far."""
+        with redis.Redis.from_url(self.primary.url) as link:
+            link.set("in-step", 1)  # WAIT is about the writes of its own connection, and returns at once without any
+            assert link.wait(1, 0) == 1
+
+    def cut_replica_off(self) -> None:
+        """From now on the replica gets nothing from the primary, whose login it fails.
+
+        It still names its primary: a replica of another server would be given the right one again within seconds.
+        """
+        with redis.Redis.from_url(self.replica.url) as link:
+            link.config_set("masterauth", "wrong")
+            link.execute_command("CLIENT", "KILL", "TYPE", "MASTER")
+
+            def cut_off() -> bool:
+                return cast("dict[str, str]", link.info("replication")).get("master_link_status") == "down"
+
+            wait_until(cut_off, 20, "the replica to lose its primary")
 
     def _asked(self) -> redis.Redis:
         return redis.Redis(port=self.sentinel_ports[0], password=self.password)
+
+
+def _role(server: ValkeyServer) -> str | None:
+    """What the server is now; ``None`` while a Sentinel changes it, which ends the connections of its clients."""
+    try:
+        with redis.Redis.from_url(server.url) as link:
+            return cast("dict[str, str]", link.info("replication")).get("role")
+    except redis.exceptions.ConnectionError:
+        return None

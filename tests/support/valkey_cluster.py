@@ -19,6 +19,9 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 SLOTS = 16384
+CALM_MS, ALERT_MS = 30_000, 1_000
+"""Silence after which a node takes another one for failed. On a loaded machine a node that lives is silent for a second now
+and then, and the cluster would be down, or a replica would take over, in the middle of a test about something else."""
 
 
 class ClusterNode:
@@ -31,7 +34,7 @@ class ClusterNode:
             "port": str(self.port),
             "cluster-enabled": "yes",
             "cluster-port": str(self.bus_port),
-            "cluster-node-timeout": "1000",
+            "cluster-node-timeout": str(ALERT_MS),
             "repl-diskless-sync-delay": "0",
         }
         self.server = ValkeyServer(path, settings={**of_it, **settings})
@@ -54,6 +57,18 @@ class ClusterNode:
         """One section of INFO."""
         with self.link() as link:
             return cast("dict[str, Any]", link.info(section))
+
+    def replicated(self, key: bytes) -> None:
+        """Returns when a replica has all that this primary has acknowledged so far.
+
+        Args:
+            key: one with a hash tag that the node serves.
+        """
+        tag = key[key.index(b"{") : key.index(b"}") + 1]
+        with self.link() as link:
+            # WAIT is about the writes of its own connection, and returns at once without any.
+            link.set(b"in-step" + tag, 1)
+            assert link.wait(1, 0) == 1
 
 
 class ValkeyCluster:
@@ -86,6 +101,7 @@ class ValkeyCluster:
             for node in self.nodes:
                 node.server.wait_ready()
             self.in_step()
+            self.stay_calm()
         except BaseException:
             self.__exit__()
             raise
@@ -130,6 +146,18 @@ class ValkeyCluster:
 
         wait_until(ready, 30, "the nodes of the cluster to be in step")
 
+    def be_alert(self) -> None:
+        """From now on a node that is silent for a second has failed: call it before the failure."""
+        self._node_timeout(ALERT_MS)
+
+    def stay_calm(self) -> None:
+        """From now on no node takes one that is slow to answer for one that has failed."""
+        self._node_timeout(CALM_MS)
+
+    def _node_timeout(self, milliseconds: int) -> None:
+        for node in self._running:
+            node.ask("CONFIG", "SET", "cluster-node-timeout", milliseconds)
+
     @property
     def _running(self) -> list[ClusterNode]:
         return [node for node in self.nodes if node.server.is_running()]
@@ -169,6 +197,7 @@ class ValkeyCluster:
             return self.whole() and all(b"cluster_known_nodes:%d" % len(self.nodes) in one for one in said)
 
         wait_until(known, 30, "the nodes to know the new one")
+        self.stay_calm()
         node.id = node.ask("CLUSTER", "MYID").decode()
         return node
 

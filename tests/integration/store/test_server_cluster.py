@@ -28,6 +28,7 @@ from jobmaster.model.job import Durability
 from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, make_items, new_fence, submit
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port
 from tests.support.tls_front import Authority, TlsFront
 from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
@@ -426,7 +427,10 @@ async def test_a_call_that_empties_a_list_is_done_whole_when_all_keys_are_on_one
     await assert_whole(bucket)
 
 
-async def test_calls_wait_for_the_end_of_a_move(nodes: ValkeyCluster, bucket: Moved) -> None:
+async def test_calls_wait_for_the_end_of_a_move(
+    nodes: ValkeyCluster, bucket: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmaster.agentstore.node_calls.MOVING_SECONDS", PATIENCE_SECONDS)
     store, fence = bucket.store, bucket.fence
     nodes.begin_moving(bucket.slot, bucket.source, bucket.target)
     nodes.move_keys(bucket.slot, bucket.source, bucket.target, 1)
@@ -484,12 +488,14 @@ async def test_after_a_failover_calls_go_to_the_new_primary(connect: Connect, se
         await assert_ok(store.open_bucket(fence))
         items = make_items(3)
         await submit(store, fence.bucket_id, items)
-        primary = own.owner(store.keys.bucket(fence.bucket_id).meta)
-        primary.ask("WAIT", 1, 0)
+        meta = store.keys.bucket(fence.bucket_id).meta
+        primary = own.owner(meta)
+        primary.replicated(meta)
         others = ",".join(node.name for node in own.nodes if node is not primary)
         listener = await connect(url=f"redis+cluster://{primary.name},{others}", initialise=False)
         waking = asyncio.ensure_future(store.wait_wake([fence.bucket_id], 30))
         assert await waking == fence.bucket_id
+        own.be_alert()
         primary.server.kill()
         # No other call shows this client that the node that it asked first is away.
         await eventually(lambda: _subscribed(listener), 20, "a subscription at another node")

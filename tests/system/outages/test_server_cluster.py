@@ -34,7 +34,7 @@ def nodes(server_root: Path) -> Iterator[ValkeyCluster]:
 async def agents(deployment: Deployment, nodes: ValkeyCluster) -> list[AgentProcess]:
     """Two agents, so that there are buckets on several nodes. Their lease is longer than a failover takes."""
     deployment.document["stores"]["default"]["url"] = nodes.url
-    deployment.document["leases"] = {**LEASES, "lease": "16s"}
+    deployment.document["leases"] = {**LEASES, "lease": "30s"}
     return [await deployment.start_agent() for _ in range(2)]
 
 
@@ -73,11 +73,12 @@ async def test_jobs_flow_through_a_server_cluster_that_loses_a_primary_and_an_ag
         await load.warm()
         victim = next(node for node in nodes.primaries if metas(node))
         covered = list(load.receipts)
-        assert victim.ask("WAIT", 1, 0) == 1
+        await asyncio.to_thread(victim.replicated, metas(victim)[0])
         in_master = await cluster.submit("add", {"one": 1, "other": 2}, durability="master")
         replica = nodes.replica_of(victim)
         former = victim.server.pid
         assert former is not None
+        await asyncio.to_thread(nodes.be_alert)
         if frozen:
             os.kill(former, signal.SIGSTOP)
         else:
@@ -86,6 +87,7 @@ async def test_jobs_flow_through_a_server_cluster_that_loses_a_primary_and_an_ag
         if frozen:
             os.kill(former, signal.SIGCONT)
         await eventually(lambda: asyncio.to_thread(nodes.whole), PATIENCE_SECONDS, "the cluster to be whole")
+        await asyncio.to_thread(nodes.stay_calm)
         await more_runs(deployment, "jobs to run after the failover")
         later = len(load.receipts)
         agents[1].kill_all()
