@@ -25,13 +25,15 @@ from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import children_of
 from tests.support.proxy.tcp_proxy import HEALTHY, TcpProxy, WireProtocol, socket_of
 from tests.support.waiting import eventually
 from tests.system.jobs import handlers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-LEASE = 2.4
+LEASE = 6.0
+"""An agent that the machine holds up for two thirds of it is suspended, or ends itself, although its master is there."""
 OUTAGE = 3.3 * LEASE
 LEASES = {"lease": f"{LEASE}s", "renew": "0.8s", "store_beat": "0.3s", "grace": "10s"}
 
@@ -54,9 +56,9 @@ def stopped(server: PostgresServer) -> Callable[[], object]:
 def frozen(server: PostgresServer) -> Callable[[], object]:
     """SIGSTOP to every process of it: nothing is closed, and nothing answers."""
     assert server.pid is not None
-    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-    pids = [server.pid, *map(int, children)]
-    for pid in pids:
+    os.kill(server.pid, signal.SIGSTOP)  # first, so that it forks no further one
+    pids = [server.pid, *children_of(server.pid)]
+    for pid in pids[1:]:
         os.kill(pid, signal.SIGSTOP)
 
     def unfreeze() -> None:
@@ -215,8 +217,12 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     assert len(runs) == len(set(runs)), "nothing ran twice"
     assert agent.children() == children, "no agent was restarted"
     assert agent.count("child_exited") == agent.count("agent_fenced") == agent.count("agent_certified_dead") == 0
-    assert agent.count("agent_suspended") == agent.count("agent_resumed") == 2
-    assert sum(line["applied"] for line in agent.events if line.get("event") == "outcomes_applied") > 200
+    assert agent.count("agent_suspended") == agent.count("agent_resumed") >= 2
+
+    async def applied() -> bool:  # the outcomes are committed before the line about them is written
+        return sum(line["applied"] for line in agent.events if line.get("event") == "outcomes_applied") > 200
+
+    await eventually(applied, PATIENCE_SECONDS, "the lines of what was kept in the store")
     assert (await own.fetch("SELECT count(*) FROM job WHERE rescues > 0"))[0][0] == 0
     assert await own.bucket_events("LOST") == 0
     await assert_whole(own, load.receipts)
@@ -238,7 +244,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     await asyncio.sleep(2 * LEASE)
 
     async def work_has_gone_on() -> bool:
-        return bool(ran_between(own, began + LEASE, time.time()))
+        return len(ran_between(own, began + LEASE, time.time())) > 400
 
     await eventually(work_has_gone_on, PATIENCE_SECONDS, "jobs that run after the lease was over")
     (child,) = agent.children()
@@ -246,6 +252,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     await agent.wait_event("child_exited")
     await asyncio.sleep(1.2 * LEASE)
     await load.stop()
+    kept = len(ran_between(own, began, time.time()))
     assert agent.count("child_exited") == 1, "its successor waits for the master instead of dying of it"
     gate.touch()
     await asyncio.to_thread(back)
@@ -254,7 +261,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     assert (await own.fetch("SELECT count(*) FROM job WHERE rescues > 0"))[0][0] >= 3
     twice = {line[0] for line in own.witnessed("w")}
     # What had been kept in the store was applied by the rescuer, and not run again.
-    assert len(own.witnessed("w")) - len(twice) < 100
+    assert len(own.witnessed("w")) - len(twice) < kept / 4
     await assert_whole(own, receipts)
     assert await agent.terminate() == 0
 
