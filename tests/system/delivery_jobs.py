@@ -24,19 +24,19 @@ def wait_open(gate: str) -> None:
         time.sleep(0.02)
 
 
-@handlers.job(name="once_in_thread", delivery="at_most_once", timeout=120)
+@handlers.job(name="once_in_thread", delivery="at_most_once", timeout=600)
 def once_in_thread(ctx: JobContext, path: str, gate: str) -> None:
     witness(ctx, path, "began")
     wait_open(gate)
 
 
-@handlers.job(name="once_in_process", mode="process", delivery="at_most_once", timeout=120)
+@handlers.job(name="once_in_process", mode="process", delivery="at_most_once", timeout=600)
 def once_in_process(ctx: JobContext, path: str, gate: str) -> None:
     witness(ctx, path, "began")
     wait_open(gate)
 
 
-@handlers.job(name="once_confirmed", confirm="explicit", delivery="at_most_once", timeout=120)
+@handlers.job(name="once_confirmed", confirm="explicit", delivery="at_most_once", timeout=600)
 async def once_confirmed(ctx: JobContext, path: str, gate: str) -> None:
     witness(ctx, path, "began")
     while not Path(gate).exists():  # noqa: ASYNC110 - as in ``adds_slowly``
@@ -58,7 +58,7 @@ async def adds_isolated(ctx: JobContext, counter: int) -> None:
         await connection.execute("UPDATE public.counter SET n = n + 1 WHERE id = $1", counter)
 
 
-@handlers.job(name="adds_slowly", transactional=True, timeout=60)
+@handlers.job(name="adds_slowly", transactional=True, timeout=600)
 async def adds_slowly(ctx: JobContext, counter: int, path: str, gate: str) -> None:
     async with ctx.transaction() as connection:
         await connection.execute("UPDATE public.counter SET n = n + 1 WHERE id = $1", counter)

@@ -48,7 +48,7 @@ async def hurried_work() -> None:
     await asyncio.sleep(0.2)
 
 
-@handlers.job(name="stoppable", timeout=300, complete_time=1.5, cancel_slow=True)
+@handlers.job(name="stoppable", timeout=300, complete_time=5, cancel_slow=True)
 async def stoppable(ctx: JobContext, path: str) -> str:
     if ctx.token > 2:
         return "later"

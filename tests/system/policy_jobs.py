@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from jobmaster import Fail, Handlers, JobContext, Snooze
 
@@ -73,9 +74,9 @@ async def odd_policy() -> None:
     raise OSError("no")
 
 
-@handlers.job(name="slow", mode="thread", warn_after=0.1, timeout=60)
-def slow(ctx: JobContext) -> bool:
-    while not ctx.overdue:
+@handlers.job(name="slow", mode="thread", warn_after=0.1, timeout=600)
+def slow(ctx: JobContext, gate: str) -> bool:
+    """Until the file is there: the agent looks for overdue runs, too."""
+    while not (ctx.overdue and Path(gate).exists()):
         time.sleep(0.01)
-    time.sleep(0.3)  # the agent looks, too
     return ctx.overdue

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import asyncpg
 import pytest
 
 from jobmaster.cli.tables import thousands
@@ -36,6 +37,14 @@ async def test_each_job_is_run_again_once_though_the_leader_is_killed_half_way(
     assert json.loads(dry.stdout) == {
         "kind": "retry", "eligible": 10_000, "skipped": {}, "capped": True, "buckets_not_searched": 0
     }  # fmt: skip
+    # The last page waits for the key of one of its jobs, so that the operation is under way however long this test takes.
+    holder = await asyncpg.connect(deployment.dsn, server_settings={"search_path": deployment.settings.schema_name()})
+    held = holder.transaction()
+    await held.start()
+    await holder.execute(
+        "INSERT INTO idempotency (scope, key, job_id, digest)"
+        " SELECT handler, 'retry of ' || id, gen_random_uuid(), '' FROM job ORDER BY id DESC LIMIT 1"
+    )
     refused = deployment.run("bulk", "retry", "--tag", "bulk")
     assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
     began = json.loads(
@@ -53,6 +62,8 @@ async def test_each_job_is_run_again_once_though_the_leader_is_killed_half_way(
     view = await cluster.bulk.get(began["id"])
     assert view.state == "RUNNING"
     assert view.changed < JOBS
+    await held.rollback()
+    await holder.close()
     watched = deployment.run("bulk", "watch", began["id"])
     assert watched.returncode == 0, watched.stderr
     assert f"{thousands(JOBS)} jobs  DONE" in watched.stdout

@@ -97,7 +97,7 @@ async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_
         begun = {UUID(line[0]) for line in deployment.witnessed("w")}
         await agent.wait_event("agent_started", 2, 60)
         deployment.path("gate").touch()
-        states = await cluster.wait_all(receipts, timeout=120)
+        states = await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
         reasons = {(await receipt.get()).error.reason for receipt in receipts if receipt.id in begun}  # type: ignore[union-attr]
     assert {job_id for job_id, state in states.items() if state is JobState.FAILED} == begun
     assert {state for job_id, state in states.items() if job_id not in begun} == {JobState.SUCCEEDED}
@@ -138,6 +138,7 @@ async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_
 
 async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_locks(deployment: Deployment) -> None:
     """SIGSTOP in the middle of it, past the lease; the rescuer ends its session, and the job counts when it runs again."""
+    deployment.shorten_lease()
     await counters(deployment)
     path, gate = str(deployment.path("w")), deployment.path("gate")
     async with await opened(deployment) as cluster:

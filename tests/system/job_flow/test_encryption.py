@@ -16,6 +16,7 @@ from jobmaster.handlers import call
 from jobmaster.model.errors import InputError, JobFailed
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.operation.test_metrics import scrape
 from tests.system.sealed_jobs import echo, echo_isolated, echo_limited, echo_threaded, fail, handlers
 
@@ -77,21 +78,21 @@ async def _ends(cluster: Cluster) -> list[Any]:
     seen: list[Any] = []
     for handler in (echo, echo_threaded, echo_isolated, echo_limited):
         receipt = await cluster.submit(call(handler, MARK))
-        assert await receipt.result(timeout=60) == {"said": MARK}
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == {"said": MARK}
         seen.append((await cluster.get(receipt)).arguments)
     keyed = await cluster.submit(call(echo, MARK), idempotency_key="once")
     assert (await cluster.submit(call(echo, MARK), idempotency_key="once")).duplicate
     held = await cluster.submit(call(echo, MARK), durability="master")
     bad = await cluster.submit(call(fail, MARK))
-    assert [await each.result(timeout=60) for each in (keyed, held)] == [{"said": MARK}] * 2
+    assert [await each.result(timeout=PATIENCE_SECONDS) for each in (keyed, held)] == [{"said": MARK}] * 2
     with pytest.raises(JobFailed, match=MARK):
-        await bad.result(timeout=60)
+        await bad.result(timeout=PATIENCE_SECONDS)
     assert MARK in str((await cluster.attempts(bad))[-1].error)
     again = await cluster.retry(bad)
     with pytest.raises(JobFailed, match=MARK):
-        await again.result(timeout=60)
+        await again.result(timeout=PATIENCE_SECONDS)
     summary = await cluster.submit_many([call(echo, MARK) for _ in range(5)])
-    assert await cluster.results(summary.ids, timeout=60) == [{"said": MARK}] * 5
+    assert await cluster.results(summary.ids, timeout=PATIENCE_SECONDS) == [{"said": MARK}] * 5
     assert {view.arguments["text"] for view in await cluster.jobs(limit=50)} == {MARK}
     return seen
 
@@ -113,7 +114,7 @@ async def test_no_plain_text_lies_in_the_servers_and_keys_rotate_while_agents_ru
         assert b"tag-in-the-master" in dump
         assert b"tag-in-a-store" in dump
         await cluster.resume(handler="echo")
-        assert await in_store.result(timeout=60) == {"said": MARK}
+        assert await in_store.result(timeout=PATIENCE_SECONDS) == {"said": MARK}
     # A rotation: agents get both keys, then producers seal with the new one.
     keys["k2"] = _key()
     assert await agent.terminate() == 0
@@ -129,8 +130,8 @@ async def test_no_plain_text_lies_in_the_servers_and_keys_rotate_while_agents_ru
             await cluster.get(moved.id)
         for receipt in (waiting, moved):
             await cluster.run_now(receipt.id)
-        assert await cluster.result(waiting.id, timeout=60) == {"said": MARK}, "an old key opens"
-        assert await cluster.wait(moved.id, timeout=60) == "FAILED"
+        assert await cluster.result(waiting.id, timeout=PATIENCE_SECONDS) == {"said": MARK}, "an old key opens"
+        assert await cluster.wait(moved.id, timeout=PATIENCE_SECONDS) == "FAILED"
         lost = await cluster.master.queries.get(moved.id_bytes)
         assert lost is not None
         assert "CannotOpen" in str(lost.error)
@@ -151,11 +152,11 @@ async def test_a_job_that_no_key_has_sealed_is_not_run_where_a_seal_is_required(
         async with await open_cluster(deployment.settings, handlers) as stranger:
             plain = [await stranger.submit(call(each, MARK)) for each in kinds]
             plain.append(await stranger.submit(call(echo, MARK), durability="master"))
-            assert [await stranger.wait(each, timeout=60) for each in plain] == ["FAILED"] * 5
+            assert [await stranger.wait(each, timeout=PATIENCE_SECONDS) for each in plain] == ["FAILED"] * 5
             for each in plain:
                 view = await stranger.get(each)
                 assert (view.error and view.error.type, view.attempt) == ("jobmaster.encryption.NotSealed", 1)
-        assert [await (await cluster.submit(call(each, MARK))).result(timeout=60) for each in kinds] == [
+        assert [await (await cluster.submit(call(each, MARK))).result(timeout=PATIENCE_SECONDS) for each in kinds] == [
             {"said": MARK}
         ] * 4
         with pytest.raises(NotSealed):
@@ -176,7 +177,7 @@ async def test_a_job_that_no_key_has_sealed_is_not_run_where_a_seal_is_required(
 
 async def _ends_again(cluster: Cluster) -> None:
     receipt = await cluster.submit(call(echo, MARK))
-    assert await receipt.result(timeout=60) == {"said": MARK}
+    assert await receipt.result(timeout=PATIENCE_SECONDS) == {"said": MARK}
     row = await cluster.master.queries.get(receipt.id_bytes)
     assert row is not None
     assert b'"k2.job.' in row.arguments_json

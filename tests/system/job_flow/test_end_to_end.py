@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -79,8 +80,8 @@ async def test_five_thousand_jobs_of_all_priorities_each_end_once(
 async def test_a_later_job_waits_in_the_master_and_starts_on_time(client: Cluster) -> None:
     receipt = await client.submit(started_at, {}, after=timedelta(seconds=1.0), durability="master")
     view = await receipt.get()
-    assert view.state in (JobState.HELD, JobState.ASSIGNED)
     assert view.due_us is not None
+    assert view.state in (JobState.HELD, JobState.ASSIGNED) or time.time_ns() // 1000 >= view.due_us
     late_us = await receipt.result(timeout=PATIENCE_SECONDS) - view.due_us
     assert late_us >= -2_000, "two milliseconds of rounding and clocks"
 

@@ -83,7 +83,10 @@ async def test_what_ends_a_job_before_its_attempts_are_used_up(
         "all attempts": ("error", 3, ["failed"] * 2),
         "all attempts, by the back-off": ("error", 2, ["failed"]),
     }
-    assert await (await cluster.submit("slow", {})).result(timeout=PATIENCE_SECONDS) is True
+    late = await cluster.submit("slow", {"gate": str(deployment.path("gate"))})
+    await agent.wait_event("attempt_overdue", seconds=PATIENCE_SECONDS)
+    deployment.path("gate").touch()
+    assert await late.result(timeout=PATIENCE_SECONDS) is True
     assert Counter(line["event"] for line in agent.events if line["event"] in LINES) == LINES
     problem = next(line for line in agent.events if line["event"] == "retry_policy_failed")
     assert (problem["handler"], problem["reason"]) == ("odd_policy", "it raised ZeroDivisionError: in the policy")

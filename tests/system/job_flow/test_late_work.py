@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -21,10 +22,12 @@ from tests.system.late_jobs import blocks, handlers, hurried, hurried_work, late
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SLOTS = 4
-FLEET_JOBS, FLEET_MORE_MAX = 400, 1.3
-"""Jobs of a fleet that is busy for 30 times their ``accept_time``, and their assignments beyond the first, for each of them:
-0.9 to 1.0 were measured, 1.5 without the rest of a bucket with late jobs, 1.9 without limits that grow with the token."""
-ACCEPT_SECONDS, COMPLETE_SECONDS = 1.0, 1.5
+FLEET_JOBS, FLEET_MORE_MAX, FLEET_SECONDS = 400, 1.3, 20.0
+"""Jobs of a fleet that is busy for 30 times their ``accept_time``, their assignments beyond the first, for each of them,
+and the time that they take on an idle machine. 0.9 to 1.0 were measured, 1.5 without the rest of a bucket with late jobs, 1.9
+without limits that grow with the token."""
+ACCEPT_SECONDS, COMPLETE_SECONDS = 1.0, 8.0
+"""A quick run that the machine holds up for longer than the second is taken for a slow one, and runs twice."""
 MEDIUM = {"critical": 0, "high": 0, "medium": 1, "low": 0, "very_low": 0}
 
 
@@ -168,15 +171,15 @@ async def test_runs_and_outcomes_of_certified_accept_complete_and_failure(deploy
         # What does not wait for the gate has ended now: quick, tried again, given to another agent.
         waits = {"slow": lambda case: not case.complete, "busy": lambda case: not case.accept}
         soon = [r for case, r in table.receipts.items() if not waits.get(case.failure, lambda case: False)(case)]
-        await cluster.wait_all(soon, timeout=120)
+        await cluster.wait_all(soon, timeout=PATIENCE_SECONDS)
         held_up = [r for r in table.receipts.values() if r not in soon]
         assert not [view.state for receipt in held_up if (view := await receipt.get()).state.final]
         Path(table.gate).touch()
-        await cluster.wait_all(held_up, timeout=120)
+        await cluster.wait_all(held_up, timeout=PATIENCE_SECONDS)
         for case in [Case(*flags, "dies") for flags in product((True, False), (True, False), (True, False))]:
             await table.submit(case)
             if case in table.receipts:  # one after the other: an agent that dies takes all its jobs along
-                await cluster.wait(table.receipts[case], timeout=120)
+                await cluster.wait(table.receipts[case], timeout=PATIENCE_SECONDS)
         await table.note(blocked_by)
     assert table.found == {
         Case(*flags, failure): row for failure, rows in EXPECTED.items() for flags, row in rows.items()
@@ -198,7 +201,7 @@ async def test_late_jobs_behind_a_full_memory_go_to_another_agent(deployment: De
         await eventually(full, 60, "both slots to be taken")
         receipts = [await cluster.submit(hurried, {"path": path}) for _ in range(20)]
         await deployment.start_agent()
-        await cluster.wait_all(receipts, timeout=60)
+        await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
         pids = {int(line[3]) for line in deployment.witnessed("w") if line[4] == "hurried"}
         assert pids.isdisjoint(first.children()), "the first agent has no place for them"
         Path(gate).touch()
@@ -212,15 +215,18 @@ async def test_a_fleet_without_room_does_not_hand_late_jobs_round(deployment: De
     async with await open_cluster(deployment.settings, handlers) as cluster:
         for _ in range(3):
             await deployment.start_agent()
+        began = time.monotonic()
         receipts = [await cluster.submit(hurried_work) for _ in range(FLEET_JOBS)]
         await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
+        busy = time.monotonic() - began
     [row] = await deployment.fetch(
         "SELECT count(*) AS jobs, sum(token - 1) AS more, max(token) AS most FROM job WHERE id = ANY ($1)",
         [receipt.id for receipt in receipts],
     )
     assert row["jobs"] == FLEET_JOBS
     assert row["more"] > FLEET_JOBS / 10, "jobs are given back: the limit is passed"
-    assert row["more"] <= FLEET_MORE_MAX * FLEET_JOBS, dict(row)
+    # A machine that takes longer for the same work passes more of the limits.
+    assert row["more"] <= FLEET_MORE_MAX * FLEET_JOBS * max(1.0, busy / FLEET_SECONDS), (dict(row), busy)
 
 
 async def test_cancel_slow_stops_the_slow_run_and_the_other_one_counts(deployment: Deployment) -> None:
@@ -229,7 +235,7 @@ async def test_cancel_slow_stops_the_slow_run_and_the_other_one_counts(deploymen
     async with await open_cluster(deployment.settings, handlers) as cluster:
         await deployment.start_agent()
         receipt = await cluster.submit(stoppable, {"path": path})
-        assert await cluster.result(receipt, timeout=60) == "later"
+        assert await cluster.result(receipt, timeout=PATIENCE_SECONDS) == "later"
 
         async def stopped() -> bool:
             return [line[4] for line in deployment.witnessed("w")] == ["began", "stopped"]

@@ -71,6 +71,7 @@ async def test_a_shared_limit_is_reached_and_never_exceeded_over_agents_and_kind
 async def test_a_killed_agent_frees_its_permits_with_its_rescue_and_the_limit_is_not_exceeded(
     limited: Deployment,
 ) -> None:
+    limited.shorten_lease()
     victim = await limited.start_agent()
     path = limited.path("w")
     async with await open_cluster(limited.settings, handlers) as cluster:
@@ -100,9 +101,14 @@ async def test_keys_wait_for_themselves_and_others_are_not_held_up(limited: Depl
         others = [await cluster.submit(tenant, {"path": str(path), "tenant": "quiet"}) for _ in range(6)]
         others += [await cluster.submit(free, {"path": str(path)}) for _ in range(6)]
         assert {await one.wait(timeout=PATIENCE_SECONDS) for one in others} == {JobState.SUCCEEDED}
-        most = most_at_once(path)
-        assert most["busy"] == 2
-        assert most["quiet"] <= 2
+
+        async def two_are_busy() -> bool:
+            return most_at_once(path)["busy"] == 2
+
+        await eventually(two_are_busy, PATIENCE_SECONDS, "two runs of the busy key")
+    most = most_at_once(path)
+    assert most["busy"] == 2
+    assert most["quiet"] <= 2
 
 
 async def test_a_rate_is_kept_over_all_agents(limited: Deployment) -> None:
@@ -156,9 +162,9 @@ async def test_jobs_beyond_what_an_agent_keeps_wait_in_the_master_and_the_master
         await eventually(settled, PATIENCE_SECONDS, "most of them HELD")
         last = await cluster.submit(free, {"path": str(path)})
         assert await last.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED, "others are not held up"
-        before = await _changes(limited)
+        before, began = await _changes(limited), time.monotonic()
         await asyncio.sleep(5)
-        assert await _changes(limited) - before <= 5 * 10, "writes of admissions in 5 seconds"
+        assert await _changes(limited) - before <= 10 * (time.monotonic() - began), "writes of admissions, each second"
 
 
 async def _changes(deployment: Deployment) -> int:

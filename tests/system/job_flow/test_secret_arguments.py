@@ -11,6 +11,7 @@ from jobmaster.settings.model import Web, WebToken
 from jobmaster.web.app import create_app
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.secret_jobs import charge, charge_isolated, handlers
 
@@ -25,11 +26,11 @@ async def test_secret_values_reach_the_handler_and_no_view_log_error_or_command(
     agent = await deployment.start_agent()
     async with await open_cluster(deployment.settings, handlers) as cluster:
         good = await cluster.submit(call(charge, 7, TOKEN, CARD))
-        assert await good.result(timeout=60) == len(TOKEN)
+        assert await good.result(timeout=PATIENCE_SECONDS) == len(TOKEN)
         bad = await cluster.submit(call(charge, -1, TOKEN, CARD))
         isolated = await cluster.submit(call(charge_isolated, TOKEN))
         for receipt in (bad, isolated):
-            assert await receipt.wait(timeout=60) == "FAILED"
+            assert await receipt.wait(timeout=PATIENCE_SECONDS) == "FAILED"
 
             async def logged(receipt: object = receipt) -> bool:
                 return bool(await cluster.logs(receipt))  # type: ignore[arg-type]

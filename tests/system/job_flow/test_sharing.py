@@ -10,6 +10,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.support.deployment import Deployment
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import until_file
 
@@ -27,8 +28,19 @@ async def test_each_of_three_agents_gets_a_share_before_anything_has_ended(
         "processes": AGENTS,
     }
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
-    await cluster.submit_many([{"path": path, "gate": gate}] * JOBS, until_file, after=1.0, durability="master")
     await deployment.start_agent(processes=AGENTS)
+
+    async def beats() -> int:
+        return int((await deployment.fetch("SELECT min(beats)::int AS beats FROM agent"))[0]["beats"])
+
+    # An agent whose last renewal named no other one takes all that is due.
+    begun = await beats() + 2
+
+    async def known_to_each_other() -> bool:
+        return await beats() >= begun
+
+    await eventually(known_to_each_other, PATIENCE_SECONDS, "a renewal of each agent since the last one has started")
+    await cluster.submit_many([{"path": path, "gate": gate}] * JOBS, until_file, after=1.0, durability="master")
 
     async def shares() -> Counter[str]:
         rows = await deployment.fetch("SELECT bucket_id::text FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")

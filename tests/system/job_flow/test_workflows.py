@@ -187,6 +187,7 @@ async def test_a_start_that_is_sent_again_starts_nothing(deployment: Deployment,
 
 async def test_workflows_survive_agents_that_are_killed(deployment: Deployment, cluster: Cluster, path: str) -> None:
     """Every step has one job, whatever was under way at a kill."""
+    deployment.shorten_lease()
     await deployment.start_agent(*HANDLERS)
     started = []
     for number in range(20):
