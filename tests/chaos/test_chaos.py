@@ -22,7 +22,7 @@ def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
         [sys.executable, "-m", "tests.chaos", "--json", *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=2 * PATIENCE_SECONDS,  # more than the load and the bound of its drain
         cwd=REPOSITORY,
         env=environment({}),
         check=False,

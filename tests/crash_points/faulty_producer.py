@@ -26,7 +26,7 @@ from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 SINGLE_JOBS = 12
 BULK_JOBS = 120
 CHUNK_JOBS = 20
-LOCK, LOCK_SECONDS = "import", 1.0
+LOCK, LOCK_SECONDS = "import", 4.0
 ACTION = ("load-rates", "3")
 
 

@@ -38,16 +38,17 @@ from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments
 from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultSpec
 from tests.support.deployment import ENVIRONMENT, REPOSITORY, AgentProcess, Deployment
+from tests.support.patience import patient
 from tests.support.waiting import eventually
 
 FAULTY, HEALTHY, PREY = "faulty", "healthy", "prey"
 NO_OTHERS = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
 LINKS = 3
 """Steps of a workflow."""
-ROUNDS_MAX = 12
+ROUNDS_MAX = 60
 ROUND_SECONDS = 2.0
 HEAL_SECONDS = 40.0
-"""Bound of every wait; a busy machine comes nowhere near it."""
+"""Bound of every wait on an idle machine (see `patient`)."""
 
 
 class FaultyAgent(AgentProcess):
@@ -118,12 +119,12 @@ class FaultyDeployment(Deployment):
         self.document |= {
             "handlers": ["tests.crash_points.jobs"],
             "leases": {
-                "lease": "4s",
+                "lease": "10s",
                 "renew": "0.4s",
                 "store_beat": "0.3s",
                 "leader_lease": "1.3s",
                 "leader_renew": "0.4s",
-                "grace": "6s",
+                "grace": "30s",
                 "bucket_map": "0.2s",
                 "tombstone": "1s",
                 "orphan_grace": "2s",
@@ -325,9 +326,9 @@ class FaultyDeployment(Deployment):
         """
         try:
             for workflow in work.workflows:
-                view = await self.client.workflows.wait(workflow, timeout=HEAL_SECONDS)
+                view = await self.client.workflows.wait(workflow, timeout=patient(HEAL_SECONDS))
                 assert view.state is WorkflowState.SUCCEEDED, view
-            ended = await self.client.wait_all(work.ids, timeout=HEAL_SECONDS)
+            ended = await self.client.wait_all(work.ids, timeout=patient(HEAL_SECONDS))
         except JobMasterError as error:
             raise AssertionError(f"{error}\n{await self.unfinished(work)}\n{self.tails()}") from error
         rows = await self.fetch(

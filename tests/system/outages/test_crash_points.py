@@ -44,7 +44,7 @@ from tests.crash_points.faulty_producer import (
 )
 from tests.crash_points.fixture import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultyDeployment, Work
 from tests.support.deployment import ENVIRONMENT, REPOSITORY
-from tests.support.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -152,7 +152,7 @@ async def test_with_a_batch(deployment: FaultyDeployment, point: CrashPoint, lat
     deployment.give("point", point.fault(later=later))
     async with client.batch("struck", on_complete=handlers.call(jobs.quick, path)) as batch:
         summary = await batch.submit_many(handlers.call(jobs.quick, path) for _ in range(30))
-    view = await batch.wait(timeout=HEAL_SECONDS)
+    view = await batch.wait(timeout=patient(HEAL_SECONDS))
     assert deployment.faulty.faults.done("point")
     assert view.counts is not None
     assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, 30, 30)
@@ -310,7 +310,7 @@ async def test_of_a_producer_that_fills_a_batch(
     stored_again = len(ledger.ids("acknowledged"))
     assert (stored_again == 0) if point.call == "master.close" else (0 < stored_again <= BULK_JOBS)
     deployment.withdraw("wait")
-    view = await deployment.client.batches.wait(ledger.ids("batch")[0], timeout=HEAL_SECONDS)
+    view = await deployment.client.batches.wait(ledger.ids("batch")[0], timeout=patient(HEAL_SECONDS))
     assert view.counts is not None
     assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, BULK_JOBS, BULK_JOBS)
     rows = await deployment.fetch("SELECT id FROM job WHERE handler = 'quick' AND id > $1 AND id < $2", *_bounds(view))
@@ -419,7 +419,7 @@ async def fire_under_fault(deployment: FaultyDeployment, name: str) -> None:
     master = await Master.connect(
         dsn=deployment.dsn, schema=settings.schema_name(), settings=settings.master, application_name="test"
     )
-    at_us = time.time_ns() // 1000 + 2_000_000
+    at_us = time.time_ns() // 1000 + 10_000_000
     args = b'{"path":"%s"}' % str(deployment.path("witness")).encode()
     schedules = [
         Schedule(name=f"{name}-{number}", handler="quick", lane=jobs.VICTIM, expression="60s", start_us=at_us,
@@ -463,12 +463,12 @@ async def pause_under_fault(deployment: FaultyDeployment, name: str) -> None:
     start, and no job starts until it is resumed."""
     client, path = deployment.client, str(deployment.path(f"witness-{name}"))
     deployment.give(name, POINTS[name].fault(later=False))
-    assert (await client.pause(handler=jobs.quick, timeout=HEAL_SECONDS)).changed
+    assert (await client.pause(handler=jobs.quick, timeout=patient(HEAL_SECONDS))).changed
     assert deployment.faulty.faults.done(name)
     receipts = [await client.submit(jobs.quick, {"path": path}, durability="master") for _ in range(5)]
     receipts += [await client.submit(jobs.quick, {"path": path}) for _ in range(5)]
     marker = await client.submit(jobs.slow, {"path": path})
-    await marker.result(timeout=HEAL_SECONDS)
+    await marker.result(timeout=patient(HEAL_SECONDS))
     assert not [line for line in deployment.witnessed(f"witness-{name}") if line[0] != marker.id.hex]
     await client.resume(handler=jobs.quick)
     work = Work()
@@ -587,7 +587,7 @@ async def test_e3_the_agent_dies_after_it_has_reported_a_trial(deployment: Fault
 async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> None:
     """The hint is not left in the store, and the answer of the first renewal with the job is lost; the next one arrives."""
     receipt = await deployment.client.submit(jobs.endless, {"path": str(deployment.path("witness"))})
-    await receipt.wait_saved(timeout=HEAL_SECONDS)
+    await receipt.wait_saved(timeout=patient(HEAL_SECONDS))
     deployment.give("deaf", FaultSpec("master.renew", Action.LOSE_REPLY, 1, "cancel_requested=[b"))
     await deployment.client.master.requests.cancel(receipt.id_bytes, tombstone=None, actor="test")
     await deployment.struck("deaf")
