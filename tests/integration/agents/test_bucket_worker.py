@@ -166,7 +166,7 @@ class Life:
             await self.bucket_worker.in_flight_writer.tick()
         go.set()
         await until(lambda: is_idle(self.bucket_worker))
-        return await self.bucket_worker.complete([self.owner.fence.bucket_id], 5.0, "the test says so")
+        return await self.bucket_worker.complete([self.owner.fence.bucket_id], 60.0, "the test says so")
 
     async def run(self) -> list[bytes] | None:
         """``play`` beside the pumps; ``None`` when the agent was killed."""

@@ -187,7 +187,7 @@ async def test_an_agent_leaves_a_frozen_bucket_without_a_rescue_of_what_it_held(
     await life.freeze()
     await life.beat()
     gates["first"].set()
-    assert await life.bucket_worker.complete([life.owner.fence.bucket_id], 5.0, "test") == []
+    assert await life.bucket_worker.complete([life.owner.fence.bucket_id], 60.0, "test") == []
     assert await driven.bucket_state(life.owner.fence.bucket_id) == ("LOST", 1)
     rescue = (await driven.agent()).rescue()
     while (await driven.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":

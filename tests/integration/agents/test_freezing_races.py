@@ -119,10 +119,10 @@ async def test_an_owner_that_completes_a_bucket_finds_a_freeze_that_it_has_not_s
     await life.freeze(tell_store=False)
     await life.unfreeze()
     bucket_id = life.owned.fence.bucket_id
-    assert await life.bucket_worker.complete([bucket_id], 10.0, "test") == [bucket_id]
+    assert await life.bucket_worker.complete([bucket_id], 60.0, "test") == [bucket_id]
     await life.beat()
     await life.beat()
     assert life.owned.fence.epoch == 2
-    assert await life.bucket_worker.complete([bucket_id], 10.0, "test") == []
+    assert await life.bucket_worker.complete([bucket_id], 60.0, "test") == []
     rows = await driven.rows("SELECT state::text FROM bucket WHERE id = $1", text(bucket_id))
     assert rows[0]["state"] == "READY_TO_DELETE"

@@ -18,6 +18,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, DrivenCluster
 from tests.integration.agents.freezing_fixture import Life, began, encoded, gates, nothing_lies_there, states
+from tests.support.hand_clock import HandClock
 from tests.support.waiting import eventually, until
 
 
@@ -242,7 +243,9 @@ async def test_a_pause_ends_by_itself_also_while_the_master_is_away(
     paused: Paused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates["then"].set()
-    await paused.pause("lane", paused.life.owner.lane, 0.5)
+    clock = HandClock()
+    paused.watch = PauseWatch(paused.life.owner.agent_id, paused.pauses, paused.worker, clock, EventLog())
+    await paused.pause("lane", paused.life.owner.lane, 600.0)
 
     async def away() -> PausesInForce:
         raise AssertionError("the end of a pause needs no call")
@@ -250,14 +253,11 @@ async def test_a_pause_ends_by_itself_also_while_the_master_is_away(
     monkeypatch.setattr(paused.pauses, "in_force", away)
     job_id, entry = encoded("then")
     await paused.life.submit(entry)
-    assert 0.0 < await paused.watch.tick() <= 0.5
+    assert 0.0 < await paused.watch.tick() <= 600.0
     assert paused.life.owned.paused
-
-    async def over() -> bool:
-        await paused.watch.tick()
-        return not paused.life.owned.paused
-
-    await eventually(over)
+    clock.now += 600.0
+    await paused.watch.tick()
+    assert not paused.life.owned.paused
     await paused.all_ran_once([job_id])
 
 

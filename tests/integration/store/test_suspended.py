@@ -12,7 +12,7 @@ from jobmaster.ports import ReplyStatus
 from tests.integration.store.fixture import OneBucketStore, assert_ok, make_items
 from tests.support.waiting import eventually
 
-TERM = 0.4
+TERM = 3.0
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_a_rescuer_gets_a_wait_until_the_term_is_over(one_bucket: OneBucke
     async def over() -> bool:
         return (await one_bucket.store.fence(rescuer))[0] is ReplyStatus.OK
 
-    await eventually(over, 10, "the end of the term")
+    await eventually(over, 60, "the end of the term")
     assert loop.time() - began >= TERM
     assert await one_bucket.field("lease_until") is None
     assert await one_bucket.field("lease_us") is None
@@ -78,7 +78,7 @@ async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(one_bucket: 
     async def over() -> bool:
         return (await one_bucket.store.fence(rescuer))[0] is ReplyStatus.OK
 
-    await eventually(over, 10, "the end of the term")
+    await eventually(over, 60, "the end of the term")
 
 
 async def test_granting_a_term_changes_no_counter(one_bucket: OneBucketStore) -> None:

@@ -13,9 +13,10 @@ from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, OneBucketStore, assert_ok, blocked_pops, make_items, new_fence, submit
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 
-LONG_SECONDS = 30.0
+LONG_SECONDS = PATIENCE_SECONDS
 """Longer than any test may take: who gets here has missed a wake-up."""
 
 
@@ -198,14 +199,14 @@ async def test_a_quiet_subscription_stands_and_a_dead_one_is_noticed(
     connect: Connect, new_valkey: Callable[..., object]
 ) -> None:
     server = new_valkey()
-    store = await connect(url=server.url, call_timeout_seconds=0.5)  # type: ignore[attr-defined]
+    store = await connect(url=server.url, call_timeout_seconds=2.0)  # type: ignore[attr-defined]
     fence, job_id = new_fence(), new_id()
     await assert_ok(store.open_bucket(fence))
     news = store.finished()
     assert await anext(news) == b""
     next_id = asyncio.ensure_future(anext(news))
     # Several times the quiet time after which it asks whether the server is there.
-    assert await asyncio.wait([next_id], timeout=1.5) == (set(), {next_id})
+    assert await asyncio.wait([next_id], timeout=5.0) == (set(), {next_id})
     await assert_ok(store.settle(fence, [], [job_id]))
     assert await next_id == job_id
     server.kill()  # type: ignore[attr-defined]

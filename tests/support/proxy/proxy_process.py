@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.proxy.tcp_proxy import HEALTHY, Fault, TcpProxy, WireProtocol
 
 REPOSITORY = Path(__file__).parents[3]
@@ -67,7 +68,7 @@ class ProxyProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(PATIENCE_SECONDS)
         self._process.stdout.close()
 
     def _call(self, command: dict[str, Any]) -> Any:
