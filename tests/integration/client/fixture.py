@@ -49,7 +49,7 @@ def settings_for(cluster: str, urls: dict[str, str], **parts: object) -> Cluster
     values: dict[str, object] = {
         "cluster": cluster,
         "master": MasterSettings(schema=MIGRATED_SCHEMA),
-        "stores": {name: StoreSettings(url=url, call_timeout_seconds=2.0) for name, url in urls.items()},
+        "stores": {name: StoreSettings(url=url, call_timeout_seconds=30.0) for name, url in urls.items()},
         "agents": {"default": AgentSettings(lanes={"default": counts, "payroll": counts})},
         **parts,
     }

@@ -86,7 +86,7 @@ async def test_a_job_in_doubt_that_was_never_stored_becomes_a_row_under_its_own_
 async def test_a_batch_that_is_being_filled_has_one_producer(
     client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches_module, "SILENT_SECONDS", 0.4)
+    monkeypatch.setattr(batches_module, "SILENT_SECONDS", 2.5)
     monkeypatch.setattr(batch_module, "SIGN_SECONDS", 0.05)
     monkeypatch.setattr(batches_module, "_LOOK_SECONDS_MAX", 0.05)
     async with client.cluster.batch("images", key=KEY) as batch:

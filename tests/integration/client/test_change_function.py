@@ -14,6 +14,7 @@ import pytest
 from jobmaster.model.errors import InputError
 from jobmaster.settings.submit_rules import submit_rules
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.patience import PATIENCE_SECONDS
 
 Sql: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 LATER = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
@@ -134,11 +135,11 @@ async def test_a_change_counts_with_the_commit_and_so_does_its_notice(client: Cl
     assert (await row(sql, receipt.id))["due_at"] == LATER
     async with sql.transaction():
         await change(sql, receipt.id, {"after": 0})
-    assert await asyncio.wait_for(notices.get(), 10) == "default 3"
+    assert await asyncio.wait_for(notices.get(), PATIENCE_SECONDS) == "default 3"
     await change(sql, receipt.id, {"after": 0, "notify": False})
     await change(sql, receipt.id, {"after": 3600})
     await listener.execute("SELECT pg_notify($1, 'last')", client.settings.schema_name())
-    assert await asyncio.wait_for(notices.get(), 10) == "last"
+    assert await asyncio.wait_for(notices.get(), PATIENCE_SECONDS) == "last"
     await listener.close()
 
 

@@ -31,6 +31,7 @@ from jobmaster.model.job_view import JobView
 from jobmaster.ports import Recall
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.patience import PATIENCE_SECONDS
 
 LATER = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
 ARGS = {"path": "a"}
@@ -166,8 +167,11 @@ async def test_it_runs_once_after_a_change(client: ClientFixture) -> None:
     assert (await row(client, receipt.id)).state is JobState.SUCCEEDED
 
 
-async def test_a_job_is_waited_for_that_is_on_its_way_into_the_bucket(client: ClientFixture) -> None:
+async def test_a_job_is_waited_for_that_is_on_its_way_into_the_bucket(
+    client: ClientFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Marked in the master, not put yet: a change of the row now would let the copy start early."""
+    monkeypatch.setattr(changes_module, "TRY_SECONDS", PATIENCE_SECONDS)
     receipt = await client.cluster.submit(resize, ARGS, at=LATER)
     bucket = client.agent.buckets["default", 3][0]
     fence = client.agent.fence(bucket)

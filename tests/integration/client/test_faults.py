@@ -40,14 +40,14 @@ NewValkey = Callable[..., ValkeyServer]
 
 
 async def second_store(
-    client: ClientFixture, server: ValkeyServer, opened: AsyncExitStack, url: str | None = None
+    client: ClientFixture, server: ValkeyServer, opened: AsyncExitStack, url: str | None = None, timeout: float = 30.0
 ) -> tuple[DrivenAgent, ClusterSettings]:
     """Another store with an agent of its own and two buckets."""
     store = await AgentStore.connect(
         cluster=client.settings.cluster,
         name="other",
         url=url or server.url,
-        settings=StoreSettings(call_timeout_seconds=1.0, connect_timeout_seconds=1.0),
+        settings=StoreSettings(call_timeout_seconds=timeout, connect_timeout_seconds=timeout),
     )
     opened.push_async_callback(store.close)
     await store.initialise(client.master.cluster.uid, new_id())
@@ -81,7 +81,7 @@ async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_agai
 ) -> None:
     server = new_valkey()
     async with slow_store_proxy(server.url, seed=1) as proxy:
-        agent, settings = await second_store(client, server, opened, proxy.store_url)
+        agent, settings = await second_store(client, server, opened, proxy.store_url, timeout=3.0)
         cluster = await open_cluster(settings=settings, stores={"other": agent.store})
         await cluster.submit(resize, {"path": "warm"})
         proxy.set(SILENT)
@@ -218,7 +218,7 @@ async def test_intake_goes_on_while_the_master_is_down(
     from jobmaster.master.schema.migrate import migrate
 
     server = new_postgres()
-    fast = MasterSettings(connect_timeout_seconds=1.0, statement_timeout_seconds=1.0)
+    fast = MasterSettings(connect_timeout_seconds=5.0, statement_timeout_seconds=5.0)
     schema = client_settings.schema_name()
     await migrate(dsn=server.dsn, schema=schema, cluster=client_settings.cluster, settings=fast)
     master = await Master.connect(dsn=server.dsn, schema=schema, settings=fast, application_name="test")

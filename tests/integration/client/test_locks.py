@@ -29,7 +29,7 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings
 async def main(dsn, schema):
     master = await Master.connect(dsn=dsn, schema=schema, settings=MasterSettings(), application_name="holder")
     cluster = Cluster(ClusterSettings(cluster="test"), master, {})
-    async with cluster.lock("import", ttl=2, label="nightly") as lock:
+    async with cluster.lock("import", ttl=6, label="nightly") as lock:
         print(lock.fence, flush=True)
         await asyncio.Event().wait()
 
@@ -96,7 +96,7 @@ async def test_two_programs_exclude_each_other(open_program: OpenProgram) -> Non
 
 async def test_a_body_is_renewed_beyond_the_ttl(open_program: OpenProgram) -> None:
     one, other = await open_program(), await open_program()
-    async with one.lock("import", ttl=1):
+    async with one.lock("import", ttl=5):
         first: int = (await other.locks())[0].expires_us
 
         async def renewed() -> bool:
@@ -131,7 +131,7 @@ async def test_an_operator_ends_the_body_of_a_holder(open_program: OpenProgram) 
     one, other = await open_program(), await open_program()
 
     async def body() -> None:
-        async with one.lock("import", ttl=1):
+        async with one.lock("import", ttl=5):
             released = await other.release_lock("import", actor="ann")
             assert released is not None
             async with other.lock("import"):
@@ -147,7 +147,7 @@ async def test_plain_code(open_program: OpenProgram) -> None:
     plain = SyncCluster(open_program.program)  # type: ignore[attr-defined]
 
     def lose() -> None:
-        with plain.lock("import", ttl=1) as lock:
+        with plain.lock("import", ttl=5) as lock:
             plain.release_lock("import")
             while True:  # until it is lost
                 lock.check()
@@ -155,7 +155,7 @@ async def test_plain_code(open_program: OpenProgram) -> None:
 
     def work() -> list[str]:
         seen = []
-        with plain.lock("import", ttl=1) as lock:
+        with plain.lock("import", ttl=5) as lock:
             lock.check()
             seen.append(plain.locks()[0].name)
             with pytest.raises(LockHeld), plain.lock("import"):

@@ -34,6 +34,7 @@ def looks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_waiter, "EXISTENCE_SECONDS", 0.05)
     monkeypatch.setattr(result_waiter, "EXISTENCE_AGAIN_SECONDS", 0.05)
     monkeypatch.setattr(result_waiter, "REREAD_SECONDS", 0.1)
+    monkeypatch.setattr(result_waiter, "READ_SECONDS", PATIENCE_SECONDS)
 
 
 async def soon(what: Awaitable[Any]) -> Any:

@@ -214,7 +214,7 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     opened: AsyncExitStack,
 ) -> None:
     server, name = new_postgres(), client_settings.cluster
-    fast = MasterSettings(connect_timeout_seconds=1.0, statement_timeout_seconds=1.0)
+    fast = MasterSettings(connect_timeout_seconds=5.0, statement_timeout_seconds=5.0)
     schema = client_settings.schema_name()
     await migrate(dsn=server.dsn, schema=schema, cluster=name, settings=fast)
     master = await Master.connect(dsn=server.dsn, schema=schema, settings=fast, application_name="test")

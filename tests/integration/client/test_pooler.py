@@ -56,7 +56,7 @@ async def direct(databases: MigratedDatabases, store_url: str, cluster_name: str
     dsn = await databases.take(cluster_name)
     yield ClusterSettings(
         cluster=cluster_name,
-        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA, statement_timeout_seconds=1.0),
+        master=MasterSettings(dsn=dsn, schema=MIGRATED_SCHEMA, statement_timeout_seconds=120.0),
         stores={"default": StoreSettings(url=store_url)},
     )
     await databases.give_back(dsn)
@@ -181,7 +181,10 @@ async def test_nothing_of_a_producer_stays_on_a_server_connection(
 async def test_the_limits_of_a_statement_hold_through_a_pooler(
     direct: ClusterSettings, new_pooler: Callable[..., PgBouncer]
 ) -> None:
-    master = await open_master(through(direct, new_pooler(size=1)), application_name="limits", producer=True)
+    limited = msgspec.structs.replace(
+        direct, master=msgspec.structs.replace(direct.master, statement_timeout_seconds=2.0)
+    )
+    master = await open_master(through(limited, new_pooler(size=1)), application_name="limits", producer=True)
     try:
         used: list[Any] = []
 
@@ -206,12 +209,12 @@ async def test_a_lost_pooler_leaves_the_outcome_unknown_and_comes_back(
     master = await open_master(through(direct, pooler), application_name="lost", producer=True)
     try:
         writing = asyncio.create_task(
-            master.statements.run("intake/slow", lambda connection: connection.execute("SELECT pg_sleep(0.9)"))
+            master.statements.run("intake/slow", lambda connection: connection.execute("SELECT pg_sleep(60)"))
         )
         own = await asyncpg.connect(direct.master.dsn or "")
 
         async def under_way() -> bool:
-            running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(0.9)'"
+            running = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'"
             return bool(await own.fetchval(running))
 
         await eventually(under_way, PATIENCE_SECONDS, "the write has reached PostgreSQL")

@@ -71,14 +71,14 @@ async def test_exceptions_in_place_of_results(client: ClientFixture) -> None:
     await finish_some(client, receipts[0], JobState.SUCCEEDED)
     await finish_some(client, receipts[1], JobState.FAILED)
     await receipts[2].cancel()
-    values = await client.cluster.results(receipts, timeout=0.5, return_exceptions=True)
+    values = await client.cluster.results(receipts, timeout=3.0, return_exceptions=True)
     assert values[0] == Size(7, 1)
     assert isinstance(values[1], JobFailed)
     assert isinstance(values[2], JobFailed)
     assert values[2].state is JobState.CANCELLED
     assert isinstance(values[3], WaitTimeout)
     with pytest.raises(JobFailed):
-        await client.cluster.results(receipts, timeout=0.5)
+        await client.cluster.results(receipts, timeout=3.0)
     with pytest.raises(WaitTimeout):
         await client.cluster.results([receipts[0], receipts[3]], timeout=0.2)
 

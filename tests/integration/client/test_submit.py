@@ -203,6 +203,7 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
 async def test_a_producer_reads_a_redeployed_signature_when_its_cached_one_refuses(
     client: ClientFixture, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(handler_lookup, "REREAD_SECONDS", 3600.0)
     cluster = await open_cluster(handlers=Handlers())
     await cluster.submit("images.resize", {"path": "a"})
     redeployed = Handlers()
@@ -261,7 +262,7 @@ async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_confli
 
 async def test_an_id_of_another_time_is_refused(client: ClientFixture) -> None:
     old = (int.from_bytes(new_id()[:6], "big") - 4_000_000).to_bytes(6, "big") + new_id()[6:]
-    with pytest.raises(ClockSkew, match="-4000 s off"):
+    with pytest.raises(ClockSkew, match=r"-40\d\d s off"):
         await client.cluster.submit(resize, {"path": "a"}, job_id=old)
 
 

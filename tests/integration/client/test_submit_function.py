@@ -28,6 +28,7 @@ from jobmaster.model.errors import Conflict, InputError, JobMasterError
 from jobmaster.settings.submit_rules import submit_rules
 from tests.integration.client.fixture import ClientFixture, resize
 from tests.support.cases import about
+from tests.support.patience import PATIENCE_SECONDS
 
 Sql: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 DUE = datetime(2031, 3, 4, 5, 6, 7, 890123, tzinfo=UTC)
@@ -564,7 +565,7 @@ async def test_agents_get_a_notice_with_the_commit_and_only_for_what_is_due(clie
         for _ in range(3):
             await submit(sql, "pay", {"employee": 1}, lane="payroll")
         assert heard.empty()
-    assert await asyncio.wait_for(heard.get(), 10) == "payroll 4"
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == "payroll 4"
     await listener.fetchval("SELECT 1")
     assert heard.empty()
     await listener.close()

@@ -8,6 +8,7 @@ import pytest
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments
 from jobmaster.model.job import Durability
 from tests.integration.client.fixture import ClientFixture, resize
+from tests.support.patience import PATIENCE_SECONDS
 
 
 async def test_the_job_exists_if_and_only_if_the_caller_commits(client: ClientFixture) -> None:
@@ -38,7 +39,7 @@ async def test_the_owner_gets_a_hint_after_the_commit_and_not_before(client: Cli
     async with client.cluster.transaction(connection) as tx:
         receipt = await tx.submit(resize, {"path": "a"})
         assert await client.store.wait_wake(buckets, 0.05) is None
-    woken = await client.store.wait_wake(buckets, 5.0)
+    woken = await client.store.wait_wake(buckets, PATIENCE_SECONDS)
     assert woken in buckets
     bucket = next(b for b in client.agent.buckets["default", 3] if b.id == woken)
     answer = await client.store.claim(client.agent.fence(bucket), "hinted", 10)

@@ -20,6 +20,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.job import Priority
 from tests.integration.django.conftest import Project
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 
 
@@ -306,7 +307,7 @@ def test_a_program_without_django_submits_a_task_by_its_path(tasks: Any, agent: 
     client = tasks.echo.get_backend().cluster().client
     job_id = new_id()
     receipt = client.submit(tasks.echo.module_path, {"first": 1, "third": 9}, allow_unregistered=True, job_id=job_id)
-    assert receipt.result(timeout=20) == [1, 2, [], 9, {}]
+    assert receipt.result(timeout=PATIENCE_SECONDS) == [1, 2, [], 9, {}]
     assert tasks.echo.get_backend().get_result(str(UUID(bytes=job_id))).kwargs == {"third": 9}
 
 
@@ -329,7 +330,7 @@ def test_a_job_in_a_lane_that_is_no_queue_of_the_backend_runs(tasks: Any, agent:
         lane="mails",
         metadata={"django": '{"backend":"after_commit"}'},
     )
-    assert receipt.result(timeout=20) == [1, 2, [], 3, {}]
+    assert receipt.result(timeout=PATIENCE_SECONDS) == [1, 2, [], 3, {}]
     assert tasks.echo.get_backend().get_result(str(receipt.id)).task.queue_name == "mails"
 
 
@@ -464,9 +465,9 @@ def test_a_task_that_is_given_up_at_its_timeout_has_failed(
 
 
 def test_what_runs_on_after_its_timeout_is_not_the_end_of_the_task(tasks: Any, agent: Path, project: Project) -> None:
-    result = tasks.slow_at_first.enqueue(1.5)
+    result = tasks.slow_at_first.enqueue(3)
     assert finished(result).status == "SUCCESSFUL"
-    other = finished(tasks.too_slow.enqueue(2))  # its thread ends later than the first one of `result`
+    other = finished(tasks.too_slow.enqueue(4))  # its thread ends later than the first one of `result`
     assert signals_of(project, other, 2) == ["RUNNING", "FAILED"]
     assert signals_of(project, result, 3) == ["RUNNING", "RUNNING", "SUCCESSFUL"]
 

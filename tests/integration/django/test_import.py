@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.deployment import ENVIRONMENT
+from tests.support.patience import PATIENCE_SECONDS
 
 WITHOUT = """
 import sys
@@ -23,7 +24,12 @@ except ConfigError as error:
 
 def printed(program: str) -> str:
     ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()

@@ -158,7 +158,7 @@ async def too_slow_with_a_policy_async(seconds: float) -> None:
 
 
 @task(takes_context=True)
-@job_options(max_attempts=2, backoff=0, timeout=0.5)
+@job_options(max_attempts=2, backoff=0, timeout=1.5)
 def slow_at_first(context: TaskContext, seconds: float) -> None:
     if context.attempt == 1:
         time.sleep(seconds)
