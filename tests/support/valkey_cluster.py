@@ -188,9 +188,10 @@ class ValkeyCluster:
     def add(self) -> ClusterNode:
         """A further primary, without slots and functions."""
         node = self._node(f"p{len(self.nodes)}")
-        self.nodes.append(node)
         node.server.start()
-        node.ask("CLUSTER", "MEET", "127.0.0.1", self.primaries[0].port, self.primaries[0].bus_port)
+        for one in self._running:  # calm nodes tell each other of a new one slowly
+            node.ask("CLUSTER", "MEET", "127.0.0.1", one.port, one.bus_port)
+        self.nodes.append(node)
 
         def known() -> bool:
             said = [one.ask("CLUSTER", "INFO") for one in self._running]

@@ -220,7 +220,8 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     assert agent.count("agent_suspended") == agent.count("agent_resumed") >= 2
 
     async def applied() -> bool:  # the outcomes are committed before the line about them is written
-        return sum(line["applied"] for line in agent.events if line.get("event") == "outcomes_applied") > 200
+        lines = [line for line in agent.events if line.get("event") == "outcomes_applied"]
+        return sum(int(line["applied"]) for line in lines) > 200
 
     await eventually(applied, PATIENCE_SECONDS, "the lines of what was kept in the store")
     assert (await own.fetch("SELECT count(*) FROM job WHERE rescues > 0"))[0][0] == 0
