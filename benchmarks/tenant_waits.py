@@ -3,47 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from benchmarks.support.handlers import handlers, stamp_and_sleep
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
+from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 
 TENANTS = 1000
 OTHERS_PER_SECOND = 20
 TENANT_JOB_SECONDS = 0.05
 _TICK_SECONDS = 0.01
+_HEAD_START_SECONDS = 1.0
+"""The agent has more than it can run when the others begin."""
+
+
+async def send(settings: ClusterSettings, per_second: float, seconds: float, tenants: int, began: Any = None) -> int:
+    """Submit jobs of so many tenants in turn, each by a call of its own, at a rate. The tenants are named ``tenant-N``; a
+    single one is named ``flood``.
+
+    Args:
+        began: set when the connections stand.
+
+    Returns: jobs.
+    """
+    pending: set[asyncio.Task[object]] = set()
+    async with await open_cluster(settings, handlers) as cluster:
+        if began is not None:
+            began.set()
+        start, sent = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - start) < seconds:
+            while sent < elapsed * per_second:
+                args = {"sent_us": time.time_ns() // 1000, "seconds": TENANT_JOB_SECONDS}
+                tenant = f"tenant-{sent % tenants}" if tenants > 1 else "flood"
+                task = asyncio.ensure_future(cluster.submit(stamp_and_sleep, args, tenant=tenant))
+                pending.add(task)
+                task.add_done_callback(pending.discard)
+                sent += 1
+            await asyncio.sleep(_TICK_SECONDS)
+        if pending:
+            await asyncio.wait(pending)
+    return sent
+
+
+def _flood(config: Path, per_second: float, seconds: float, began: Any, sent: Any) -> None:
+    settings = load_settings(config, {}, []).settings
+    sent.put(uvloop.run(send(settings, per_second, seconds, 1, began)))
 
 
 async def tenant_waits(measured: MeasuredCluster, seconds: float, flood: int) -> dict[str, float]:
     """Waits of 999 tenants that send 20 jobs a second together, in milliseconds, while one sends ``flood`` times as many.
 
-    A job keeps one of 50 slots for 50 ms, so the agent runs 1,000 a second at most.
+    A job keeps one of 50 slots for 50 ms, so the agent runs 1,000 a second at most. The flood comes from a process of its
+    own: in that of the others it would make them wait before they have sent anything.
     """
-    pending: set[asyncio.Task[object]] = set()
-    async with await open_cluster(measured.settings, handlers) as cluster:
-
-        def send(tenant: str) -> None:
-            args = {"sent_us": time.time_ns() // 1000, "seconds": TENANT_JOB_SECONDS}
-            task = asyncio.ensure_future(cluster.submit(stamp_and_sleep, args, tenant=tenant))
-            pending.add(task)
-            task.add_done_callback(pending.discard)
-
-        began, sent, flooded = time.perf_counter(), 0, 0
-        while (elapsed := time.perf_counter() - began) < seconds:
-            while sent < elapsed * OTHERS_PER_SECOND:
-                send(f"tenant-{sent % (TENANTS - 1)}")
-                sent += 1
-            while flooded < elapsed * OTHERS_PER_SECOND * flood:
-                send("flood")
-                flooded += 1
-            await asyncio.sleep(_TICK_SECONDS)
-        if pending:
-            await asyncio.wait(pending)
+    context = multiprocessing.get_context("spawn")
+    began, counts = context.Event(), context.Queue()
+    flooded = 0
+    if flood:
+        arguments = (measured.config, OTHERS_PER_SECOND * flood, seconds + _HEAD_START_SECONDS, began, counts)
+        process = context.Process(target=_flood, args=arguments)
+        process.start()
+        await asyncio.to_thread(began.wait)
+        await asyncio.sleep(_HEAD_START_SECONDS)
+    sent = await send(measured.settings, OTHERS_PER_SECOND, seconds, TENANTS - 1)
+    if flood:
+        flooded = await asyncio.to_thread(counts.get)
+        await asyncio.to_thread(process.join)
     connection = await measured.connect()
     try:
         query = """SELECT convert_from(result, 'UTF8')::bigint / 1000.0 FROM job

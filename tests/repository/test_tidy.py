@@ -79,6 +79,7 @@ CATCHES_EVERYTHING = {
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescer.py": "handed on to every caller of the batch",
     "jobmaster/codec.py": "an exception's own __str__ is foreign code",
+    "jobmaster/pipeline/jobs/map_chunks.py": "Spark raises errors of Java, of Arrow and of Python; a dead Spark raises again",
     "jobmaster/pipeline/datasource/copy_to_arrow.py": "handed on to the thread that reads",
     "agents/jobmaster_agents/execute/log_records.py": "as every handler of logging: a line fails no job",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
