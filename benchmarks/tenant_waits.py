@@ -6,6 +6,8 @@ import asyncio
 import multiprocessing
 import statistics
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +23,29 @@ TENANTS = 1000
 OTHERS_PER_SECOND = 20
 TENANT_JOB_SECONDS = 0.05
 _TICK_SECONDS = 0.01
+_WARM_UP_SECONDS = 3.0
 _HEAD_START_SECONDS = 1.0
 """The agent has more than it can run when the others begin."""
 
 
-async def send(settings: ClusterSettings, per_second: float, seconds: float, tenants: int, began: Any = None) -> int:
-    """Submit jobs of so many tenants in turn, each by a call of its own, at a rate. The tenants are named ``tenant-N``; a
-    single one is named ``flood``.
+async def send(
+    settings: ClusterSettings, per_second: float, seconds: float, tenants: int, name: str = "tenant", began: Any = None
+) -> int:
+    """Submit jobs of so many tenants in turn, each by a call of its own, at a rate. The tenants are ``name-N``.
 
     Args:
         began: set when the connections stand.
 
-    Returns: jobs.
+    Returns: jobs that were acknowledged.
     """
     pending: set[asyncio.Task[object]] = set()
+    failed = 0
+
+    def done(task: asyncio.Task[object]) -> None:
+        nonlocal failed
+        pending.discard(task)
+        failed += task.exception() is not None
+
     async with await open_cluster(settings, handlers) as cluster:
         if began is not None:
             began.set()
@@ -42,20 +53,53 @@ async def send(settings: ClusterSettings, per_second: float, seconds: float, ten
         while (elapsed := time.perf_counter() - start) < seconds:
             while sent < elapsed * per_second:
                 args = {"sent_us": time.time_ns() // 1000, "seconds": TENANT_JOB_SECONDS}
-                tenant = f"tenant-{sent % tenants}" if tenants > 1 else "flood"
-                task = asyncio.ensure_future(cluster.submit(stamp_and_sleep, args, tenant=tenant))
+                task = asyncio.ensure_future(cluster.submit(stamp_and_sleep, args, tenant=f"{name}-{sent % tenants}"))
                 pending.add(task)
-                task.add_done_callback(pending.discard)
+                task.add_done_callback(done)
                 sent += 1
             await asyncio.sleep(_TICK_SECONDS)
         if pending:
             await asyncio.wait(pending)
-    return sent
+    return sent - failed
 
 
 def _flood(config: Path, per_second: float, seconds: float, began: Any, sent: Any) -> None:
     settings = load_settings(config, {}, []).settings
-    sent.put(uvloop.run(send(settings, per_second, seconds, 1, began)))
+    sent.put(uvloop.run(send(settings, per_second, seconds, 1, "flood", began)))
+
+
+@asynccontextmanager
+async def flooding(config: Path, per_second: float, seconds: float) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """One tenant sends from a process of its own; at no rate there is none, and the same time passes.
+
+    Yields: waits for its end and returns its jobs.
+    """
+    if not per_second:
+        await asyncio.sleep(_HEAD_START_SECONDS)
+        yield lambda: asyncio.sleep(0, 0)
+        return
+    context = multiprocessing.get_context("spawn")
+    began, counts = context.Event(), context.Queue()
+    process = context.Process(target=_flood, args=(config, per_second, seconds, began, counts), daemon=True)
+
+    async def alive_until(ready: Callable[[], bool]) -> None:
+        while not ready():
+            if process.exitcode is not None and not ready():
+                raise RuntimeError(f"the process of the flood has ended with {process.exitcode}")
+            await asyncio.sleep(_TICK_SECONDS)
+
+    async def count() -> int:
+        await alive_until(lambda: not counts.empty())
+        return int(counts.get())
+
+    process.start()
+    try:
+        await alive_until(began.is_set)
+        await asyncio.sleep(_HEAD_START_SECONDS)
+        yield count
+    finally:
+        process.terminate()
+        process.join(10)
 
 
 async def tenant_waits(measured: MeasuredCluster, seconds: float, flood: int) -> dict[str, float]:
@@ -64,19 +108,11 @@ async def tenant_waits(measured: MeasuredCluster, seconds: float, flood: int) ->
     A job keeps one of 50 slots for 50 ms, so the agent runs 1,000 a second at most. The flood comes from a process of its
     own: in that of the others it would make them wait before they have sent anything.
     """
-    context = multiprocessing.get_context("spawn")
-    began, counts = context.Event(), context.Queue()
-    flooded = 0
-    if flood:
-        arguments = (measured.config, OTHERS_PER_SECOND * flood, seconds + _HEAD_START_SECONDS, began, counts)
-        process = context.Process(target=_flood, args=arguments)
-        process.start()
-        await asyncio.to_thread(began.wait)
-        await asyncio.sleep(_HEAD_START_SECONDS)
-    sent = await send(measured.settings, OTHERS_PER_SECOND, seconds, TENANTS - 1)
-    if flood:
-        flooded = await asyncio.to_thread(counts.get)
-        await asyncio.to_thread(process.join)
+    # Both loads begin on an agent that has run jobs.
+    await send(measured.settings, OTHERS_PER_SECOND, _WARM_UP_SECONDS, 1, "warm")
+    async with flooding(measured.config, OTHERS_PER_SECOND * flood, seconds + _HEAD_START_SECONDS) as counted:
+        sent = await send(measured.settings, OTHERS_PER_SECOND, seconds, TENANTS - 1)
+        flooded = await counted()
     connection = await measured.connect()
     try:
         query = """SELECT convert_from(result, 'UTF8')::bigint / 1000.0 FROM job

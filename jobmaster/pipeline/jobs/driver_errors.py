@@ -22,6 +22,8 @@ class DriverError(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str | None = None
     after: float | None = None
     """Of a ``Retry`` or ``Snooze``: seconds."""
+    ours: bool = False
+    """The class is one of JobMaster. A class of foreign code may have the same name, and means nothing else by it."""
 
 
 class ViolationsFound(Exception):
@@ -33,10 +35,11 @@ def described(error: Exception) -> DriverError:
     decision = decision_in(error)
     if decision is not None:
         kind = next(each.__name__ for each in type(decision).__mro__ if each.__bases__ == (Decision,))
-        return DriverError(kind, decision.reason, after=asked_seconds(decision))
+        return DriverError(kind, decision.reason, after=asked_seconds(decision), ours=True)
     if isinstance(error, JobMasterError):
-        return DriverError(type(error).__name__, error.message, error.hint)
-    return DriverError(type(error).__name__, (str(error).strip().splitlines() or [""])[0])
+        return DriverError(type(error).__name__, error.message, error.hint, ours=True)
+    text = (str(error).strip().splitlines() or [""])[0].encode(errors="replace").decode()  # half a surrogate is no JSON
+    return DriverError(type(error).__name__, text, ours=isinstance(error, ViolationsFound))
 
 
 def known_error(name: str, error: DriverError) -> Exception | None:
@@ -45,6 +48,8 @@ def known_error(name: str, error: DriverError) -> Exception | None:
     Args:
         name: of the application, for the text.
     """
+    if not error.ours:
+        return None
     match error.kind:
         case "Fail":
             return Fail(error.message)

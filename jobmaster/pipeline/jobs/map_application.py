@@ -110,7 +110,7 @@ class MapApplication:
         self._chunk: dict[str, _Run] = {}
         """Jobs that the driver has now."""
         self._arrived = asyncio.Event()
-        self._closing = False
+        self._closing = self._has_answered = False
         self._reported: tuple[float, float | None, str] | None = None
         # In a context of its own: it is no part of the job that came first.
         self._whole = asyncio.create_task(self._run(), name="jobmaster-spark-map", context=Context())
@@ -180,7 +180,7 @@ class MapApplication:
         self._chunk, self._waiting = {}, {}
         if error is None:
             error = Unavailable(f"{self._order.name}: the Spark application was ended")
-        elif not begun:
+        elif not begun and not self._has_answered:
             begun, waiting = waiting, []
         for run in begun:
             if not run.answer.done():
@@ -223,7 +223,7 @@ class MapApplication:
     async def _talk(self, connected: asyncio.Future[tuple[StreamReader, StreamWriter]]) -> None:
         reader, writer = await connected
         try:
-            while chunk := await self._gathered():
+            while (chunk := await self._gathered(reader)) is not None:
                 self._reported = None
                 writer.write(packed([run.row for run in chunk]))
                 await writer.drain()
@@ -234,15 +234,16 @@ class MapApplication:
         finally:
             writer.close()  # the driver ends
 
-    async def _gathered(self) -> list[_Run]:
-        """The jobs of the next chunk; none: the application ends. It is stopped, or there was no job for the idle time."""
+    async def _gathered(self, reader: StreamReader) -> list[_Run] | None:
+        """The jobs of the next chunk; ``None``: the application ends. It is stopped, its driver has ended, or there was no
+        job for the idle time."""
         while not self._chunk:
             if self._closing or not await self._waited(1, self._terms.idle_seconds):
                 self._closing = True
-                return []
+                return None
             await self._waited(self._terms.rows, self._terms.gather_seconds)
-            if not self.takes_jobs:
-                return []  # these jobs go to the next application
+            if not self.takes_jobs or reader.at_eof():
+                return None  # these jobs go to the next application
             chunk = list(islice(self._waiting, self._terms.rows))
             for run in chunk:
                 del self._waiting[run]
@@ -263,6 +264,7 @@ class MapApplication:
 
     def _settle(self, answers: list[MapAnswer]) -> None:
         """The answers are those of the chunk, as far as its jobs still run."""
+        self._has_answered = True
         found = {answer.job: answer for answer in answers}
         runs, self._chunk = list(self._chunk.values()), {}
         for run in runs:

@@ -3,11 +3,14 @@ back. The end of the connection is the end of the application."""
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import traceback
-from datetime import date, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 
@@ -21,12 +24,12 @@ if TYPE_CHECKING:
     from jobmaster.pipeline.jobs.map_functions import DeclaredMap
     from jobmaster.pipeline.jobs.map_rows import MapFunction
 
-LENGTH = struct.Struct(">I")
+LENGTH = struct.Struct(">Q")
 """Stands before each message."""
 FAILURES_MAX = 50
-"""Spark jobs of one chunk that may fail and be tried again in halves; enough for four such rows among a thousand."""
-_NATIVE = (datetime, date, bytes)
-"""Types that Spark takes as they are."""
+"""Spark jobs of one chunk that may fail and be tried again in halves: enough to find five such rows among a thousand."""
+_BIGINT = range(-(2**63), 2**63)
+_Values = tuple[Any, ...]
 
 
 def packed(message: list[MapRow] | list[MapAnswer]) -> bytes:
@@ -49,14 +52,20 @@ def answer_chunks(spark: SparkSession, function: MapFunction, declared: Declared
 
 
 def _answers(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows: list[MapRow]) -> list[MapAnswer]:
-    """Answers to all rows. A part that fails as a whole is tried again in halves, so that a row that ends the Python of an
-    executor, or that Spark cannot hold, is found and fails alone.
+    """Answers to all rows. A row that is none fails before Spark has it. A part that fails in Spark as a whole is tried again
+    in halves, so that a row that ends the Python of an executor is found and fails alone.
 
     Raises:
         Exception: Spark itself has ended.
     """
     answers: list[MapAnswer] = []
-    parts, failures = [rows], 0
+    given: list[_Values] = []
+    for row in rows:
+        try:
+            given.append((row.job, *_values(declared, row.arguments)))
+        except (msgspec.ValidationError, TypeError, ValueError) as error:
+            answers.append(_failed(row.job, DriverError("", f"the arguments are no row: {error}")))
+    parts, failures = [given] if given else [], 0
     while parts:
         part = parts.pop()
         try:
@@ -69,8 +78,12 @@ def _answers(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows
                 parts += (part[middle:], part[:middle])
                 continue
             traceback.print_exc()
-            answers += (MapAnswer(row.job, _cause(error), msgspec.Raw(b"null")) for row in part)
+            answers += (_failed(job, _cause(error)) for job, *_ in part)
     return answers
+
+
+def _failed(job: str, error: DriverError) -> MapAnswer:
+    return MapAnswer(job, error, msgspec.Raw(b"null"))
 
 
 def _cause(error: Exception) -> DriverError:
@@ -79,9 +92,10 @@ def _cause(error: Exception) -> DriverError:
     return DriverError("", causes[0].removeprefix("Caused by: ")) if causes else described(error)
 
 
-def _mapped(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows: list[MapRow]) -> list[MapAnswer]:
+def _mapped(
+    spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, values: Iterable[_Values]
+) -> list[MapAnswer]:
     """Answers of one Spark job."""
-    values = [(row.job, *_values(declared, row.arguments)) for row in rows]
     frame = spark.createDataFrame(values, f"{JOB} string, {declared.columns}")
     found = frame.mapInArrow(mapper.answers, ANSWER_COLUMNS).toArrow()
     return [
@@ -95,8 +109,42 @@ def _mapped(spark: SparkSession, mapper: RowMapper, declared: DeclaredMap, rows:
 
 
 def _values(declared: DeclaredMap, arguments: dict[str, Any]) -> list[Any]:
-    row: Any = msgspec.convert(arguments, declared.row)
-    return [msgspec.to_builtins(getattr(row, name), builtin_types=_NATIVE) for name in declared.names]
+    """The columns of one row. The arguments have the names of the fields, which an encoder may have under other names.
+
+    Raises:
+        ValidationError, TypeError, ValueError: they do not fit the declared row, or Spark cannot hold a value.
+    """
+    row = declared.row(**{name: msgspec.convert(value, declared.types[name]) for name, value in arguments.items()})
+    return [_native(getattr(row, name)) for name in declared.types]
+
+
+def _native(value: Any) -> Any:
+    """A value as Spark takes it. A time without a zone is one of UTC, whatever the zone of this machine is."""
+    match value:
+        case bool():
+            return value
+        case int() if value not in _BIGINT:
+            raise ValueError(f"Spark cannot hold {value}: whole numbers have 64 bits")
+        case datetime() if value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        case UUID():
+            return str(value)
+        case list():
+            return [_native(item) for item in value]
+        case dict():
+            return {key: _native(item) for key, item in value.items()}
+    if (names := _field_names(value)) is not None:
+        return {name: _native(getattr(value, name)) for name in names}
+    return value
+
+
+def _field_names(value: object) -> tuple[str, ...] | None:
+    """Fields of a struct or a dataclass; ``None``: it is neither."""
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return None
 
 
 def _message(link: socket) -> bytes | None:

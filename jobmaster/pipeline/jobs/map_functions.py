@@ -44,8 +44,8 @@ class DeclaredMap(NamedTuple):
 
     row: type
     result: Any
-    names: tuple[str, ...]
-    """Fields of ``row``."""
+    types: Mapping[str, Any]
+    """Fields of ``row``, and their types."""
     columns: str
     """The same with their types, in Spark's words."""
 
@@ -119,6 +119,8 @@ def _check_options(options: JobOptions) -> None:
 
 def _checked_terms(rows: int, gather_seconds: float, idle_seconds: float) -> MapTerms:
     terms = MapTerms(rows, gather_seconds, idle_seconds)
+    if type(rows) is not int:
+        raise ConfigError(f"spark_map: rows={rows!r} is no whole number", hint="give the number of jobs of a chunk")
     for name, least in (("rows", 1), ("gather_seconds", 0), ("idle_seconds", 0)):
         value = getattr(terms, name)
         if not value >= least:
@@ -158,7 +160,7 @@ def _columns(row: type, result: Any, name: str) -> tuple[DeclaredMap, tuple[insp
     try:
         found = types.type_info(row)
         types.type_info(result)
-    except (TypeError, NameError) as error:
+    except (TypeError, NameError, RecursionError) as error:
         raise ConfigError(f"handler {name!r}: {error}") from None
     if not isinstance(found, _Fielded) or not found.fields:
         raise ConfigError(
@@ -176,8 +178,9 @@ def _columns(row: type, result: Any, name: str) -> tuple[DeclaredMap, tuple[insp
         if default is msgspec.NODEFAULT:
             default = inspect.Parameter.empty
         parameters.append(inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default))
-    names = tuple(field.name for field in found.fields)
-    return DeclaredMap(row, result, names, ", ".join(columns)), tuple(parameters)
+    hints = typing.get_type_hints(row, include_extras=True)
+    fields = {field.name: hints[field.name] for field in found.fields}
+    return DeclaredMap(row, result, fields, ", ".join(columns)), tuple(parameters)
 
 
 def _spark_type(kind: types.Type, where: str) -> str:

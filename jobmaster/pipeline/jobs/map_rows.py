@@ -64,7 +64,7 @@ class RowMapper(NamedTuple):
         if JOB not in batch.schema.names:
             return [], RowError(f"the function has yielded rows without the column {JOB!r}, which its input has")
         answered: list[_Answer] = []
-        for row in batch.to_pylist():
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
             job, error = row.pop(JOB), row.pop(ERROR, None)
             if job not in given.open:
                 return answered, RowError(f"the function has yielded a row for job {job}, which waits for none")
@@ -74,7 +74,9 @@ class RowMapper(NamedTuple):
 
     def _succeeded(self, job: str, row: dict[str, Any]) -> _Answer:
         try:
-            return job, None, msgspec.json.encode(msgspec.convert(row, self.result)).decode()
+            text = msgspec.json.encode(msgspec.convert(row, self.result))
+            msgspec.json.decode(text, type=self.result)  # JSON has no NaN: it would be found when the agent reads it
+            return job, None, text.decode()
         except (msgspec.ValidationError, TypeError, ValueError) as wrong:
             return self._failed(job, f"the row of this job is not of the declared result: {wrong}")
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jobmaster.handlers import Fail, Handlers, JobContext, Retry
+from jobmaster.handlers import Fail, Handlers, JobContext, Retry, decisions
 from jobmaster.model.errors import ConfigError, Unavailable
-from jobmaster.pipeline.jobs import SparkFailed, SparkRowFailed, map_application, spark_map
-from jobmaster.pipeline.jobs.driver_errors import DriverError
+from jobmaster.pipeline.jobs import SparkFailed, SparkRowFailed, map_application, map_chunks, map_functions, spark_map
+from jobmaster.pipeline.jobs.driver_errors import DriverError, described, known_error
 from jobmaster.pipeline.jobs.map_application import MapApplications, MapTerms
 from jobmaster.pipeline.jobs.map_chunks import LENGTH, packed
 from jobmaster.pipeline.jobs.map_functions import declared_map
@@ -89,6 +89,7 @@ def test_the_fields_of_the_row_are_the_arguments_of_a_job() -> None:
         (measure, {"row": Picture, "secret": "path"}, "no secret arguments"),
         (measure, {"row": Picture, "rows": 0}, "rows=0 is below 1"),
         (measure, {"row": Picture, "gather_seconds": -1}, "gather_seconds=-1 is below 0"),
+        (measure, {"row": Picture, "rows": 2.5}, "rows=2.5 is no whole number"),
         (measure, {"row": int}, "has no fields"),
         (measure, {"row": Odd}, "no column of Spark"),
         (measure, {"row": Taken}, "cannot be named 'job_id'"),
@@ -104,7 +105,7 @@ def test_what_cannot_be_rows_of_spark_is_refused(function: Any, given: dict[str,
 
 
 def answers(
-    function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], *batches: dict[str, int], result: Any = Size
+    function: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], *batches: dict[str, Any], result: Any = Size
 ) -> dict[str, Any]:
     """Of each job its result, or its error as ``kind: message``. A batch is its jobs with their numbers."""
     import pyarrow as pa
@@ -201,6 +202,58 @@ def test_a_function_that_takes_nothing_is_called_once(raises: bool) -> None:
     assert set(found) == {"a", "b"}
     assert len(calls) == 1
     assert len(set(found.values())) == 1
+
+
+def test_maps_come_back_as_dictionaries_and_what_json_cannot_hold_is_the_error_of_its_row() -> None:
+    pa = pytest.importorskip("pyarrow", reason="the extra `pipeline` is not installed")
+
+    def counts(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
+        for batch in batches:
+            maps = pa.array([[("k", n)] for n in batch.column("n").to_pylist()], pa.map_(pa.string(), pa.float64()))
+            yield pa.RecordBatch.from_arrays([batch.column("job_id"), maps], ["job_id", "m"])
+
+    found = answers(counts, {"a": 1, "b": float("nan")}, result=dict[str, dict[str, float]])
+    assert found["a"] == {"m": {"k": 1.0}}
+    assert "not of the declared result" in found["b"]
+
+
+def test_an_exception_of_foreign_code_decides_nothing_by_its_name() -> None:
+    class Fail(Exception):
+        pass
+
+    assert known_error("app", described(Fail("half a surrogate \ud800"))) is None
+    assert known_error("app", described(decisions.Fail("no model"))) is not None
+    msgspec.json.encode(described(Fail("half a surrogate \ud800")))
+
+
+class Inner(msgspec.Struct, rename="camel", omit_defaults=True):
+    max_width: int = 7
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    max_width: int = 100
+    inner_part: Inner = msgspec.field(default_factory=Inner)
+    since: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_width < 0:
+            raise ValueError("it is below 0")
+
+
+def test_a_row_has_its_fields_by_name_whatever_an_encoder_makes_of_them() -> None:
+    row = map_functions._columns(Renamed, dict[str, int], "h")[0]
+    assert row.columns == ("`max_width` bigint, `inner_part` struct<`max_width`:bigint>, `since` timestamp")
+    assert map_chunks._values(row, {"max_width": 5, "inner_part": {"maxWidth": 9}}) == [5, {"max_width": 9}, None]
+    assert map_chunks._values(row, {"inner_part": {}}) == [100, {"max_width": 7}, None]
+    (*_, since) = map_chunks._values(row, {"since": "2030-01-31T00:00:00"})
+    assert since == datetime(2030, 1, 31, tzinfo=UTC)
+    for arguments, said in (
+        ({"max_width": -1}, "below 0"),
+        ({"max_width": 2**63}, "64 bits"),
+        ({"max_width": "x"}, "int"),
+    ):
+        with pytest.raises((ValueError, msgspec.ValidationError), match=said):
+            map_chunks._values(row, arguments)
 
 
 # ---------------------------------------------------------------- in an agent
@@ -461,3 +514,26 @@ def test_times_reach_the_function_as_times() -> None:
         100,
         [{"name": "x", "since": datetime(2030, 1, 31, tzinfo=UTC)}],
     ]
+
+
+async def test_a_driver_that_ends_between_two_chunks_fails_no_job_that_it_never_had(drivers: Drivers) -> None:
+    ended = asyncio.Event()
+
+    async def one_chunk(driver: Driver) -> None:
+        chunk = await driver.take()
+        assert chunk is not None
+        driver.give(chunk)
+        if drivers.started == 1:
+            driver.writer.close()  # as a killed process does
+            await ended.wait()  # its exit is seen later
+            raise SparkFailed("app", -9, ())
+        await answer_all(driver)
+
+    drivers.play = one_chunk
+    all_ = applications(idle=1.0, gather=0.01)
+    assert bytes(await run(all_, n=1)) == b"2"
+    second = run(all_, n=2)
+    await until(lambda: second in asyncio.all_tasks())
+    ended.set()
+    assert bytes(await second) == b"4"
+    assert drivers.started == 2

@@ -41,7 +41,7 @@ def double(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"job_id": row["job_id"], "twice": 2 * row["n"]} for row in rows])
 
 
-DECLARED = DeclaredMap(Number, dict[str, int], ("n",), "`n` bigint")
+DECLARED = DeclaredMap(Number, dict[str, int], {"n": int}, "`n` bigint")
 
 
 def answered(spark: SparkSession, path: Path, *chunks: list[int]) -> Iterator[list[MapAnswer]]:
@@ -80,5 +80,5 @@ def test_without_end_a_chunk_is_not_halved(
     spark: SparkSession, server_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(map_chunks, "FAILURES_MAX", 1)
-    (answers,) = answered(spark, server_root / "limited", [TOO_LARGE, 1, 2, 3])
+    (answers,) = answered(spark, server_root / "limited", [FATAL, 1, 2, 3])
     assert [answer.job for answer in answers if answer.error is not None] == ["0", "1"]
