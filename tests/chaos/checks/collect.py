@@ -38,9 +38,9 @@ SELECT (SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CAN
        (SELECT count(*) FROM batch WHERE look_at IS NOT NULL) AS batches,
        (SELECT count(*) FROM workflow WHERE ended_at IS NULL) AS workflows"""
 _EVACUATIONS = """
-SELECT bucket_id, extract(epoch FROM min(at))::float8 AS left_at,
+SELECT bucket_id, extract(epoch FROM min(at) FILTER (WHERE to_state = 'LOST'))::float8 AS left_at,
        extract(epoch FROM min(at) FILTER (WHERE to_state = 'READY_TO_DELETE'))::float8 AS emptied_at
-FROM bucket_event WHERE from_state = 'ACTIVE' OR to_state = 'READY_TO_DELETE' GROUP BY bucket_id"""
+FROM bucket_event GROUP BY bucket_id HAVING count(*) FILTER (WHERE to_state = 'LOST') > 0"""
 _TRAP = (
     "CREATE SCHEMA chaos",
     "CREATE TABLE chaos.overwritten (id uuid, before text, after text, at timestamptz DEFAULT clock_timestamp())",

@@ -85,10 +85,10 @@ class Death(NamedTuple):
 
 
 class Evacuation(NamedTuple):
-    """One bucket that its owner has left, by the master's clock."""
+    """One bucket that was lost, by the master's clock."""
 
     left_at: float
-    """When it ceased to be active: its owner was fenced, or is on its way out."""
+    """When its owner was fenced. One that is on its way out still moves its jobs."""
     emptied_at: float = math.inf
     """When all of it was in the master."""
 
