@@ -51,12 +51,18 @@ class DueListener:
         due, self._due = self._due, set()
         if due:
             await self._due_notifier.notify(due)
-            return PROBE_SECONDS
+            if self._listens:
+                return PROBE_SECONDS
         self._listens = True
-        if await self._notices.listen(self._on_notice, self.kicked.set):
+        if await self._notices.listen(self._on_notice, self._on_lost):
             self._on_listening()
         return PROBE_SECONDS
 
     def _on_notice(self, lane: str, priority: int) -> None:
         self._due.add((lane, priority))
+        self.kicked.set()
+
+    def _on_lost(self) -> None:
+        # One kick can stand for both a last notice and the loss: the tick that passes on the notice has to listen again.
+        self._listens = False
         self.kicked.set()
