@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master
 from jobmaster_agents.leader.due_listener import IDLE_SECONDS, PROBE_SECONDS, DueListener
@@ -29,72 +30,92 @@ class Notified(DueNotifier):
         return set()
 
 
+class Listening:
+    """A listener on a master of its own, and whether it leads."""
+
+    def __init__(self, master: Master) -> None:
+        assert master.due_notices is not None
+        self.master, self.notices = master, master.due_notices
+        self.leads, self.looks = False, 0
+        self.notified = Notified()
+        self.listener = DueListener(self.notices, self.notified, lambda: self.leads, self._look)
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    async def channels(self) -> list[str]:
+        """What the connection for control statements listens to."""
+        return await self.master._control.run(
+            "look", lambda one: one.fetchval("SELECT array(SELECT pg_listening_channels())")
+        )
+
+    async def kicks_until(self, holds: Callable[[], bool], *, ticks: bool = False) -> None:
+        """Wait for kicks of the listener until a condition holds."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not holds():
+                await self.listener.kicked.wait()
+                self.listener.kicked.clear()
+                if ticks:
+                    await self.listener.tick()
+
+
 async def test_it_listens_while_it_leads_and_passes_on_what_was_committed(
-    migrated_dsn: str, cluster_settings: ClusterSettings
+    listening: Listening, sql: asyncpg.Connection, cluster_settings: ClusterSettings
 ) -> None:
-    leads, looks = False, 0
-
-    def look() -> None:
-        nonlocal looks
-        looks += 1
-
-    notified = Notified()
-    master = await open_master(cluster_settings, application_name="listening", agent=True)
-    assert master.due_notices is not None
-    listener = DueListener(master.due_notices, notified, lambda: leads, look)
-    sql = await asyncpg.connect(migrated_dsn)
-    channel = cluster_settings.schema_name()
+    listener, channel = listening.listener, cluster_settings.schema_name()
 
     async def sessions() -> int:
         return int(await sql.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'listening'"))
 
-    async def channels() -> list[str]:
-        return await master._control.run(
-            "look", lambda one: one.fetchval("SELECT array(SELECT pg_listening_channels())")
-        )
-
     assert await listener.tick() == IDLE_SECONDS
-    await master.pauses.in_force()  # opens the control connection
+    await listening.master.pauses.in_force()  # opens the control connection
     assert await sessions() == 1
-    leads = True
+    listening.leads = True
     assert await listener.tick() == PROBE_SECONDS
     assert await listener.tick() == PROBE_SECONDS
-    assert looks == 1, "the leader looks for what was committed before"
+    assert listening.looks == 1, "the leader looks for what was committed before"
     for payload in ("default 3", "far-away 5", "default 3", "nonsense", "", "x y"):
         await sql.execute("SELECT pg_notify($1, $2)", channel, payload)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while notified.groups != {("default", 3), ("far-away", 5)}:
-            await listener.kicked.wait()
-            listener.kicked.clear()
-            await listener.tick()
-    assert (await sessions(), await channels()) == (1, [channel]), "the connection that control statements use"
-    # A connection that was ended is noticed at once, and the next tick listens again, also when it passes on a notice.
+    await listening.kicks_until(lambda: listening.notified.groups == {("default", 3), ("far-away", 5)}, ticks=True)
+    assert (await sessions(), await listening.channels()) == (1, [channel]), (
+        "the connection that control statements use"
+    )
+    listening.leads = False
+    assert await listener.tick() == IDLE_SECONDS
+    assert await listening.channels() == []
+
+
+async def test_a_lost_connection_is_listened_for_again_also_by_a_tick_that_passes_on_a_notice(
+    listening: Listening, sql: asyncpg.Connection, cluster_settings: ClusterSettings
+) -> None:
+    listener, channel = listening.listener, cluster_settings.schema_name()
+    listening.leads = True
+    await listener.tick()
     await sql.execute("SELECT pg_notify($1, 'last 9')", channel)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while ("last", 9) not in listener._due:
-            listener.kicked.clear()
-            await listener.kicked.wait()
+    await listening.kicks_until(lambda: ("last", 9) in listener._due)
     await sql.execute(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'listening'"
     )
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while master.due_notices._connection is not None:
-            listener.kicked.clear()
-            await listener.kicked.wait()
-    listener.kicked.clear()
+    await listening.kicks_until(lambda: listening.notices._connection is None)
     await listener.tick()
-    assert looks == 2
-    assert ("last", 9) in notified.groups
+    assert listening.looks == 2, "it listens again at once, and the leader looks for what was committed in between"
+    assert ("last", 9) in listening.notified.groups
     await sql.execute("SELECT pg_notify($1, 'again 1')", channel)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await listener.kicked.wait()
-    await listener.tick()
-    assert ("again", 1) in notified.groups
-    leads = False
-    assert await listener.tick() == IDLE_SECONDS
-    assert await channels() == []
-    await sql.close()
+    await listening.kicks_until(lambda: ("again", 1) in listening.notified.groups, ticks=True)
+
+
+@pytest.fixture
+async def listening(cluster_settings: ClusterSettings) -> AsyncIterator[Listening]:
+    master = await open_master(cluster_settings, application_name="listening", agent=True)
+    yield Listening(master)
     await master.close()
+
+
+@pytest.fixture
+async def sql(migrated_dsn: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(migrated_dsn)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture
