@@ -95,12 +95,12 @@ def _spin(together: Any, rates: Any) -> None:
     rates.put(done / (time.monotonic() - began))
 
 
-def bare() -> float:
+def cpu_jobs_allowed(workers: int) -> float:
     """Jobs of one millisecond of processor time a second that the cores allow: a loop in as many processes as there are
     workers, and nothing else."""
     context = multiprocessing.get_context("spawn")
-    rates, together = context.Queue(), context.Barrier(WORKERS)
-    processes = [context.Process(target=_spin, args=(together, rates)) for _ in range(WORKERS)]
+    rates, together = context.Queue(), context.Barrier(workers)
+    processes = [context.Process(target=_spin, args=(together, rates)) for _ in range(workers)]
     for process in processes:
         process.start()
     found: list[float] = [rates.get() for _ in processes]
@@ -175,7 +175,7 @@ def main(runs: int, modes: str, kinds: str, scale: float, cache: Path, as_json: 
                     if number:
                         found.setdefault(f"{mode} {kind}", []).append(one)
             if number:
-                bares.append(bare())
+                bares.append(cpu_jobs_allowed(WORKERS))
                 share = int(PEERS["celery"].drain_jobs * WORKERS * scale)
                 theirs = {} if rival is None else rival.attempt(partial(rival.queue_and_drain, WORKERS, share))
                 peers += theirs.values()

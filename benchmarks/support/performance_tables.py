@@ -507,6 +507,22 @@ def of_pipeline(report: Report) -> list[str]:
     return [*lines, "", *table(heads, rows)]
 
 
+def of_busy_workers(report: Report) -> list[str]:
+    """Waits of jobs on the loop, alone and while the cores compute in worker processes."""
+    names = {"alone": "alone", "beside_busy_workers": f"beside {report['workers']} worker processes that compute"}
+    heads = (f"submit to start, milliseconds, {report['jobs_per_second']} jobs/s on the loop", "p50", "p99", "max")
+    lines = table(
+        heads,
+        [(title, *(report[name][f"{which}_ms"] for which in ("p50", "p99", "max"))) for name, title in names.items()],
+    )
+    share, rate = report["work_share_of_bare"], report["work_jobs_per_second"]
+    return [
+        *lines,
+        "",
+        f"The worker processes did {rate:,} jobs of one millisecond a second, {share:.0%} of the bare loop.",
+    ]
+
+
 def of_stream(report: Report) -> list[str]:
     """Both ends of the streams of Spark."""
     names = {
@@ -529,6 +545,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "submit": ("Submit", of_submit),
     "calls": ("Typed calls", of_calls),
     "work": ("Kinds of work", of_work),
+    "busy_workers": ("Jobs on the loop beside busy worker processes", of_busy_workers),
     "first_steps": ("First steps", of_first_steps),
     "latency": ("Latency", of_latency),
     "lateness": ("Fires of schedules at one moment", of_small),

@@ -20,8 +20,8 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "bulk", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency", "lateness",
-    "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing", "traces", "web",
+    "bulk", "busy_workers", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency",
+    "lateness", "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -203,6 +203,16 @@ def test_onboard() -> None:
     assert found["jobs_per_second"] > 0
     assert found["jobs_per_second_small_table"] > 0
     assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+def test_busy_workers() -> None:
+    found = measured("benchmarks.busy_workers", "--seconds", "1", "--runs", "1")
+    assert found["work_jobs_per_second"] > 0, "the worker processes computed meanwhile"
+    for name in ("alone", "beside_busy_workers"):
+        assert (found[name]["jobs"], found[name]["p50_ms"] <= found[name]["p99_ms"]) == (100, True)
 
 
 @pytest.mark.slow
