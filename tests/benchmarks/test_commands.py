@@ -20,8 +20,9 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "bulk", "busy_workers", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle", "latency",
-    "lateness", "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing", "traces", "web",
+    "bulk", "busy_workers", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle",
+    "latency", "lateness", "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing",
+    "traces", "web",
 )  # fmt: skip
 
 
