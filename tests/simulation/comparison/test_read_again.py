@@ -54,7 +54,7 @@ async def ready(state: str, without: frozenset[str]) -> tuple[MasterServer, SimM
     master = SimMaster(server, network)  # type: ignore[arg-type]
     owner = new_id()
     row = Agent(id=owner, name="a", host="h", pid=1, version="0", mode="full", store="s", weight=1,
-                state=AgentState.ACTIVE, lease_us=0, lease_seconds=30.0, started_us=0)  # fmt: skip
+                state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0)  # fmt: skip
     await master.members.register(row, [], [])
     made = Bucket(id=new_id(), store="s", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1, owner=owner)
     await master.buckets.create_buckets([made])

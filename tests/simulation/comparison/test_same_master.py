@@ -484,7 +484,7 @@ class Masters(TwoMasters):
 
     @rule(agent=agents)
     def renew(self, agent: int) -> None:
-        self.both(lambda master: master.members.renew(self.agents[agent], 30.0))
+        self.both(lambda master: master.members.renew(self.agents[agent], 3600.0))
 
         async def owned(master: Any) -> list[Bucket]:
             return sorted(await master.buckets.owned_buckets(self.agents[agent]), key=attrgetter("id"))

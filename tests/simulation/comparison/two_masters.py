@@ -102,7 +102,7 @@ class TwoMasters(RuleBasedStateMachine):
     def agent_row(self, agent_id: bytes) -> Agent:
         return Agent(
             id=agent_id, name="agent", host="host", pid=1, version="0", mode="full", store="store", weight=1,
-            state=AgentState.ACTIVE, lease_us=0, lease_seconds=30.0, started_us=0,
+            state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0,
         )  # fmt: skip
 
     def fence(self, bucket: int, epoch: int | None, agent: int) -> Fence:

@@ -57,15 +57,14 @@ async def test_an_agent_that_leaves_in_the_middle_of_a_stop_burns_nothing(
         return len(deployment.witnessed("w")) == 3
 
     await eventually(began, 20, "the jobs to begin")
-    assert deployment.run("bucket", "freeze", "--all").returncode == 0
-    await agent.wait_event("bucket_frozen", 6)
+    frozen = {bucket["id"] for bucket in json.loads(deployment.run("bucket", "freeze", "--all", "-o", "json").stdout)}
+    await agent.wait_event("bucket_frozen", len(frozen))
     Path(gate).touch()
     assert await agent.terminate() == 0
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
-    lost = await deployment.fetch(
-        "SELECT bucket_id, from_state::text, reason FROM bucket_event WHERE to_state = 'LOST'"
-    )
-    assert len(lost) == 6, lost
+    lost = await deployment.fetch("SELECT bucket_id::text AS id FROM bucket_event WHERE to_state = 'LOST'")
+    assert {row["id"] for row in lost} == frozen
+    assert len(frozen) >= 6
     await deployment.start_agent()
     assert (await deployment.fetch("SELECT max(rescues) FROM job"))[0][0] == 0
 
