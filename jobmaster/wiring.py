@@ -119,6 +119,7 @@ async def open_master(
     producer: bool = False,
     agent: bool = False,
     password: PasswordFunction | None = None,
+    newer_schema: bool = False,
 ) -> Master:
     """The master, connected; close it when done.
 
@@ -128,6 +129,7 @@ async def open_master(
         producer: the program only submits and follows jobs, so its connections may go through a pooler.
         agent: the program runs jobs, with three connections (``master.agent_pool_size``).
         password: in place of ``master.password_command``.
+        newer_schema: accept a schema that a newer program has made and that refuses this one.
 
     Raises:
         ConfigError: ``master.pooler`` names a pooler, and the program is no producer.
@@ -141,6 +143,7 @@ async def open_master(
         agent=agent,
         pooler=pooler,
         password=password,
+        newer_schema=newer_schema,
     )
 
 

@@ -104,6 +104,7 @@ class Master:
         agent: bool = False,
         pooler: bool = False,
         password: PasswordFunction | None = None,
+        newer_schema: bool = False,
     ) -> Master:
         """Connect, and refuse a schema of another version.
 
@@ -119,6 +120,7 @@ class Master:
             agent: the program runs jobs: it has few data connections, which short writes share with control.
             pooler: the DSN leads to a pooler in transaction mode. For producers only.
             password: in place of the command of the settings.
+            newer_schema: accept one that refuses this program (``check_schema``).
 
         Raises:
             Unavailable: the server cannot be reached.
@@ -137,7 +139,7 @@ class Master:
         probe = pool(1)
         try:
             statements = StatementRunner(probe)
-            await check_schema(statements, schema)
+            await check_schema(statements, schema, allow_newer=newer_schema)
             rows = await statements.read("schema/cluster")
         finally:
             await probe.close()

@@ -2,6 +2,9 @@
 
 A process of its own, because the supervisor must neither load a database driver nor wait for a master that hangs. Exit
 code 0: the agent is certified, or needs no certificate.
+
+A schema that a newer program has made meanwhile is accepted, also when it refuses older programs: agents of this version
+that are still running write such certificates, too, but not before the end of the lease.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ async def certify(order: CertificateRequest, report: Callable[[str], object]) ->
     from jobmaster.wiring import open_master
 
     try:
-        master = await open_master(order.settings, application_name="jobmaster-certificate")
+        master = await open_master(order.settings, application_name="jobmaster-certificate", newer_schema=True)
         try:
             await master.members.end_agent(order.agent_id, dead=True, reason=order.reason, process_ended=True)
         finally:

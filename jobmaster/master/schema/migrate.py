@@ -113,14 +113,20 @@ async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[Mig
         return await _lines(connection) if there["list_there"] else compare([], migrations())
 
 
-async def check_schema(statements: StatementRunner, schema: str) -> None:
+async def check_schema(statements: StatementRunner, schema: str, *, allow_newer: bool = False) -> None:
     """``SchemaMismatch``, one sentence and what to do, unless the schema is this program's, or a newer one that allows
-    this program."""
+    this program.
+
+    Args:
+        allow_newer: accept every newer one: the caller ends the work of a program that was running when it was made.
+    """
     there = (await statements.read("schema/schema_exists", schema))[0]
     if not there["list_there"]:
         what = "has no tables of JobMaster" if there["schema_there"] else "does not exist"
         raise SchemaMismatch(f"schema {schema} of the master {what}", hint=errors.MIGRATE_HINT)
     lines = compare(_applied(await statements.read("schema/applied")), migrations())
+    if allow_newer:
+        lines = [line for line in lines if line.standing is not MigrationState.UNKNOWN]
     refuse_strangers(lines, schema)
     refuse_pending(lines, schema)
 

@@ -76,16 +76,17 @@ async def test_an_additive_migration_lets_older_agents_and_producers_start_and_w
     assert agent.count("child_refused") == 0
 
 
+@pytest.mark.usefixtures("long_lease")
 async def test_a_breaking_migration_refuses_older_starts_and_stops_no_running_agent(
     deployment: Deployment, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The lease of the killed one has to end; it is long enough for delays of the other.
-    deployment.document["leases"]["lease"] = "12s"
     agent = await deployment.start_agent("--processes", "2", processes=2)
     first, second = agent.children()
     await upgrade(deployment, monkeypatch, BREAKING)
     os.kill(first, signal.SIGKILL)
     await agent.wait_event("child_refused", 2, PATIENCE_SECONDS)
+    await agent.wait_event("certificate_written", 1, PATIENCE_SECONDS)
+    assert agent.count("certificate_failed") == 0, "its jobs need not wait for the end of its lease"
     assert "was made by a newer program (migration" in agent.log.read_text()
     await some_jobs(deployment, cluster)
     assert second in agent.children(), "the sibling is the one that ran them"

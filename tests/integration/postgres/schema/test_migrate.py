@@ -41,8 +41,10 @@ async def _migrate(dsn: str, cluster: str = "test", schema: str = SCHEMA) -> lis
     return [m.label for m in await migrate(dsn=dsn, schema=schema, cluster=cluster, settings=SETTINGS)]
 
 
-async def _connect(dsn: str, schema: str = SCHEMA) -> Master:
-    return await Master.connect(dsn=dsn, schema=schema, settings=SETTINGS, application_name="tests")
+async def _connect(dsn: str, schema: str = SCHEMA, *, newer_schema: bool = False) -> Master:
+    return await Master.connect(
+        dsn=dsn, schema=schema, settings=SETTINGS, application_name="tests", newer_schema=newer_schema
+    )
 
 
 @pytest.fixture
@@ -91,6 +93,10 @@ async def test_a_schema_that_is_too_new_is_refused(master_dsn: str, admin: async
     for attempt in (_connect(master_dsn), _migrate(master_dsn)):
         with pytest.raises(SchemaMismatch, match=r"newer program \(migration 0999_later\) \(upgrade this program: pip"):
             await attempt
+    await (await _connect(master_dsn, newer_schema=True)).close()
+    await admin.execute("DELETE FROM schema_migration WHERE number = $1", migrations()[-1].number)
+    with pytest.raises(SchemaMismatch, match="although a later one was applied"):
+        await _connect(master_dsn, newer_schema=True)
 
 
 @pytest.fixture
