@@ -86,6 +86,7 @@ def play(
     log_line("everything is healed; the producers stop, the rest drains")
     cluster.stop_producers()
     drain_seconds, left = cluster.drain(lambda: None)
+    history.unrescued = collect.unrescued(cluster.servers, cluster.schema)
     exits = cluster.stop_agents()
     log_line(f"drained in {drain_seconds:.1f} s, left: {left or 'nothing'}; agents left with {exits}")
     report = examined(cluster, injector, history, targets, log_line)

@@ -101,6 +101,8 @@ class Findings(msgspec.Struct, kw_only=True):
     """Workflows that have ended in another state, or with a step (or compensation) that has no job or two."""
     unique_twice: int = 0
     """Unique keys whose submits were answered with two jobs."""
+    bucket_unrescued: int = 0
+    """Buckets that were still lost when the time to drain was over."""
     flow: dict[str, int] = {}
     """How much there was of each part of flow."""
     states: dict[str, int] = {}
@@ -121,6 +123,7 @@ class Findings(msgspec.Struct, kw_only=True):
             "abandoned_unbegun",
             "decided_otherwise",
             "cancel_forgotten",
+            "bucket_unrescued",
             *FLOW_VIOLATIONS,
         )
         return {name: getattr(self, name) for name in names if getattr(self, name)}
@@ -141,6 +144,10 @@ def check(history: History) -> Findings:
     _at_most_once(history, findings)
     _decided(history, findings)
     _cancels(history, findings)
+    for bucket, state in history.unrescued.items():
+        _note(
+            findings, "bucket_unrescued", bucket, f"a bucket of store {history.stores.get(bucket)}, {state} in the end"
+        )
     findings.flow = check_flow(history, lambda name, job, said: _note(findings, name, job, said))
     done = {job for job, row in history.rows.items() if row.state in FINAL}
     findings.recovered = len((history.unknown - history.acks.keys()) & done)
@@ -148,11 +155,11 @@ def check(history: History) -> Findings:
     return findings
 
 
-def _note(findings: Findings, name: str, job: str, said: str) -> None:
+def _note(findings: Findings, name: str, subject: str, said: str) -> None:
     setattr(findings, name, getattr(findings, name) + 1)
     examples = findings.examples.setdefault(name, [])
     if len(examples) < _EXAMPLES:
-        examples.append(f"{job}: {said}")
+        examples.append(f"{subject}: {said}")
 
 
 def _losses(history: History, findings: Findings) -> None:
@@ -194,9 +201,9 @@ def _excuse(ack: Ack, history: History) -> FaultRecord | None:
 def _last_owned(history: History, ack: Ack, fault: FaultRecord) -> float:
     """When the bucket of a job last had an owner that moved its jobs to the master, before a fault at the latest."""
     evacuation = history.evacuations.get(ack.bucket)
-    if evacuation is None or _true_time(history, evacuation.emptied_at) <= fault.at:
+    if evacuation is None or evacuation.emptied_at <= fault.at:
         return fault.at
-    return min(fault.at, _true_time(history, evacuation.left_at))
+    return min(fault.at, evacuation.left_at)
 
 
 def _unexpected(history: History, findings: Findings) -> None:
@@ -237,7 +244,7 @@ def _outcomes(history: History, findings: Findings) -> None:
 def _starts(history: History, findings: Findings) -> None:
     dead: dict[int, list[Death]] = {}
     for death in history.deaths:
-        dead.setdefault(death.pid, []).append(death._replace(at=_true_time(history, death.at)))
+        dead.setdefault(death.pid, []).append(death)
     for job, runs in history.runs.items():
         row = history.rows.get(job)
         findings.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
@@ -249,12 +256,6 @@ def _starts(history: History, findings: Findings) -> None:
                 if over < run.at < death.again_at:
                     said = f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone"
                     _note(findings, "started_dead", job, said)
-
-
-def _true_time(history: History, at: float) -> float:
-    """A time by the master's clock, which was off during some faults; the latest one where several fit."""
-    steps = [fault for fault in history.faults if fault.master_off]
-    return max([at, *(at - one.master_off for one in steps if one.at <= at - one.master_off <= one.until)])
 
 
 def _at_most_once(history: History, findings: Findings) -> None:

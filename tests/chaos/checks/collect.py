@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,17 @@ _UNENDED = """
 SELECT (SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')) AS rows,
        (SELECT count(*) FROM batch WHERE look_at IS NOT NULL) AS batches,
        (SELECT count(*) FROM workflow WHERE ended_at IS NULL) AS workflows"""
+_UNRESCUED = "SELECT id, state::text FROM bucket WHERE state IN ('LOST', 'DRAINING') ORDER BY id"
 _EVACUATIONS = """
-SELECT bucket_id, extract(epoch FROM min(at) FILTER (WHERE to_state = 'LOST'))::float8 AS left_at,
-       extract(epoch FROM min(at) FILTER (WHERE to_state = 'READY_TO_DELETE'))::float8 AS emptied_at
-FROM bucket_event GROUP BY bucket_id HAVING count(*) FILTER (WHERE to_state = 'LOST') > 0"""
+SELECT id, min(up_seconds) FILTER (WHERE state = 'LOST') AS left_at,
+       min(up_seconds) FILTER (WHERE state = 'READY_TO_DELETE') AS emptied_at
+FROM chaos.moment WHERE what = 'bucket_event' GROUP BY id HAVING bool_or(state = 'LOST')"""
+_DEATHS = """
+WITH agents AS (
+    SELECT a.pid, min(m.up_seconds) AS began, min(m.up_seconds) FILTER (WHERE m.state = 'DEAD') AS died
+    FROM agent a JOIN chaos.moment m ON m.what = 'agent' AND m.id = a.id GROUP BY a.id)
+SELECT a.pid, a.died, (SELECT min(b.began) FROM agents b WHERE b.pid = a.pid AND b.began > a.began) AS again
+FROM agents a WHERE a.died IS NOT NULL"""
 _TRAP = (
     "CREATE SCHEMA chaos",
     "CREATE TABLE chaos.overwritten (id uuid, before text, after text, at timestamptz DEFAULT clock_timestamp())",
@@ -51,12 +59,26 @@ _TRAP = (
         WHEN (OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')
               AND (NEW.state, NEW.token, NEW.result) IS DISTINCT FROM (OLD.state, OLD.token, OLD.result))
         EXECUTE FUNCTION chaos.overwritten()""",
+    # Faults step the wall clock of the master and start it on hosts whose boot clocks differ, in namespaces of time.
+    """CREATE FUNCTION chaos.up_seconds() RETURNS float8 LANGUAGE sql SECURITY DEFINER AS $$
+        SELECT split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8 - coalesce(
+            (regexp_match(pg_read_file('/proc/self/timens_offsets', 0, 1000, true), 'boottime\\s+(-?\\d+)'))[1]::float8, 0)
+        $$""",
+    "CREATE TABLE chaos.moment (what text, id uuid, state text, up_seconds float8)",
+    """CREATE FUNCTION chaos.moment() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+        INSERT INTO chaos.moment VALUES (TG_TABLE_NAME, (to_jsonb(NEW) ->> TG_ARGV[0])::uuid,
+                                         to_jsonb(NEW) ->> TG_ARGV[1], chaos.up_seconds());
+        RETURN NULL; END $$""",
+    """CREATE TRIGGER chaos_moment AFTER INSERT ON bucket_event FOR EACH ROW
+        EXECUTE FUNCTION chaos.moment('bucket_id', 'to_state')""",
+    """CREATE TRIGGER chaos_moment AFTER INSERT OR UPDATE OF state ON agent FOR EACH ROW
+        EXECUTE FUNCTION chaos.moment('id', 'state')""",
 )
 TRANSIENT = (asyncpg.PostgresError, asyncpg.InterfaceError, redis.RedisError, EmbeddedError, OSError, TimeoutError)
 
 
 def set_trap(servers: Servers, schema: str) -> None:
-    """A trigger that remembers every final row that is changed."""
+    """Triggers that remember every final row that is changed, and when agents and buckets changed their state."""
     servers.sql(*_TRAP, "SELECT 1", schema=schema)
 
 
@@ -71,14 +93,20 @@ def stores_of_buckets(servers: Servers, schema: str) -> dict[str, str]:
 
 
 def waiting(servers: Servers, schema: str) -> dict[str, int]:
-    """Jobs that are not over: rows, and entries in the stores; batches and workflows that are not over."""
+    """Jobs that are not over: rows, and entries in the stores; batches and workflows that are not over; buckets to rescue."""
     found = {name: int(count) for name, count in servers.sql(_UNENDED, schema=schema)[0].items()}
+    found["buckets"] = len(unrescued(servers, schema))
     for name in STORES:
         found[name] = 0
         for server in servers.clients(name):
             with server as client:
                 found[name] += _entries(client)
     return found
+
+
+def unrescued(servers: Servers, schema: str) -> dict[str, str]:
+    """Lost buckets that are not empty yet -> their state."""
+    return {row["id"].hex: row["state"] for row in servers.sql(_UNRESCUED, schema=schema)}
 
 
 def _entries(client: redis.Redis) -> int:
@@ -109,18 +137,18 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
     history.conclusions = {row[0].hex: row[1] for row in doubled}
     history.overwritten = servers.sql("SELECT count(*) FROM chaos.overwritten")[0][0]
     history.stale_refused = servers.sql("SELECT coalesce(sum(refused_count), 0)::int FROM attempt", schema=schema)[0][0]
-    dead = servers.sql(
-        "SELECT pid, extract(epoch FROM ended_at)::float8,"
-        " (SELECT extract(epoch FROM min(b.started_at))::float8 FROM agent b"
-        "  WHERE b.pid = a.pid AND b.started_at > a.started_at)"
-        " FROM agent a WHERE state = 'DEAD' AND ended_at IS NOT NULL",
-        schema=schema,
-    )
+    boot = time.time() - servers.sql("SELECT chaos.up_seconds()")[0][0]
+
+    def wall(up_seconds: float | None) -> float:
+        return math.inf if up_seconds is None else boot + up_seconds
+
     history.evacuations = {
-        row["bucket_id"].hex: Evacuation(row["left_at"], math.inf if row["emptied_at"] is None else row["emptied_at"])
+        row["id"].hex: Evacuation(wall(row["left_at"]), wall(row["emptied_at"]))
         for row in servers.sql(_EVACUATIONS, schema=schema)
     }
-    history.deaths = [Death(row[0], row[1], math.inf if row[2] is None else row[2]) for row in dead]
+    history.deaths = [
+        Death(row["pid"], wall(row["died"]), wall(row["again"])) for row in servers.sql(_DEATHS, schema=schema)
+    ]
 
 
 def read_flow(servers: Servers, schema: str, history: History) -> None:

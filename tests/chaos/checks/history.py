@@ -70,8 +70,6 @@ class FaultRecord(NamedTuple):
     """Processes that were killed by it."""
     forgets_seconds: float = math.inf
     """It excuses no loss of what was acknowledged longer before it began."""
-    master_off: float = 0.0
-    """Seconds by which the wall clock of the master was off while it lasted."""
 
 
 class Death(NamedTuple):
@@ -79,13 +77,13 @@ class Death(NamedTuple):
 
     pid: int
     at: float
-    """When the certificate was written, by the master's clock."""
+    """When the certificate was written."""
     again_at: float = math.inf
     """When a later agent registered that has the same process id, in a long run on a machine with other work."""
 
 
 class Evacuation(NamedTuple):
-    """One bucket that was lost, by the master's clock."""
+    """One bucket that was lost."""
 
     left_at: float
     """When its owner was fenced. One that is on its way out still moves its jobs."""
@@ -136,6 +134,8 @@ class History:
     evacuations: dict[str, Evacuation] = field(default_factory=dict)
     """Bucket -> when its owner left it, and when it was empty. The excuse reaches back from the former of a bucket that was
     not yet empty when the fault began."""
+    unrescued: dict[str, str] = field(default_factory=dict)
+    """Bucket -> its state, of those that were still to be rescued when the time to drain was over."""
     woken: dict[int, float] = field(default_factory=dict)
     """Pid -> time of the last time it was let go on after a freeze."""
     ordered: list[list[str]] = field(default_factory=list)

@@ -271,17 +271,12 @@ def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fau
     assert lost_with(FLUSH, ack) == ((0, 1) if excused else (1, 0))
 
 
-def test_a_certificate_that_was_written_while_the_masters_clock_was_behind_is_as_old_as_it_really_is() -> None:
+def test_a_bucket_that_is_still_lost_in_the_end_is_a_violation_with_its_name() -> None:
     history = good()
-    began = history.runs[JOBS[3]][0].at
-    history.deaths = [Death(1, began + 100.0 - 60.0)]
-    for job in JOBS:
-        history.runs[job] = [history.runs[job][0]._replace(at=began + 99.0)]
-    assert check(history).violations == {"started_dead": len(JOBS)}
-    history.faults = [FaultRecord("master_clock_step", began + 98.0, began + 102.0, frozenset(), master_off=-60.0)]
-    assert check(history).violations == {}
-    history.runs[JOBS[3]] = [history.runs[JOBS[3]][0]._replace(at=began + 100.0 + AWAKE_SECONDS + 0.1)]
-    assert check(history).violations == {"started_dead": 1}
+    history.unrescued = {BUCKET: "LOST"}
+    findings = check(history)
+    assert findings.violations == {"bucket_unrescued": 1}
+    assert findings.examples["bucket_unrescued"] == [f"{BUCKET}: a bucket of store default, LOST in the end"]
 
 
 def test_a_process_id_that_a_later_agent_has_is_not_that_of_the_dead_one() -> None:

@@ -157,7 +157,6 @@ class FaultInjector:
                 injected.store,
                 injected.pids,
                 kind.forgets_seconds,
-                injected.master_off,
             )
         )
 

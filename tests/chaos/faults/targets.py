@@ -56,8 +56,6 @@ class InjectedFault(NamedTuple):
     """The store that may have lost something."""
     pids: tuple[int, ...] = ()
     """Processes that the fault has killed."""
-    master_off: float = 0.0
-    """Seconds by which the wall clock of the master is off while it lasts."""
 
 
 MISSED = InjectedFault("")

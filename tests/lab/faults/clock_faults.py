@@ -32,8 +32,7 @@ def step_store(targets: Targets, rng: random.Random, seconds: float) -> Injected
 
 def step_master(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:
     """The primary's and the standby's, so that a promotion is no second step."""
-    off = rng.choice(_MASTER_SECONDS)
-    return _stepped(targets, seconds, sorted(DATABASE_HOSTS), off)._replace(master_off=off)
+    return _stepped(targets, seconds, sorted(DATABASE_HOSTS), rng.choice(_MASTER_SECONDS))
 
 
 def _one_stepped(
