@@ -11,6 +11,7 @@ One chunk is answered at a time. While it is, the next one gathers.
 from __future__ import annotations
 
 import asyncio
+import threading
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from contextvars import Context
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jobmaster.handlers import JobContext
-from jobmaster.model.errors import Unavailable
+from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.jobs.driver_call import drive
 from jobmaster.pipeline.jobs.driver_errors import DriverError, known_error
 from jobmaster.pipeline.jobs.driver_process import SparkFailed, scratch_directory
@@ -41,6 +42,8 @@ class MapTerms(NamedTuple):
     """Jobs of a chunk, at most."""
     gather_seconds: float
     idle_seconds: float
+    start_seconds: float = 300.0
+    """How long a driver may take until it is ready for a chunk."""
 
 
 class _Run:
@@ -63,6 +66,7 @@ class MapApplications:
     def __init__(self, terms: MapTerms, order: Callable[[], MapOrder]) -> None:
         self._terms, self._order = terms, order
         self._latest: MapApplication | None = None
+        self._lock = threading.Lock()
 
     async def answer(self, ctx: JobContext[Any], arguments: dict[str, Any]) -> msgspec.Raw:
         """The result of a job, as JSON.
@@ -71,30 +75,41 @@ class MapApplications:
             SparkRowFailed: the function has given an error for this job, or has raised one.
             SparkFailed: the driver has ended with an error before it gave an answer.
             Fail, Retry, Cancel, Snooze: the function has raised it.
-            Unavailable: a server is away.
+            Unavailable: a server is away, or the driver does not become ready.
+            Refused: another event loop of this process runs jobs of this handler.
         """
         run = _Run(ctx, arguments)
-        if self._latest is None or not self._latest.takes_jobs:
-            self._open(self._order())
-        assert self._latest is not None
-        self._latest.add(run)
+        self._application(self._order).add(run)
         try:
             return await run.answer
         finally:
             assert run.application is not None
             await run.application.leave(run)
 
-    def _open(self, order: MapOrder) -> MapApplication:
-        self._latest = MapApplication(self._terms, order, self._move)
-        return self._latest
+    def _application(self, order: Callable[[], MapOrder]) -> MapApplication:
+        """One that takes jobs."""
+        with self._lock:
+            latest = self._latest
+            if latest is not None and latest.takes_jobs:
+                return latest
+            if latest is not None and latest.is_elsewhere:
+                raise Refused(
+                    f"{latest.name}: another event loop of this process has the Spark application for jobs of this handler",
+                    hint="run one agent in a process, or give the lane of this handler to one of them only",
+                )
+            self._latest = MapApplication(self._terms, order(), self._move)
+            return self._latest
 
     def _move(self, runs: list[_Run], order: MapOrder) -> None:
         """Jobs that an application has not begun go to the next one."""
-        latest = self._latest
-        if latest is None or not latest.takes_jobs:
-            latest = self._open(order)
+        try:
+            following = self._application(lambda: order)
+        except Refused as error:
+            for run in runs:
+                run.answer.set_exception(error)
+            return
         for run in runs:
-            latest.add(run)
+            following.add(run)
 
 
 class MapApplication:
@@ -111,14 +126,26 @@ class MapApplication:
         """Jobs that the driver has now."""
         self._arrived = asyncio.Event()
         self._closing = self._has_answered = False
+        self._late: Unavailable | None = None
+        """The driver did not become ready in time."""
         self._reported: tuple[float, float | None, str] | None = None
         # In a context of its own: it is no part of the job that came first.
         self._whole = asyncio.create_task(self._run(), name="jobmaster-spark-map", context=Context())
 
     @property
+    def name(self) -> str:
+        return self._order.name
+
+    @property
     def takes_jobs(self) -> bool:
-        """False when it ends, or belonged to an event loop that has ended."""
+        """False when it ends, or belongs to another event loop."""
         return not self._closing and self._whole.get_loop() is asyncio.get_running_loop()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """It takes jobs of another event loop. One that has ended takes none, and has left the application as it was."""
+        loop = self._whole.get_loop()
+        return not self._closing and loop is not asyncio.get_running_loop() and loop.is_running()
 
     def add(self, run: _Run) -> None:
         """Take a job."""
@@ -166,7 +193,7 @@ class MapApplication:
         try:
             await self._drive()
         except asyncio.CancelledError:
-            error = None
+            error = self._late
             raise
         except Exception as raised:  # each of its jobs raises it
             error = raised
@@ -221,7 +248,17 @@ class MapApplication:
             talk.result()
 
     async def _talk(self, connected: asyncio.Future[tuple[StreamReader, StreamWriter]]) -> None:
-        reader, writer = await connected
+        try:
+            async with asyncio.timeout(self._terms.start_seconds):
+                reader, writer = await connected
+        except TimeoutError:
+            self._late = Unavailable(
+                f"{self.name}: the driver was not ready after {self._terms.start_seconds:g} s, and was ended",
+                hint="look at the lines of the job; where Spark needs more time, give spark_map start_seconds",
+            )
+            self._closing = True
+            self._whole.cancel()
+            return
         try:
             while (chunk := await self._gathered(reader)) is not None:
                 self._reported = None

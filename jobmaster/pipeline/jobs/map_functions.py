@@ -61,6 +61,7 @@ def spark_map(
     rows: int = 1000,
     gather_seconds: float = 1.0,
     idle_seconds: float = 30.0,
+    start_seconds: float = 300.0,
     **options: Unpack[JobOptions],
 ) -> Callable[[F], F]:
     """Declare a handler whose function is called for many jobs at once, over Arrow record batches in Spark::
@@ -85,13 +86,15 @@ def spark_map(
         rows: jobs of one chunk, at most. An agent starts no more jobs than it has slots.
         gather_seconds: how long a chunk waits for further jobs.
         idle_seconds: how long the application waits for jobs before it ends.
+        start_seconds: how long its driver may take until it is ready. One that takes longer is ended, and the attempts of
+            the jobs that wait for it have failed.
         options: as of ``Handlers.job``, without ``mode`` and ``secret``.
 
     Raises:
         ConfigError: the function cannot be a handler, a field has a type that is no column of Spark, or a number is too low.
     """
     _check_options(options)
-    terms = _checked_terms(rows, gather_seconds, idle_seconds)
+    terms = _checked_terms(MapTerms(rows, gather_seconds, idle_seconds, start_seconds))
 
     def declare(function: F) -> F:
         name = handler_name(function, options)
@@ -117,11 +120,12 @@ def _check_options(options: JobOptions) -> None:
         )
 
 
-def _checked_terms(rows: int, gather_seconds: float, idle_seconds: float) -> MapTerms:
-    terms = MapTerms(rows, gather_seconds, idle_seconds)
-    if type(rows) is not int:
-        raise ConfigError(f"spark_map: rows={rows!r} is no whole number", hint="give the number of jobs of a chunk")
-    for name, least in (("rows", 1), ("gather_seconds", 0), ("idle_seconds", 0)):
+def _checked_terms(terms: MapTerms) -> MapTerms:
+    if type(terms.rows) is not int:
+        raise ConfigError(
+            f"spark_map: rows={terms.rows!r} is no whole number", hint="give the number of jobs of a chunk"
+        )
+    for name, least in (("rows", 1), ("gather_seconds", 0), ("idle_seconds", 0), ("start_seconds", 1)):
         value = getattr(terms, name)
         if not value >= least:
             raise ConfigError(f"spark_map: {name}={value!r} is below {least}", hint=f"give {least} or more")
@@ -159,13 +163,18 @@ def _columns(row: type, result: Any, name: str) -> tuple[DeclaredMap, tuple[insp
     """The columns of the rows, and the parameters of the handler."""
     try:
         found = types.type_info(row)
-        types.type_info(result)
+        returned = types.type_info(result)
     except (TypeError, NameError, RecursionError) as error:
         raise ConfigError(f"handler {name!r}: {error}") from None
     if not isinstance(found, _Fielded) or not found.fields:
         raise ConfigError(
             f"handler {name!r}: row={row!r} has no fields",
             hint="give a dataclass or a msgspec.Struct with the arguments",
+        )
+    if isinstance(returned, _Fielded) and not returned.fields:
+        raise ConfigError(
+            f"handler {name!r}: result={result!r} has no fields",
+            hint="give a dataclass or a msgspec.Struct with the columns of a result; without result any columns are taken",
         )
     columns, parameters = [], []
     for field in found.fields:

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from jobmaster.handlers import Fail, Handlers, JobContext, Retry, decisions
-from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.model.errors import ConfigError, Refused, Unavailable
 from jobmaster.pipeline.jobs import SparkFailed, SparkRowFailed, map_application, map_chunks, map_functions, spark_map
 from jobmaster.pipeline.jobs.driver_errors import DriverError, described, known_error
 from jobmaster.pipeline.jobs.map_application import MapApplications, MapTerms
@@ -25,6 +25,7 @@ from jobmaster.pipeline.jobs.map_functions import declared_map
 from jobmaster.pipeline.jobs.map_rows import RowMapper
 from jobmaster.pipeline.jobs.orders import MapAnswer, MapOrder, MapRow
 from jobmaster.testing import job_context
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ class Size:
 
 class Odd(msgspec.Struct):
     what: complex
+
+
+class Empty(msgspec.Struct):
+    """No fields."""
+
+
+@dataclasses.dataclass
+class EmptyToo:
+    """None either."""
 
 
 class Taken(msgspec.Struct):
@@ -90,7 +100,11 @@ def test_the_fields_of_the_row_are_the_arguments_of_a_job() -> None:
         (measure, {"row": Picture, "rows": 0}, "rows=0 is below 1"),
         (measure, {"row": Picture, "gather_seconds": -1}, "gather_seconds=-1 is below 0"),
         (measure, {"row": Picture, "rows": 2.5}, "rows=2.5 is no whole number"),
+        (measure, {"row": Picture, "start_seconds": 0}, "start_seconds=0 is below 1"),
         (measure, {"row": int}, "has no fields"),
+        (measure, {"row": Empty}, "Empty'> has no fields"),
+        (measure, {"row": Picture, "result": Empty}, "Empty'> has no fields"),
+        (measure, {"row": Picture, "result": EmptyToo}, "EmptyToo'> has no fields"),
         (measure, {"row": Odd}, "no column of Spark"),
         (measure, {"row": Taken}, "cannot be named 'job_id'"),
     ],
@@ -269,6 +283,8 @@ class Drivers:
         self.chunks: list[list[MapRow]] = []
         self.refusal: Exception | None = None
         """Of a driver that does not start."""
+        self.hangs = False
+        """While it starts."""
         self.play: Callable[[Driver], Coroutine[Any, Any, None]] = answer_all
         monkeypatch.setattr(map_application, "drive", self._drive)
 
@@ -278,11 +294,15 @@ class Drivers:
         if self.refusal is not None:
             raise self.refusal
         self.running += 1
-        reader, writer = await asyncio.open_unix_connection(order.socket)
         try:
-            await self.play(Driver(self, reports, reader, writer))
+            if self.hangs:
+                await asyncio.Event().wait()
+            reader, writer = await asyncio.open_unix_connection(order.socket)
+            try:
+                await self.play(Driver(self, reports, reader, writer))
+            finally:
+                writer.close()
         finally:
-            writer.close()
             self.running -= 1
 
 
@@ -330,11 +350,14 @@ async def hang(driver: Driver) -> None:
 async def drivers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Drivers]:
     made = Drivers(monkeypatch)
     yield made
-    await asyncio.gather(*filter(None, made.tasks), return_exceptions=True)
+    here = asyncio.get_running_loop()
+    await asyncio.gather(*(one for one in made.tasks if one and one.get_loop() is here), return_exceptions=True)
 
 
-def applications(size: int = 100, idle: float = 0.0, gather: float = 0.0) -> MapApplications:
-    return MapApplications(MapTerms(size, gather, idle), lambda: ORDER)
+def applications(
+    size: int = 100, idle: float = 0.0, gather: float = 0.0, start: float = PATIENCE_SECONDS
+) -> MapApplications:
+    return MapApplications(MapTerms(size, gather, idle, start), lambda: ORDER)
 
 
 def run(all_: MapApplications, context: JobContext[Any] | None = None, **arguments: int) -> asyncio.Task[Any]:
@@ -471,6 +494,61 @@ async def test_an_application_that_does_not_start_fails_all_jobs_that_wait_for_i
     for outcome in await asyncio.gather(*(run(all_, n=n) for n in range(3)), return_exceptions=True):
         assert isinstance(outcome, Unavailable)
     assert drivers.started == 1
+
+
+async def test_a_driver_that_hangs_while_it_starts_is_ended_and_replaced(drivers: Drivers) -> None:
+    drivers.hangs = True
+    all_ = applications(start=0.01)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        outcomes = await asyncio.gather(*(run(all_, n=n) for n in range(3)), return_exceptions=True)
+    for outcome in outcomes:
+        assert isinstance(outcome, Unavailable)
+        assert "app: the driver was not ready after 0.01 s" in str(outcome)
+    assert (drivers.started, drivers.running) == (1, 0)
+    drivers.hangs = False
+    all_ = applications()
+    assert bytes(await run(all_, n=1)) == b"2"
+
+
+async def test_a_job_that_comes_while_a_late_driver_is_ended_goes_to_the_next_one(drivers: Drivers) -> None:
+    ending, end = asyncio.Event(), asyncio.Event()
+
+    async def late(_: Any, order: MapOrder, scratch: Path) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await end.wait()
+
+    all_ = applications(start=0.01)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(map_application, "drive", late)
+        first = run(all_, n=1)
+        await ending.wait()
+    all_._terms = all_._terms._replace(start_seconds=PATIENCE_SECONDS)
+    assert bytes(await run(all_, n=2)) == b"4"
+    end.set()
+    with pytest.raises(Unavailable, match="was not ready"):
+        await first
+
+
+async def test_a_second_event_loop_of_a_process_is_refused_while_the_first_one_runs(drivers: Drivers) -> None:
+    def elsewhere() -> bytes:
+        return bytes(asyncio.run(asyncio.wait_for(all_.answer(job_context(), {"n": 2}), PATIENCE_SECONDS)))
+
+    drivers.play = hang
+    all_ = applications()
+    first = run(all_, n=1)
+    await until(lambda: drivers.chunks)
+    with pytest.raises(Refused, match="another event loop of this process has the Spark application") as caught:
+        await asyncio.to_thread(elsewhere)
+    assert "one agent in a process" in str(caught.value.hint)
+    assert drivers.started == 1
+    first.cancel()
+    await asyncio.wait([first])
+    drivers.play = answer_all
+    assert await asyncio.to_thread(elsewhere) == b"4"
+    assert bytes(await run(all_, n=3)) == b"6", "the other loop has ended"
 
 
 async def test_progress_is_that_of_each_job_of_the_chunk_and_lines_belong_to_the_first(drivers: Drivers) -> None:
