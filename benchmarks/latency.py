@@ -3,6 +3,9 @@
 Each handler records its own start, as the result of its job; the figures are read from the master afterwards, so that no
 reader waits for a result while others are measured. The floor is a bare blocking pop that another connection's push wakes.
 
+Half load is measured twice: in a producer whose garbage collector is as CPython sets it, and then, as ``half_load``, in the
+same process after ``tune_collector``, which the documentation advises for such rates.
+
 With ``--trace`` each leg of the way is measured instead: functions of the product are wrapped, in this process and in the
 agent's (``benchmarks.support.leg_stamps``). The wrappers cost microseconds for each job, so totals are those of the run
 without them.
@@ -11,6 +14,7 @@ without them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import statistics
 import time
 from pathlib import Path
@@ -25,6 +29,7 @@ from benchmarks.support.handlers import handlers, stamp
 from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
 from benchmarks.support.report import output_options, progress, show
 from jobmaster.client.cluster import Cluster
+from jobmaster.collector import tune_collector
 from jobmaster.wiring import open_cluster
 
 WARM_UP = 50
@@ -165,10 +170,28 @@ def middle(found: list[dict[str, float]]) -> dict[str, float]:
     }
 
 
+async def half_loads(measured: MeasuredCluster, cluster: Cluster, seconds: float, runs: int) -> dict[str, float]:
+    """Several runs at half load: the middle of their quantiles and of their rates, and how often the garbage collector of
+    this process has looked at all objects meanwhile."""
+    loads, rates, collections = [], [], 0
+    for _ in range(runs):
+        before = _full_collections()
+        ids, rate = await half(cluster, seconds)
+        collections += _full_collections() - before
+        loads.append(await recorded(measured, cluster, ids))
+        rates.append(rate)
+        progress(f"half load: {loads[-1]}, {rate:,.0f} jobs a second, full collections so far: {collections}")
+    return {**middle(loads), "jobs_per_second": round(statistics.median(rates)), "full_collections": collections}
+
+
+def _full_collections() -> int:
+    return int(gc.get_stats()[-1]["collections"])
+
+
 async def measure(measured: MeasuredCluster, seconds: float, runs: int) -> dict[str, Any]:
     """All rows on one cluster; the floor before and after each, so that a machine that became busy shows."""
     rounds = max(int(seconds * 25), 20)
-    floors, lights, helds, loads = [], [], [], []
+    floors, lights, helds = [], [], []
     async with await open_cluster(measured.settings, handlers) as cluster:
         await light(cluster, WARM_UP, 100)
         before = measured.cpu_seconds()
@@ -179,12 +202,10 @@ async def measure(measured: MeasuredCluster, seconds: float, runs: int) -> dict[
             helds.append(await recorded(measured, cluster, await held(cluster, max(int(seconds * 50), 20))))
             progress(f"light load: {lights[-1]}; held: {helds[-1]}")
         after = measured.cpu_seconds()
-        for _ in range(runs):
-            ids, rate = await half(cluster, seconds / 4)
-            loads.append({**await recorded(measured, cluster, ids), "jobs_per_second": rate})
-            progress(f"half load: {loads[-1]}")
+        untuned = await half_loads(measured, cluster, seconds / 4, runs)
+        tune_collector()
+        loads = await half_loads(measured, cluster, seconds / 4, runs)
         found, floored, few = middle(lights), middle(floors), max(int(seconds * 6), 5)
-        rate = statistics.median(one["jobs_per_second"] for one in loads)
         return {
             "p50_ms": found["p50_ms"],
             "p99_ms": found["p99_ms"],
@@ -192,7 +213,8 @@ async def measure(measured: MeasuredCluster, seconds: float, runs: int) -> dict[
             "floor_p50_ms": floored["p50_ms"],
             "floor_p99_ms": floored["p99_ms"],
             "held": middle(helds),
-            "half_load": {**middle(loads), "jobs_per_second": round(rate)},
+            "half_load": loads,
+            "half_load_untuned": untuned,
             "commit_to_start_bare": quantiles(await transactions(measured, cluster, few, bare=True)),
             "commit_to_start_hinted": quantiles(await transactions(measured, cluster, few, bare=False)),
             "jobs_per_second": 100,
@@ -219,6 +241,7 @@ async def trace(measured: MeasuredCluster, seconds: float) -> dict[str, Any]:
 
     async with await open_cluster(measured.settings, handlers) as cluster:
         await light(cluster, WARM_UP, 100)
+        tune_collector()
         setattr(Cluster, "submit", stamped)  # noqa: B010 - a method of the product is replaced
         ids = await light(cluster, int(seconds * 100) + WARM_UP, 100)
         found: dict[str, Any] = {"light_load": await _legs(measured, cluster, ids)}

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from jobmaster.client.workflows.sync import SyncWorkflows
     from jobmaster.client.workflows.workflows import Workflows
     from jobmaster.clock import new_job_id
+    from jobmaster.collector import tune_collector
     from jobmaster.handlers import (
         Call,
         Cancel,
@@ -296,6 +297,7 @@ __all__ = [
     "result_of",
     "signal",
     "step",
+    "tune_collector",
 ]
 
 _MODULE_OF = {
@@ -453,6 +455,7 @@ _MODULE_OF = {
     "result_of": "jobmaster.client.workflows.definition",
     "signal": "jobmaster.client.signals.wait",
     "step": "jobmaster.client.workflows.definition",
+    "tune_collector": "jobmaster.collector",
 }
 
 

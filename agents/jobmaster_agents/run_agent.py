@@ -10,12 +10,12 @@ agent.
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import SystemClock
+from jobmaster.collector import tune_collector
 from jobmaster.handlers import Handlers, load_handlers
 from jobmaster.handlers.current import LoopExecutor, task_factory
 from jobmaster.handlers.lifespan import OpenLifespans
@@ -53,7 +53,6 @@ RECYCLED_EXIT_CODE = 71
 LEFT_BEHIND_EXIT_CODE = 1
 """Exit code of a graceful exit that left buckets to the rescue."""
 _LAST_TICKS_SECONDS = 1.0
-_GC_THRESHOLDS = (20_000, 20, 50)
 _BLOCKED_SHARE = 0.2
 """Share of the lease after which the log names a loop that does not turn."""
 
@@ -202,11 +201,7 @@ async def _run_with_watchdog(
     config: ChildConfig, runtime: AgentRuntime, lifecycle: AgentLifecycle, log: EventLog
 ) -> int:
     """``run_until_exit`` with the garbage collector tuned for jobs, and a thread that logs a stuck event loop."""
-    # What is loaded by now lives as long as the process, and jobs are many small objects with a short life: at the
-    # default thresholds the collector took an eighth of the time of no-op jobs.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    tune_collector()
     lease = config.settings.leases.lease_seconds
     watchdog = LoopWatchdog(asyncio.get_running_loop(), log, max(lease * _BLOCKED_SHARE, 0.2))
     watchdog.start()

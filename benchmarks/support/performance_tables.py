@@ -206,11 +206,13 @@ def of_latency(report: Report) -> list[str]:
     kinds = {
         "held": "due time to start, HELD jobs",
         "half_load": "submit to start, half load",
+        "half_load_untuned": "the same without `tune_collector`",
         "commit_to_start_hinted": "commit to start, `cluster.transaction`",
         "commit_to_start_bare": "commit to start, bare connection",
     }
     for kind, name in kinds.items():
-        one = report[kind]
+        if (one := report.get(kind)) is None:  # it was kept before this was measured
+            continue
         name = f"{name} ({one['jobs_per_second']:,} jobs/s)" if "jobs_per_second" in one else name
         rows.append((name, one["p50_ms"], one["p99_ms"], one["max_ms"]))
     return table(("milliseconds", "p50", "p99", "max"), rows)
