@@ -31,6 +31,11 @@ STALL_SECONDS = 0.05
 GRACE_SECONDS = 0.25
 """How much longer it then waits, once."""
 
+WRITTEN_AT_ONCE = 8
+"""Calls that wait for replies, below which another one is written at once. A turn of a loop that runs jobs, or gives a
+thousand callers their answers, takes milliseconds; a system call takes microseconds, and uvloop makes one for all writes of a
+turn."""
+
 _NOTHING = object()
 """No whole reply has come."""
 _CLOSED_BY_SERVER = "the server closed the connection"
@@ -89,13 +94,14 @@ class _Link(asyncio.Protocol):
     def call(self, command: bytes) -> asyncio.Future[object]:
         """Send a command; the future gets the reply, or the error reply as an exception.
 
-        A command goes out at once while no other is on its way. Otherwise those of one turn of the loop go out in one write.
+        A command goes out at once while few others are on their way. Otherwise those of one turn of the loop go out in one
+        write.
         """
         call = _Call(command, self._loop.time() + self._timeout_seconds, self._loop.create_future())
         if self.dead:
             call.reply.set_exception(NotSent("the connection has just been lost"))
             return call.reply
-        if self._waiting or self._outbox or self._paused:
+        if self._outbox or self._paused or len(self._waiting) >= WRITTEN_AT_ONCE:
             self._outbox.append(call)
             if not (self._flushing or self._paused):
                 self._flushing = True

@@ -13,7 +13,7 @@ import pytest
 import redis.asyncio
 
 from jobmaster.agentstore.calls import pack
-from jobmaster.agentstore.pipelined_connection import PipelinedConnection
+from jobmaster.agentstore.pipelined_connection import WRITTEN_AT_ONCE, PipelinedConnection
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT
@@ -199,16 +199,17 @@ async def test_a_loop_that_stood_still_does_not_blame_the_store(one_bucket: OneB
     assert await call != [None]
 
 
-async def test_a_lone_command_goes_out_at_once_and_later_ones_of_the_same_turn_together(connect: Connect) -> None:
+async def test_a_few_commands_go_out_at_once_and_later_ones_of_the_same_turn_together(connect: Connect) -> None:
+    """Two batches of submits, a claim: none waits for a turn of the loop because another call is on its way."""
     store = await connect()
     assert isinstance(store._connection, PipelinedConnection)
     link = store._connection._link
     assert link is not None
-    replies = [link.call(pack(b"ECHO", b"%d" % number)) for number in range(4)]
-    assert (len(link._waiting), len(link._outbox)) == (1, 3)
+    replies = [link.call(pack(b"ECHO", b"%d" % number)) for number in range(WRITTEN_AT_ONCE + 3)]
+    assert (len(link._waiting), len(link._outbox)) == (WRITTEN_AT_ONCE, 3)
     await asyncio.sleep(0)
     assert not link._outbox
-    assert await asyncio.gather(*replies) == [b"0", b"1", b"2", b"3"]
+    assert await asyncio.gather(*replies) == [b"%d" % number for number in range(WRITTEN_AT_ONCE + 3)]
 
 
 async def test_commands_wait_while_the_socket_takes_no_more(connect: Connect) -> None:
