@@ -3,6 +3,9 @@
 While the allowed number of calls is under way, later items gather in the next batch, so batches grow by themselves exactly
 when calls are slow. No task and no timer per item, one future per caller (so that cancelling one caller touches no other).
 A caller that has been the only one for a while makes its calls itself.
+
+An answer that a thousand callers wait for would keep the loop for milliseconds, in which no reply is read and nothing is
+sent. So the next batch leaves first, and the callers go on some hundred in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ PENDING_BYTES_MAX = 64 * 1024 * 1024
 """The same in bytes."""
 CHUNK_BYTES_MAX = BATCH_BYTES
 """Bytes of one call, so that no single call keeps a store busy for long."""
+ANSWERED_AT_ONCE = 250
+"""Callers that get their answers in one turn of the loop: about a millisecond of theirs."""
 _LONE_CALLS = 2
 """After so many calls of one item each, with no other item meanwhile, an item is taken to be of a single caller."""
 
@@ -178,22 +183,25 @@ class Coalescer(Generic[Item, Answer]):
         return len(self._sizes), total
 
     async def _call(self, items: list[Item], futures: list[asyncio.Future[Answer]], size: int) -> None:
+        answered: list[tuple[asyncio.Future[Answer], Answer | Exception]] = []
         try:
-            answers = await self._send(items)
-            for future, answer in zip(futures, answers, strict=True):
-                if future.done():
-                    continue
-                if isinstance(answer, Exception):
-                    future.set_exception(answer)
-                else:
-                    future.set_result(answer)
+            answered = list(zip(futures, await self._send(items), strict=True))
         except asyncio.CancelledError:
             _fail(futures, OutcomeUnknown("the cluster was closed while the job was being sent"))
             raise
         except Exception as error:
             _fail(futures, error)
         finally:
-            self._ended(len(items), size)
+            next_leaves = self._ended(len(items), size)
+        first = 0
+        try:
+            for first in range(0, len(answered), ANSWERED_AT_ONCE):
+                if first or next_leaves:
+                    await asyncio.sleep(0)
+                _give(answered[first : first + ANSWERED_AT_ONCE])
+        except asyncio.CancelledError:
+            _give(answered[first:])
+            raise
 
     async def _call_alone(self, item: Item, size: int) -> Answer:
         """One item, sent in the caller's own task. A caller that is cancelled gives up its call, and no other's."""
@@ -208,14 +216,17 @@ class Coalescer(Generic[Item, Answer]):
             raise answer
         return answer
 
-    def _ended(self, count: int, size: int) -> None:
+    def _ended(self, count: int, size: int) -> bool:
+        """Count a call out; True: the next one begins in the next turn of the loop."""
         self._calls -= 1
         self._pending_limit.release(count, size)
         self._lone = self._lone + 1 if count == 1 and not self._calls and not self._items else 0
-        if self._items and not self._scheduled:
+        next_leaves = bool(self._items) and not self._scheduled
+        if next_leaves:
             self._flush()
         if not self._calls and self._alone_over is not None and not self._alone_over.done():
             self._alone_over.set_result(None)
+        return next_leaves
 
 
 def closed() -> Unavailable:
@@ -241,6 +252,16 @@ async def answer_of(task: asyncio.Task[Answer]) -> Answer:
 
 async def _refuse(items: Sequence[Any]) -> list[Any]:
     raise closed()
+
+
+def _give(answered: Sequence[tuple[asyncio.Future[Answer], Answer | Exception]]) -> None:
+    for future, answer in answered:
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 def _fail(futures: list[asyncio.Future[Answer]], error: Exception) -> None:

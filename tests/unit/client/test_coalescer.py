@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
 
-from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, PendingLimit
+from jobmaster.client.coalescer import ANSWERED_AT_ONCE, CHUNK_BYTES_MAX, Coalescer, PendingLimit
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
@@ -61,6 +62,53 @@ async def test_chunks_are_bounded_in_items_and_bytes_and_keep_their_order() -> N
     # A single item over the limit of a call still leaves, alone.
     await asyncio.gather(line.put(1, CHUNK_BYTES_MAX * 2), line.put(2, 1))
     assert [len(call) for call in target.calls] == [1, 1]
+
+
+async def test_a_thousand_callers_go_on_some_hundred_in_each_turn_of_the_loop() -> None:
+    """Between two portions the loop reads replies and sends what waits."""
+    target = DoublingBatchTarget()
+    line = gathering(target, chunk=1000)
+    turn = 0
+    went_on: Counter[int] = Counter()
+
+    async def caller(number: int) -> int:
+        answer = await line.put(number, 1)
+        went_on[turn] += 1
+        return answer
+
+    callers = asyncio.gather(*(caller(number) for number in range(100, 1100)))
+    while not callers.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert await callers == [number * 2 for number in range(100, 1100)]
+    assert [len(call) for call in target.calls] == [1000]
+    assert list(went_on.values()) == [ANSWERED_AT_ONCE] * (1000 // ANSWERED_AT_ONCE)
+
+
+async def test_the_next_batch_leaves_before_the_callers_of_the_last_one_go_on() -> None:
+    target = DoublingBatchTarget()
+    line = gathering(target, chunk=10, calls_max=1)
+    calls_seen: list[int] = []
+
+    async def caller(number: int) -> None:
+        await line.put(number, 1)
+        calls_seen.append(len(target.calls))
+
+    await asyncio.gather(*(caller(number) for number in range(100, 130)))
+    assert len(calls_seen) == 30
+    assert min(calls_seen) >= 2, "calls that had left when a caller went on"
+
+
+async def test_known_answers_reach_their_callers_when_the_call_is_cancelled() -> None:
+    """At the end of the loop: what is stored must not be called unknown."""
+    target = DoublingBatchTarget()
+    line = gathering(target, chunk=1000)
+    futures = [line.put(number, 1) for number in range(100, 1100)]
+    await until(futures[0].done, "the first portion has its answers")
+    assert not futures[-1].done()
+    (call,) = line._tasks
+    call.cancel()
+    assert await asyncio.gather(*futures) == [number * 2 for number in range(100, 1100)]
 
 
 async def test_while_enough_calls_are_under_way_later_items_gather() -> None:
