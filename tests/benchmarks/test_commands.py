@@ -191,7 +191,9 @@ def test_latency() -> None:
     found = measured("benchmarks.latency", "--seconds", "0.3", "--runs", "1")
     assert {"p50_ms", "p99_ms", "max_ms", "floor_p50_ms", "floor_p99_ms"} <= found.keys()
     assert {"p50_ms", "p99_ms", "max_ms"} <= found["held"].keys()
-    assert {"p50_ms", "p99_ms", "max_ms", "jobs_per_second"} <= found["half_load"].keys()
+    for load in ("half_load", "half_load_untuned"):
+        assert {"p50_ms", "p99_ms", "max_ms", "jobs_per_second"} <= found[load].keys()
+    assert found["half_load"]["full_collections"] == 0
     assert found["floor_p50_ms"] > 0
 
 
