@@ -43,7 +43,7 @@ class WakeListener:
             self._change.set_result(None)
 
     async def run(self) -> None:
-        """Dispatch wake tokens until cancelled."""
+        """Wait for wake tokens until cancelled."""
         time = asyncio.get_running_loop().time
         all_woken = time()
         with self._progress.expect("the wake listener"):
@@ -55,8 +55,6 @@ class WakeListener:
                     # Time-out, change or broken connection: a popped token may be lost, so every claimer is woken once.
                     for claimer in list(self._claimers.values()):
                         claimer.wake()
-                elif (found := self._claimers.get(woken)) is not None:
-                    found.wake()
 
     async def _next(self) -> bytes | None:
         """The bucket that was woken; ``None``: any may have something new."""
@@ -82,7 +80,7 @@ class WakeListener:
 
     async def _wait(self, buckets: list[bytes]) -> bytes | None:
         """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""
-        pop = asyncio.ensure_future(self._store.wait_wake(buckets, self.wake_seconds))
+        pop = asyncio.ensure_future(self._pop(buckets))
         try:
             await asyncio.wait((pop, self._change), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -90,3 +88,11 @@ class WakeListener:
                 pop.cancel()  # drops its connection; the next pop must not begin before that is over
                 await asyncio.wait((pop,))
         return None if pop.cancelled() else pop.result()
+
+    async def _pop(self, buckets: list[bytes]) -> bytes | None:
+        """The bucket that was woken. Its claimer is woken here: until the task that waits for this one goes on, a loop that
+        runs jobs may have had three turns of milliseconds."""
+        woken = await self._store.wait_wake(buckets, self.wake_seconds)
+        if woken is not None and (claimer := self._claimers.get(woken)) is not None:
+            claimer.wake()
+        return woken

@@ -37,3 +37,17 @@ async def test_a_bucket_whose_token_was_lost_is_claimed_although_others_get_toke
             while not ran:
                 harness.store.tokens.put_nowait(busy.fence.bucket_id)
                 await asyncio.sleep(0)
+
+
+async def test_a_claim_is_sent_two_turns_of_the_loop_after_its_token() -> None:
+    """One for the answer of the pop, one for the claimer; each may take milliseconds where jobs run."""
+    async with WorkerHarness(handlers) as harness:
+        bucket = harness.bucket()
+        await until(lambda: harness.store.of("wait_wake"))
+        await turns()
+        claims = len(harness.store.of("claim"))
+        harness.store.tokens.put_nowait(bucket.fence.bucket_id)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # two turns are over when this one begins
+        assert len(harness.store.of("claim")) == claims + 1
