@@ -14,6 +14,7 @@ LOCK := requirements/lock.txt
 # Spark is half a gigabyte and only the data pipeline needs it: a lock and a stamp of its own.
 PIPELINE_STAMP := $(VENV)/.installed-pipeline
 PIPELINE_LOCK := requirements/pipeline.txt
+SPARK_CLASSES := $(VENV)/spark-classes.jsa
 DOCS_STAMP := $(VENV)/.installed-docs
 DOCS_LOCK := requirements/docs.txt
 # Tools of a release, in an environment of their own: what they need must not decide what the tests run with.
@@ -67,6 +68,10 @@ $(PIPELINE_STAMP): $(PIPELINE_LOCK) $(STAMP)
 	@$(PIP) install --require-hashes --no-deps -r $(PIPELINE_LOCK)
 	@touch $(PIPELINE_STAMP)
 
+# Half of the processor time with which a Java starts Spark. Without the archive the tests pass as well.
+$(SPARK_CLASSES): $(PIPELINE_STAMP) tests/support/spark/spark-defaults.conf
+	@$(BIN)/python -m tests.support.spark.class_archive $@ >/dev/null 2>&1 || touch $@
+
 install-pipeline: $(PIPELINE_STAMP) ## The same, and what the data pipeline needs
 
 demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check every job
@@ -116,7 +121,7 @@ test-clusters: $(PIPELINE_STAMP) $(BEFORE_CLUSTERS)
 	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and $(LENGTH) and not spark"
 
 # A JVM for each process, beside other tests: what they print comes when they have ended.
-test-spark: $(PIPELINE_STAMP)
+test-spark: $(PIPELINE_STAMP) $(SPARK_CLASSES)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
 		$(call SHARED,$(SPARK_TEST_PROCESSES),loadfile) -m "slow and $(LENGTH) and spark" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status

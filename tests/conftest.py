@@ -25,6 +25,7 @@ import pytest
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from tests.support.driver_lookups import remember_builtin_types, remember_versions
 from tests.support.server_directory import make_server_directory
+from tests.support.spark import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,8 @@ MIGRATED_SCHEMA = "jobmaster_test"
 
 # Also for what the tests start: the demo, the archiver.
 SPARK = Path(__file__).parent / "support" / "spark"
-os.environ.setdefault("SPARK_CONF_DIR", str(SPARK))
+for variable, value in class_archive.variables().items():
+    os.environ.setdefault(variable, value)
 os.environ.setdefault("PYSPARK_PYTHON", str(SPARK / "worker_python"))
 os.environ.setdefault("TEST_PYTHON", sys.executable)
 

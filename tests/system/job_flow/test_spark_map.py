@@ -115,7 +115,11 @@ async def test_one_application_does_the_work_of_a_batch_and_what_failed_is_done_
     assert sorted(int(n) for *_, n in runs(deployment)[2 * CHUNK + 4 :]) == [7, 17, 27, 37]
 
 
-@pytest.mark.parametrize("victim", ["driver", "agent", pytest.param("executor", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "victim",
+    # That an application ends with its agent, and its job runs again: `examples/test_nightly_pipeline.py`, too.
+    ["driver", pytest.param("agent", marks=pytest.mark.long), pytest.param("executor", marks=pytest.mark.long)],
+)
 async def test_after_a_kill_the_jobs_without_an_outcome_run_again_and_no_others(
     deployment: Deployment, agent: AgentProcess, cluster: Cluster, victim: str
 ) -> None:

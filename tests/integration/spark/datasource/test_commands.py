@@ -227,9 +227,9 @@ def test_the_example_runs(published: PublishedCluster, tmp_path: Path) -> None:
         # The example finds the schema by the name of the cluster.
         "JOBMASTER_CLUSTER": published.settings.schema_name().removeprefix("jobmaster_"),
         "REJECTS": str(tmp_path / "no"),
-        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
         # Its few rows lie in one or two of the two hundred partitions that Spark makes by itself.
-        " --conf spark.sql.shuffle.partitions=2 pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+        + os.environ["PYSPARK_SUBMIT_ARGS"],
     }
     example = ROOT / "examples" / "spark" / "failures_by_hour.py"
     done = subprocess.run(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.spark import java
+from tests.support.spark import class_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def made(home: Path, version: str, *, release: bool = True) -> Path:
@@ -65,3 +70,15 @@ def test_the_java_of_the_wheel_starts_as_spark_starts_it(monkeypatch: pytest.Mon
     assert subprocess.run([str(bare / "bin/java"), *argv], capture_output=True, check=False).returncode != 0
     said = subprocess.run([str(found.home / "bin/java"), *argv], capture_output=True, text=True, check=True)
     assert f'version "{found.version}' in said.stderr
+
+
+@pytest.mark.slow
+def test_the_java_of_the_tests_is_a_cheap_one(spark: SparkSession) -> None:
+    """The settings of the tests have reached it, and so has the archive of its classes if there is one."""
+    context = spark.sparkContext
+    assert context.getConf().get("spark.sql.codegen.factoryMode") == "NO_CODEGEN"
+    machine = context._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
+    options = list(machine.getInputArguments())
+    assert {*class_archive.java_options().split()} <= {*options}
+    if class_archive.is_written():
+        assert f"-XX:SharedArchiveFile={class_archive.PATH}" in options
