@@ -26,7 +26,8 @@ IMAGE_BUILD_LOCK := requirements/image-build.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
-# of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process.
+# of its own. Fast tests of a file run in one process and share fixtures; slow ones go to the next idle process, but for
+# those that share a cluster (tests/support/file_order.py).
 TEST_PROCESSES ?= 4
 # The slow tests mostly wait: for leases, for processes. With five processes two cores were idle for a fifth of the time.
 CLUSTER_TEST_PROCESSES ?= 6
@@ -118,7 +119,7 @@ test-long: $(PIPELINE_STAMP) ## What `make test` leaves out: tests marked long, 
 	@$(MAKE) --no-print-directory test-slow LENGTH=long
 
 test-clusters: $(PIPELINE_STAMP) $(BEFORE_CLUSTERS)
-	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),worksteal) -m "slow and $(LENGTH) and not spark"
+	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),loadscope) -m "slow and $(LENGTH) and not spark"
 
 # A JVM for each process, beside other tests: what they print comes when they have ended.
 test-spark: $(PIPELINE_STAMP) $(SPARK_CLASSES)

@@ -88,10 +88,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of the files that share a run by `--dist loadfile`."""
-    from tests.support.file_order import FileOrder
+    """Of the files that share a run by `--dist loadfile`, and of the tests that share one by `--dist loadscope`."""
+    from tests.support.file_order import FileOrder, SetupOrder
 
-    return FileOrder(config, log) if config.getoption("dist") == "loadfile" else None
+    order = {"loadfile": FileOrder, "loadscope": SetupOrder}.get(config.getoption("dist"))
+    return order(config, log) if order else None
 
 
 @pytest.fixture(scope="session")
