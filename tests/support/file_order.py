@@ -50,6 +50,7 @@ _WHOLE_FILES = (
     "tests/system/cli/test_secrets.py",
     "tests/system/docs/test_programs.py",
     "tests/system/examples/",
+    "tests/system/job_flow/test_end_to_end.py",
     "tests/system/outages/test_lost_replies.py",
     "tests/system/web/",
 )

@@ -23,13 +23,13 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 Inside = Callable[..., Result]
 PARTS = ("s3kr", "r3t", "t41l")
 """Every password here holds them; none of them may be printed. None is hexadecimal, because names of clusters and ids are."""
 PASSWORDS = ["s3kr@r3t/t41l", "s3kr[r3t+ t41l'\"", "s3kr:r3t%41#t41l", "s3kr?r3t=1&t41l", "s3kr,r3t\\$t41l"]
-FURTHER = [pytest.param(each, marks=[pytest.mark.slow, pytest.mark.long]) for each in PASSWORDS[2:]]
+FURTHER = [pytest.param(each, marks=pytest.mark.long) for each in PASSWORDS[2:]]
 COMMANDS = [
     ("config", "validate"),
     ("config", "show"),
@@ -168,7 +168,6 @@ def test_errors_of_servers_that_refuse_the_password_do_not_print_it(
             assert result.code in (5, 77), (words, result)
 
 
-@pytest.mark.slow
 def test_neither_dev_nor_its_agent_prints_one(
     server_root: Path, tcp_postgres: PostgresServer, valkey_server: ValkeyServer
 ) -> None:

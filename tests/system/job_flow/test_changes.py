@@ -12,7 +12,7 @@ from jobmaster.model.job import JobState
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def test_run_now_starts_at_once_wherever_the_job_waits(deployment: Deployment, cluster: Cluster) -> None:

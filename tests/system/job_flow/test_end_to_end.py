@@ -24,7 +24,7 @@ from tests.support.processes import children_of
 from tests.support.waiting import eventually
 from tests.system.jobs import add, fails, handlers, noop, note, started_at, third_time, threaded
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

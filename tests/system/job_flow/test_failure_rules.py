@@ -16,7 +16,7 @@ from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.policy_jobs import TIMES, handlers
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 KINDS = ["off_async", "off_thread", "off_process", "off_once", "off_transactional"]
 

@@ -20,7 +20,7 @@ from tests.system.model_jobs import (
     handlers,
 )
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 ORDER = Order(customer="Ada", items=[Item(sku="a", quantity=2), Item(sku="b", quantity=3)])
 BILL = Bill(customer="Ada", pieces=5)

@@ -11,7 +11,7 @@ from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def test_a_notice_starts_the_job_without_a_look_of_the_leader(deployment: Deployment) -> None:

@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import until_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 LONG = {"lease": "10m", "renew": "1s"}
 

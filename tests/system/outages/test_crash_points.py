@@ -47,10 +47,8 @@ from tests.support.deployment import ENVIRONMENT, REPOSITORY
 from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-QUICK_SUITE = {("M0", False), ("R1", False), ("D1", True), ("S1", True)}
-"""Cases that are not left out of the fast run."""
 FURTHER = {
     "F0", "H0", "O0", "M1", "B0", "L0", "R1 upsert", "R0 step", "R0 transaction", "R1 written", "R2 permit", "T0 snooze",
     "H1 snooze", "R1 decided", "R0 given up", "T0 late", "T1 late",
@@ -88,9 +86,7 @@ def cases(*scenes: Situation) -> list[object]:
         if point.situation not in scenes:
             continue
         for later in (False, True) if point.later != point.first else (False,):
-            marks = [] if (name, later) in QUICK_SUITE else [pytest.mark.slow]
-            if marks and (name in FURTHER or (later and (name, False) not in QUICK_SUITE)):
-                marks.append(pytest.mark.long)
+            marks = [pytest.mark.long] if later or name in FURTHER else []
             found.append(pytest.param(point, later, id=f"{name} {'later' if later else 'first'}", marks=marks))
     return found
 
@@ -125,7 +121,6 @@ async def test_on_leaving(deployment: FaultyDeployment, point: CrashPoint, later
     await deployment.healed(work, rescues_max=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.DOUBT))
 async def test_with_its_lease_in_doubt(deployment: FaultyDeployment, point: CrashPoint, later: bool) -> None:
     """Outcomes that lie in the store are applied under their own identity, so not all of what had ended runs again."""
@@ -185,7 +180,6 @@ async def test_in_a_rescue(deployment: FaultyDeployment, point: CrashPoint, late
     await deployment.healed(work, rescues_max=1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.CERTIFY))
 async def test_before_a_certificate(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path
@@ -278,7 +272,6 @@ async def test_of_a_producer(
     await deployment.healed(final_rows(deployment, ledger.ids("sent")), rescues_max=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.BULK))
 async def test_of_a_producer_between_chunks(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
@@ -295,7 +288,6 @@ async def test_of_a_producer_between_chunks(
     await deployment.healed(final_rows(deployment, ids), rescues_max=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.FILL))
 async def test_of_a_producer_that_fills_a_batch(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
@@ -325,7 +317,6 @@ def _bounds(view: BatchView) -> tuple[UUID, UUID]:
     return UUID(bytes=view.ranges[0]), UUID(bytes=range_end(view.ranges[-1]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.CANCEL))
 async def test_of_a_producer_that_cancels(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
@@ -347,7 +338,6 @@ async def test_of_a_producer_that_cancels(
     await deployment.healed(work, rescues_max=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.CHANGE))
 @pytest.mark.parametrize("again", [True, False])
 async def test_of_a_producer_that_changes(
@@ -371,7 +361,6 @@ async def test_of_a_producer_that_changes(
     await deployment.healed(work, rescues_max=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("point", "later"), cases(Situation.LOCK))
 async def test_of_a_program_under_a_lock(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory
@@ -399,7 +388,6 @@ async def test_of_a_program_under_a_lock(
 # ---------------------------------------------------------------- points of their own kind
 
 
-@pytest.mark.slow
 async def test_l2_a_reply_after_the_deadline(deployment: FaultyDeployment) -> None:
     """Every renewal is written and none is answered in time, nor does the store's word come in time that could stand for
     it: the agent ends itself before its lease does."""
@@ -448,12 +436,10 @@ async def fire_under_fault(deployment: FaultyDeployment, name: str) -> None:
     assert rows[0][0] == 2
 
 
-@pytest.mark.slow
 async def test_z0_the_leader_dies_before_it_writes_fires(deployment: FaultyDeployment) -> None:
     await fire_under_fault(deployment, "Z0")
 
 
-@pytest.mark.slow
 async def test_z1_the_leader_dies_after_it_has_written_fires(deployment: FaultyDeployment) -> None:
     await fire_under_fault(deployment, "Z1")
 
@@ -477,17 +463,14 @@ async def pause_under_fault(deployment: FaultyDeployment, name: str) -> None:
     await deployment.healed(work, rescues_max=1)
 
 
-@pytest.mark.slow
 async def test_p0_the_agent_dies_before_it_reads_a_pause(deployment: FaultyDeployment) -> None:
     await pause_under_fault(deployment, "P0")
 
 
-@pytest.mark.slow
 async def test_p1_the_agent_dies_before_it_confirms_a_pause(deployment: FaultyDeployment) -> None:
     await pause_under_fault(deployment, "P1")
 
 
-@pytest.mark.slow
 async def test_p2_the_agent_dies_after_it_has_confirmed_a_pause(deployment: FaultyDeployment) -> None:
     await pause_under_fault(deployment, "P2")
 
@@ -515,14 +498,12 @@ async def signal_under_fault(deployment: FaultyDeployment, name: str, monkeypatc
     assert received == [True] * 4 + [False] * 2
 
 
-@pytest.mark.slow
 async def test_i0_the_leader_dies_after_it_has_delivered_the_rest_of_a_signal(
     deployment: FaultyDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await signal_under_fault(deployment, "I0", monkeypatch)
 
 
-@pytest.mark.slow
 async def test_i1_the_leader_dies_after_it_has_ended_waits(
     deployment: FaultyDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,7 +538,6 @@ async def breaker_under_fault(deployment: FaultyDeployment, name: str, gate: Pat
     await deployment.healed(work, rescues_max=1)
 
 
-@pytest.mark.slow
 @pytest.mark.long
 async def test_e0_the_agent_dies_before_it_evaluates_what_it_has_reported(
     deployment: FaultyDeployment, tmp_path: Path
@@ -565,7 +545,6 @@ async def test_e0_the_agent_dies_before_it_evaluates_what_it_has_reported(
     await breaker_under_fault(deployment, "E0", tmp_path / "gate")
 
 
-@pytest.mark.slow
 @pytest.mark.long
 async def test_e1_the_leader_dies_after_it_has_half_opened_a_breaker(
     deployment: FaultyDeployment, tmp_path: Path
@@ -573,17 +552,14 @@ async def test_e1_the_leader_dies_after_it_has_half_opened_a_breaker(
     await breaker_under_fault(deployment, "E1", tmp_path / "gate")
 
 
-@pytest.mark.slow
 async def test_e2_the_leader_dies_after_it_has_chosen_trials(deployment: FaultyDeployment, tmp_path: Path) -> None:
     await breaker_under_fault(deployment, "E2", tmp_path / "gate")
 
 
-@pytest.mark.slow
 async def test_e3_the_agent_dies_after_it_has_reported_a_trial(deployment: FaultyDeployment, tmp_path: Path) -> None:
     await breaker_under_fault(deployment, "E3", tmp_path / "gate")
 
 
-@pytest.mark.slow
 async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> None:
     """The hint is not left in the store, and the answer of the first renewal with the job is lost; the next one arrives."""
     receipt = await deployment.client.submit(jobs.endless, {"path": str(deployment.path("witness"))})
@@ -597,7 +573,6 @@ async def test_c2_a_cancel_signal_that_is_lost(deployment: FaultyDeployment) -> 
     await deployment.healed(work, rescues_max=0)
 
 
-@pytest.mark.slow
 async def test_s3_the_store_dies_after_its_acknowledgement(
     new_valkey: Callable[..., ValkeyServer], tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
@@ -632,7 +607,6 @@ COPY = """
 """Every key of the patterns, and its copy."""
 
 
-@pytest.mark.slow
 async def test_x3_keys_that_come_back(
     deployment: FaultyDeployment, valkey_server: ValkeyServer, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.crash_points.faulty_ports import Action, FaultSpec
 from tests.crash_points.fixture import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultyDeployment, Work
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 AT_WORK = (
     "store.claim",
@@ -36,17 +36,15 @@ AT_WORK = (
     "master.tick",
 )
 """Calls that a working agent makes all the time."""
-QUICK_SUITE = {"store.claim", "master.copy_final", "master.persist"}
-"""Cases that are not left out of the fast run."""
+PLAIN = {"store.claim", "master.copy_final", "master.persist"}
+"""Calls with a case of their own beside the test of everything at once."""
 ALONE = "store.beat"
 """The test of everything at once leaves it out."""
 
 
 def marks_of(call: str) -> list[pytest.MarkDecorator]:
     """Of a case of its own. Most calls lose their answers in the test of everything at once, too."""
-    if call in QUICK_SUITE:
-        return []
-    return [pytest.mark.slow] if call == ALONE else [pytest.mark.slow, pytest.mark.long]
+    return [] if call in PLAIN or call == ALONE else [pytest.mark.long]
 
 
 IN_A_RESCUE = (
@@ -121,7 +119,6 @@ async def test_at_work(deployment: FaultyDeployment, call: str) -> None:
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
-@pytest.mark.slow
 async def test_of_everything_at_once(deployment: FaultyDeployment) -> None:
     pid = deployment.faulty.agent_pid()
     names = [name for call in AT_WORK if call != ALONE for name in lose(deployment, call, 2, 4)]
@@ -130,7 +127,6 @@ async def test_of_everything_at_once(deployment: FaultyDeployment) -> None:
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
-@pytest.mark.slow
 async def test_of_release(deployment: FaultyDeployment) -> None:
     """All tries of a put are refused before they are sent, so the rows go back; whether they did is not known.
 
@@ -151,7 +147,6 @@ async def test_of_release(deployment: FaultyDeployment) -> None:
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
-@pytest.mark.slow
 @together(IN_A_RESCUE)
 async def test_in_a_rescue(deployment: FaultyDeployment, calls: tuple[str, ...], tmp_path: Path) -> None:
     """The rescuer asks again and drains the bucket itself."""
@@ -183,7 +178,6 @@ async def test_in_a_rescue(deployment: FaultyDeployment, calls: tuple[str, ...],
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
-@pytest.mark.slow
 @together(KEEPING_HOUSE)
 async def test_keeping_house(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """Buckets of a dead agent are forgotten in the end, and their keys with them."""
@@ -205,7 +199,6 @@ async def test_keeping_house(deployment: FaultyDeployment, calls: tuple[str, ...
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
-@pytest.mark.slow
 @together(ON_LEAVING)
 async def test_on_leaving(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """It leaves in order all the same: no rescue, no attempt, and it is not started again."""
@@ -226,7 +219,6 @@ async def test_on_leaving(deployment: FaultyDeployment, calls: tuple[str, ...]) 
     await deployment.healed(work, rescues_max=0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", AT_THE_START)
 async def test_at_the_start(deployment: FaultyDeployment, call: str) -> None:
     """An agent with an unknown registration may be replaced by another one, but not again and again."""
@@ -240,7 +232,6 @@ async def test_at_the_start(deployment: FaultyDeployment, call: str) -> None:
     assert deployment.faulty.count("crash_loop") == 0, deployment.tails()
 
 
-@pytest.mark.slow
 @together(REPLACING)
 async def test_when_a_bucket_is_replaced(deployment: FaultyDeployment, calls: tuple[str, ...]) -> None:
     """A bucket that was lost alone (fenced behind its owner's back) is replaced; the agent and its other bucket live."""

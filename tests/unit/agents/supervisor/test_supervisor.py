@@ -22,6 +22,8 @@ from tests.support.processes import alive
 from tests.support.waiting import wait_until
 from tests.unit.agents.supervisor.supervised_programs import HERE, Behaviour
 
+pytestmark = pytest.mark.slow
+
 Line = dict[str, object]
 
 
