@@ -54,7 +54,7 @@ def test_a_row_whose_job_is_gone_is_not_handed_in_again(published: PublishedClus
     assert published.value("SELECT count(*) FROM job") == 10
 
 
-@pytest.mark.parametrize("rows", [7, 10, 20_000])
+@pytest.mark.parametrize("rows", [7, *(pytest.param(rows, marks=pytest.mark.long) for rows in (10, 20_000))])
 def test_rows_of_a_batch_that_was_written_before_rows_were_remembered_are_taken_over(
     published: PublishedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
@@ -86,7 +86,7 @@ def test_a_task_that_runs_again_puts_in_nothing_and_is_counted_once(published: P
     assert published.value("SELECT count(*) FROM job") == 60
 
 
-@pytest.mark.parametrize("rows", [7, 20_000])
+@pytest.mark.parametrize("rows", [7, pytest.param(20_000, marks=pytest.mark.long)])
 def test_what_is_forgotten_is_new_again(
     published: PublishedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:

@@ -118,7 +118,7 @@ def old(published: PublishedCluster, count: int, state: str = "SUCCEEDED") -> No
     published.sql(lambda connection: connection.execute(_OLD, count, state))
 
 
-@pytest.mark.parametrize("leave", [drop, discard])
+@pytest.mark.parametrize("leave", [drop, pytest.param(discard, marks=pytest.mark.long)])
 def test_a_range_that_is_dropped_before_it_was_read_is_an_error(
     published: PublishedCluster, leave: Callable[[Archive], Coroutine[Any, Any, None]]
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_stream_at_its_goal_raises_no_error_for_a_range_dropped_afterwards(pub
     assert len(stream.all()) == 5
 
 
-@pytest.mark.parametrize("leave", [drop, discard])
+@pytest.mark.parametrize("leave", [drop, pytest.param(discard, marks=pytest.mark.long)])
 def test_a_range_that_was_read_or_was_gone_before_or_is_not_asked_for_is_no_error(
     published: PublishedCluster, leave: Callable[[Archive], Coroutine[Any, Any, None]]
 ) -> None:

@@ -200,7 +200,7 @@ def good_rows(first: int, beyond: int) -> pa.RecordBatch:
     return pa.record_batch({"key": keys, "args": ['{"path":"p"}'] * len(keys)})
 
 
-@pytest.mark.parametrize("on_duplicate", ["ignore", "fail"])
+@pytest.mark.parametrize("on_duplicate", [pytest.param("ignore", marks=pytest.mark.long), "fail"])
 def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster, on_duplicate: str) -> None:
     """As after a kill behind the commit, and as two copies of a speculative task: its own rows are no duplicates."""
     writer = local_writer(published, runId="r", chunkRows="30", onDuplicate=on_duplicate)

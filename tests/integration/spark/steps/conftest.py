@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import asyncpg
 import pytest
@@ -74,6 +76,14 @@ class SeededCluster:
         for run in self._runs:
             run._session = None
             run.close()
+
+
+def rolled(seeded: SeededCluster, *, minutes_seconds: float = 0.0, has_page: bool = False, **words: Any) -> Any:
+    """A roll-up. Figures by the minute and the page are a half of its work, and few tests look at them."""
+    from jobmaster.pipeline.steps.rollup import rollup
+
+    with nullcontext() if has_page else patch("jobmaster.pipeline.steps.rollup.write_report", return_value=""):
+        return rollup(seeded.run(), minutes_seconds=minutes_seconds, **words)
 
 
 def forge(seeded: SeededCluster, change: Callable[[pa.Table], pa.Table], dataset: str = "jobs") -> Path:

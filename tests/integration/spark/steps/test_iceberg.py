@@ -81,7 +81,7 @@ def test_the_tables_follow_the_archive_and_what_is_forgotten(
 
 
 @needs_pyiceberg
-@pytest.mark.parametrize("after", ["metadata.json", "version-hint.text"])
+@pytest.mark.parametrize("after", ["metadata.json", pytest.param("version-hint.text", marks=pytest.mark.long)])
 def test_a_run_that_was_killed_while_it_wrote_a_table_is_completed_by_the_next(
     seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:

@@ -18,7 +18,7 @@ from jobmaster.pipeline.plan.model import Group, Scenario
 from jobmaster.pipeline.plan.options import PlanOptions
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
-from tests.integration.spark.steps.conftest import SeededCluster
+from tests.integration.spark.steps.conftest import SeededCluster, rolled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,11 +140,10 @@ def test_the_plan_is_a_configuration_with_its_error_and_is_reviewed_later(
 def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: SeededCluster, tmp_path: Path) -> None:
     """All jobs waited ten seconds, whatever the replay says of its queues."""
     from jobmaster.pipeline.plan.plan import plan
-    from jobmaster.pipeline.steps.rollup import rollup
 
     seeded.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
     seeded.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
-    rollup(seeded.run())  # the plan takes the growth from its figures
+    rolled(seeded)  # the plan takes the growth from its figures
     seeded.execute("UPDATE job SET waited_us = 10000000, changed_at = changed_at + interval '10 s'")
     out = tmp_path / "buckets.yaml"
     options = PlanOptions({"critical": 1.0, "very_low": 60.0}, slots=1, out=out)

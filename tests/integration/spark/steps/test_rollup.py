@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import pytest
 
 from benchmarks.support.synthetic_history import fill_day
 from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
-from tests.integration.spark.steps.conftest import SeededCluster
+from tests.integration.spark.steps.conftest import SeededCluster, rolled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -169,14 +167,6 @@ def test_minutes_costs_and_kinds_of_failures_count_each_job_and_attempt_once(spa
 
 
 # ---------------------------------------------------------------- the command
-
-
-def rolled(seeded: SeededCluster, *, minutes_seconds: float = 0.0, has_page: bool = False, **words: Any) -> Any:
-    """A roll-up. Figures by the minute and the page are a half of its work, and few tests look at them."""
-    from jobmaster.pipeline.steps.rollup import rollup
-
-    with nullcontext() if has_page else patch("jobmaster.pipeline.steps.rollup.write_report", return_value=""):
-        return rollup(seeded.run(), minutes_seconds=minutes_seconds, **words)
 
 
 def figures(seeded: SeededCluster) -> list[tuple[Any, ...]]:
