@@ -1,27 +1,20 @@
-"""The table of crash points is whole, its calls exist, and the program itself knows nothing of it."""
+"""The table of crash points is whole, and its calls exist."""
 
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction
 from jobmaster.model.cluster import ClusterRow
 from tests.crash_points.crash_points import ABSENT, NAMED, POINTS, Situation
-from tests.crash_points.faulty_ports import VARIABLE, Action, FaultDirectory, FaultSpec, FaultyPort
+from tests.crash_points.faulty_ports import Action, FaultDirectory, FaultSpec, FaultyPort
 from tests.support.master_parts import PARTS
-from tests.support.patience import PATIENCE_SECONDS
 from tests.system.outages import test_crash_points, test_lost_replies
 
-TREE = Path(__file__).parents[2]
 _CALLS: Any = None
 MASTER = Master(ClusterRow("", b""), "", _CALLS, _CALLS, _CALLS)
 PORTS = {"master": [getattr(MASTER, part) for part in PARTS], "store": [AgentStore], "transaction": [Transaction]}
@@ -55,26 +48,6 @@ def test_every_point_of_its_own_kind_has_a_test() -> None:
     tests = [name for name in vars(test_crash_points) if name.startswith("test_")]
     apart = [name.lower() for name, point in POINTS.items() if point.situation is Situation.APART]
     assert [name for name in apart if not any(test.startswith(f"test_{name}_") for test in tests)] == []
-
-
-@pytest.mark.slow
-def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
-    """An installed program injects no fault: neither the variable nor anything of these tests is in
-    the wheel."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
-    argv = [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(TREE)]
-    answer = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
-    assert answer.returncode == 0, answer.stderr
-    (wheel,) = tmp_path.glob("jobmaster*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        names = packed.namelist()
-        assert len([name for name in names if name.endswith(".py")]) > 100
-        assert {"jobmaster/__init__.py", "jobmaster_agents/__init__.py"} <= set(names)
-        assert not [name for name in names if {"tests", "crash_points"} & set(Path(name).parts)]
-        for name in names:
-            found = packed.read(name)
-            assert VARIABLE.encode() not in found, name
-            assert b"tests.crash_points" not in found, name
 
 
 async def test_orders_strike_once_at_the_named_occurrence(tmp_path: Path) -> None:

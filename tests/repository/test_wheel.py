@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash_points.faulty_ports import VARIABLE
 from tests.support.patience import PATIENCE_SECONDS
 
 TREE = Path(__file__).parents[2]
@@ -68,6 +69,18 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     assert (wanted | migrations) - names == set()
     strangers = {name.split("/")[0] for name in names if ".dist-info/" not in name} - set(PACKAGES)
     assert strangers == set()
+
+
+def test_what_is_installed_injects_no_fault(wheel: Path) -> None:
+    """Neither the variable of the crash points nor a module of the tests is in the wheel."""
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        assert len([name for name in names if name.endswith(".py")]) > 100
+        assert not [name for name in names if {"tests", "crash_points"} & set(Path(name).parts)]
+        for name in names:
+            found = packed.read(name)
+            assert VARIABLE.encode() not in found, name
+            assert b"tests.crash_points" not in found, name
 
 
 def test_the_packages_come_from_the_environment(installed: Path) -> None:
