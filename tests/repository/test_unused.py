@@ -106,8 +106,9 @@ def test_a_local_name_of_lua_that_nothing_reads_is_found() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_this_tree_has_no_unused_name_and_the_list_of_exceptions_is_short() -> None:
-    """`make lint`, which the fast part has too, says the same in its own process."""
+    """`make lint`, which the fast part has, says the same in its own process."""
     assert unused.report(unused.ROOT) == []
     assert len(unused.ALLOWED) <= 5
 

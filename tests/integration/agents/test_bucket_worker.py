@@ -228,7 +228,9 @@ def ids_text(ids: list[bytes]) -> list[str]:
     return [text(job_id) for job_id in ids]
 
 
-THIRDS = pytest.mark.parametrize("first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
+THIRDS = pytest.mark.parametrize(
+    "first", [0, *(pytest.param(at, marks=[pytest.mark.slow, pytest.mark.long]) for at in (1, 2))]
+)
 """Every third call, from the first one on; the others in the slow part."""
 
 

@@ -89,7 +89,9 @@ CHANGES = (
 """One in each kind of catalog; beside the first, in the slow part."""
 
 
-@pytest.mark.parametrize("change", [CHANGES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in CHANGES[1:])])
+@pytest.mark.parametrize(
+    "change", [CHANGES[0], *(pytest.param(each, marks=[pytest.mark.slow, pytest.mark.long]) for each in CHANGES[1:])]
+)
 async def test_a_database_whose_schema_a_test_changed_is_used_by_no_other(
     databases: MigratedDatabases, change: str
 ) -> None:

@@ -73,7 +73,7 @@ def test_the_command_serves_this_machine_and_stops_at_a_signal(client: ClientFix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_signal", [True, False])
+@pytest.mark.parametrize("by_signal", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_child_of_another_command_stops_at_a_signal_and_with_its_parent(
     client: ClientFixture, tmp_path: Path, by_signal: bool
 ) -> None:

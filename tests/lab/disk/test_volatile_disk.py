@@ -74,7 +74,7 @@ def test_what_was_synced_outlives_a_cut_and_what_was_not_is_gone(on_disk: Callab
     on_disk(body)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.long), 1.0])
 def test_a_write_past_the_kernels_cache_is_in_that_of_the_drive_until_a_sync_and_a_share_of_it_is_kept(
     on_disk: Callable[[Body], None], share: float
 ) -> None:

@@ -164,8 +164,9 @@ def _untimed(view: BatchView) -> Any:
     ]
 
 
-def test_the_simulated_batches_are_the_real_ones(migrated: str) -> None:
-    run_on_both(BatchUsers, migrated, examples=20)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_batches_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(BatchUsers, migrated, examples=20, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -182,8 +182,9 @@ def _plain(value: Any) -> Any:
     return value.bytes if hasattr(value, "bytes") else value
 
 
-def test_the_simulated_breakers_are_the_real_ones(migrated: str) -> None:
-    run_on_both(Breakers, migrated, examples=25, steps=30)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_breakers_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(Breakers, migrated, examples=25, steps=30, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -144,8 +144,9 @@ def _untimed(view: BulkView) -> Any:
     ]
 
 
-def test_the_simulated_bulk_operations_are_the_real_ones(migrated: str) -> None:
-    run_on_both(BulkUsers, migrated, examples=20)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_bulk_operations_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(BulkUsers, migrated, examples=20, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -213,8 +213,9 @@ class Limited(TwoMasters):
         assert self.wait(real()) == {key: tuple(loan)[:3] for key, loan in loans.items()}
 
 
-def test_the_simulated_limits_are_the_real_ones(migrated: str) -> None:
-    run_on_both(Limited, migrated, examples=25)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_limits_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(Limited, migrated, examples=25, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -550,8 +550,9 @@ class Masters(TwoMasters):
         self.wait(close())
 
 
-def test_the_simulated_master_is_the_real_one(migrated: str) -> None:
-    run_on_both(Masters, migrated, examples=30, steps=40)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_master_is_the_real_one(migrated: str, share: float) -> None:
+    run_on_both(Masters, migrated, examples=30, steps=40, share=share)
 
 
 class KeysOfMovedJobs(TwoMasters):
@@ -581,8 +582,9 @@ class KeysOfMovedJobs(TwoMasters):
             self.both(lambda master, job_id=job_id: master.requests.cancel(job_id, tombstone=None, actor="test"))  # type: ignore[misc]
 
 
-def test_a_job_that_has_moved_holds_its_key_on_both(migrated: str) -> None:
-    run_on_both(KeysOfMovedJobs, migrated, examples=15, steps=8)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_a_job_that_has_moved_holds_its_key_on_both(migrated: str, share: float) -> None:
+    run_on_both(KeysOfMovedJobs, migrated, examples=15, steps=8, share=share)
 
 
 pytestmark = pytest.mark.slow

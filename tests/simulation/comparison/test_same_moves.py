@@ -191,8 +191,9 @@ async def _oldest_signal(master: Master) -> Any:
     return [(row["id"], row["key"], row["recipients"], row["payload"], row["actor"]) for row in rows]
 
 
-def test_the_simulated_move_of_a_cluster_is_the_real_one(migrated: str) -> None:
-    run_on_both(Movers, migrated, examples=25)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_move_of_a_cluster_is_the_real_one(migrated: str, share: float) -> None:
+    run_on_both(Movers, migrated, examples=25, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -225,8 +225,9 @@ def _through(nominal_us: int, through_us: int | None) -> int | str | None:
     return "pause" if through_us is not None and through_us > nominal_us + 60 * SECOND else through_us
 
 
-def test_the_simulated_schedules_are_the_real_ones(migrated: str) -> None:
-    run_on_both(Schedulers, migrated, examples=15)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_schedules_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(Schedulers, migrated, examples=15, share=share)
 
 
 pytestmark = pytest.mark.slow

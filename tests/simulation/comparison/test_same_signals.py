@@ -90,10 +90,11 @@ def _received(headers: bytes) -> tuple[Any, ...]:
     return decoded.signal, None if received is None else (received.id, received.payload)
 
 
-def test_the_simulated_signals_are_the_real_ones(migrated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_signals_are_the_real_ones(migrated: str, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(signals_module, "PORTION", 2)
     monkeypatch.setattr(signals_module, "KEPT_MAX", 2)
-    run_on_both(Signallers, migrated, examples=25)
+    run_on_both(Signallers, migrated, examples=25, share=share)
 
 
 pytestmark = pytest.mark.slow

@@ -380,7 +380,7 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [12, pytest.param(300, marks=pytest.mark.long)])
 def test_the_simulated_store_is_the_real_one(store_url: str, cluster_name: str, examples: int) -> None:
     with asyncio.Runner() as runner:
 

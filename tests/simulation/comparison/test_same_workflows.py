@@ -197,8 +197,9 @@ def _received(headers: bytes) -> tuple[Any, ...]:
     return own, None if received is None else (received.id, received.payload)
 
 
-def test_the_simulated_workflows_are_the_real_ones(migrated: str) -> None:
-    run_on_both(Orders, migrated, examples=25)
+@pytest.mark.parametrize("share", [0.4, pytest.param(1.0, marks=pytest.mark.long)])
+def test_the_simulated_workflows_are_the_real_ones(migrated: str, share: float) -> None:
+    run_on_both(Orders, migrated, examples=25, share=share)
 
 
 pytestmark = pytest.mark.slow

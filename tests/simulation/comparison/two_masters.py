@@ -196,13 +196,14 @@ class TwoMasters(RuleBasedStateMachine):
         }
 
 
-def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: int = 25) -> None:
+def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: int = 25, share: float = 1.0) -> None:
     """Play the rules of ``machine`` on a real master and a simulated one, the same examples in each run.
 
     Args:
         dsn: a migrated database; its schema is ``SCHEMA``.
         examples: how many sequences of rules are played.
         steps: rules in a sequence, at most.
+        share: of the examples, the first ones.
     """
     with asyncio.Runner() as runner:
         sql = runner.run(asyncpg.connect(dsn, server_settings={"search_path": SCHEMA}))
@@ -213,7 +214,7 @@ def run_on_both(machine: type[TwoMasters], dsn: str, *, examples: int, steps: in
             run_state_machine_as_test(
                 type("Machine", (machine,), {"runner": runner, "real": real, "sql": sql}),
                 settings=settings(
-                    max_examples=examples,
+                    max_examples=round(examples * share),
                     stateful_step_count=steps,
                     deadline=None,
                     derandomize=True,

@@ -46,7 +46,7 @@ async def test_waiting_in_a_bucket_without_a_row(deployment: Deployment, cluster
     assert (await victim.get()).state is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", ["store", "master", "retry"])
+@pytest.mark.parametrize("kind", ["store", pytest.param("master", marks=pytest.mark.long), "retry"])
 async def test_waiting_in_a_bucket_for_its_time(
     deployment: Deployment, cluster: Cluster, agent: AgentProcess, kind: str
 ) -> None:

@@ -36,15 +36,13 @@ AT_WORK = (
     "master.tick",
 )
 """Calls that a working agent makes all the time."""
-PLAIN = {"store.claim", "master.copy_final", "master.persist"}
-"""Calls with a case of their own beside the test of everything at once."""
 ALONE = "store.beat"
 """The test of everything at once leaves it out."""
 
 
 def marks_of(call: str) -> list[pytest.MarkDecorator]:
-    """Of a case of its own. Most calls lose their answers in the test of everything at once, too."""
-    return [] if call in PLAIN or call == ALONE else [pytest.mark.long]
+    """Of a case of its own. The other calls lose their answers in the test of everything at once."""
+    return [] if call == ALONE else [pytest.mark.long]
 
 
 IN_A_RESCUE = (

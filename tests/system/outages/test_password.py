@@ -102,7 +102,7 @@ async def test_a_first_start_with_a_wrong_password_ends_with_one_error(guarded: 
     assert answer.stderr.count("does not accept this user or password") == 1, answer.stderr
 
 
-@pytest.mark.parametrize("table", ["agent", "bucket"])
+@pytest.mark.parametrize("table", ["agent", pytest.param("bucket", marks=pytest.mark.long)])
 async def test_so_does_one_without_a_right(guarded: Deployment, account: Account, table: str) -> None:
     """Refused when it registers, or when it makes its buckets."""
     await account.say(f'REVOKE INSERT ON "{guarded.settings.schema_name()}".{table} FROM app')

@@ -23,7 +23,7 @@ from tests.support.patience import PATIENCE_SECONDS
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 RUNS = [
-    pytest.param(0, 10, id="ten times"),
+    pytest.param(0, 4, id="four times"),
     *(pytest.param(part, 25, id=f"{part + 1} of 20 x 25 times", marks=pytest.mark.long) for part in range(20)),
 ]
 """Number of the test, and how often it plays the race."""

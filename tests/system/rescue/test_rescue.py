@@ -34,7 +34,12 @@ async def audit(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize(
-    "whole", [False, True], ids=["child killed under its supervisor", "supervisor and child killed"]
+    "whole",
+    [
+        # With a long lease: `operation/test_supervised.py`.
+        pytest.param(False, id="child killed under its supervisor", marks=pytest.mark.long),
+        pytest.param(True, id="supervisor and child killed"),
+    ],
 )
 async def test_killed_in_mid_work(deployment: Deployment, cluster: Cluster, whole: bool) -> None:
     deployment.shorten_lease()
