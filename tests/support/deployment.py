@@ -6,6 +6,7 @@ Every wait has a condition and a limit; no test sleeps for a fixed time and hope
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import yaml
 
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
-from tests.support.forked_commands import run_command
+from tests.support.forked_commands import ForkedProcess, run_command
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import children_of
 from tests.support.waiting import eventually
@@ -37,16 +38,14 @@ class AgentProcess:
 
     def __init__(self, config: Path, log: Path, *arguments: str) -> None:
         self.log = log
+        self.process: subprocess.Popen[bytes] | ForkedProcess
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
+            self.process = ForkedProcess(
                 # With our end of its standard input it notices when this process dies, however that happens.
-                [*RUN_AGENT, "--config", str(config), "--leave-with-stdin", *arguments],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.PIPE,
-                cwd=REPOSITORY,
+                ["agent", "run", "--config", str(config), "--leave-with-stdin", *arguments],
                 env=ENVIRONMENT,
-                start_new_session=True,
+                cwd=REPOSITORY,
+                out=out,
             )
 
     @property
@@ -76,7 +75,8 @@ class AgentProcess:
         # Stopped first: one that lives a moment longer than the other would write its certificate.
         for signum in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
-                os.kill(pid, signum)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
         self.process.wait()
         self.close()
 
@@ -96,7 +96,7 @@ class AgentProcess:
             return self.process.poll() is not None
 
         await eventually(ended, seconds, lambda: f"the end of the agent:\n{self.log.read_text()}")
-        return self.process.returncode
+        return self.process.wait()
 
 
 class Deployment:

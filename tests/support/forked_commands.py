@@ -5,16 +5,19 @@ first command of a program starts the process below. It imports what commands im
 for each. The command has the arguments, environment, working directory and standard streams that were asked for, and ends as
 the program ``jobmaster`` ends. The process below ends with the process that started it.
 
-Commands that stay (agents, ``jobmaster dev``), and those of the pages of the documentation, are started without it.
+``jobmaster dev`` and the commands of the pages of the documentation are started without it. An agent is forked until it
+becomes its supervisor, which is a new program in the same process.
 """
 
 from __future__ import annotations
 
 import array
 import atexit
+import contextlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -25,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _REPOSITORY = Path(__file__).parents[2]
 _REQUEST_BYTES = 1 << 20
@@ -67,7 +70,7 @@ def run_command(
     with ours, tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         read.write((given or "").encode())
         read.seek(0)
-        request = json.dumps([program.script, list(arguments), dict(env), str(cwd)]).encode()
+        request = json.dumps([program.script, list(arguments), dict(env), str(cwd), False]).encode()
         with theirs:
             fds = array.array("i", [theirs.fileno(), read.fileno(), out.fileno(), err.fileno()])
             _server(program).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
@@ -96,6 +99,75 @@ def _exit_code(answers: socket.socket, arguments: Sequence[str], limit: float) -
         assert more, f"the process of the commands has ended, or could not start {arguments}"
         text += more
     return int(lines[1])
+
+
+class ForkedProcess:
+    """A command that stays, with the part of ``subprocess.Popen`` that the tests use.
+
+    Args:
+        arguments: of ``jobmaster``.
+        out: file for its standard output and error.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: BinaryIO) -> None:
+        read, write = os.pipe()
+        self.stdin = os.fdopen(write, "wb", buffering=0)
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        self._answers, theirs = socket.socketpair()
+        with theirs, os.fdopen(read, "rb") as given:
+            request = json.dumps(["", self.args, dict(env), str(cwd), True]).encode()
+            fds = array.array("i", [theirs.fileno(), given.fileno(), out.fileno(), out.fileno()])
+            _server(JOBMASTER).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        self._text = b""
+        while b"\n" not in self._text:
+            assert self._receive(None), f"the process of the commands has ended, or could not start {arguments}"
+        self.pid = int(self._text.split(b"\n")[0])
+        """Also of the program that it becomes, of its session and of its process group."""
+
+    def poll(self) -> int | None:
+        """Exit code; ``None``: it runs."""
+        while self.returncode is None and self._receive(0.0):
+            pass
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        limit = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self._receive(left)
+        return code
+
+    def kill(self) -> None:
+        """Send SIGKILL to it alone, if it runs."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to it alone, if it runs."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def _receive(self, seconds: float | None) -> bool:
+        """True when an answer came within so many seconds."""
+        if not select.select([self._answers], [], [], seconds if seconds is None else max(seconds, 0.0))[0]:
+            return False
+        more = self._answers.recv(64)
+        self._text += more
+        _, *ended = self._text.split(b"\n")
+        if len(ended) > 1:
+            self.returncode = int(ended[0])
+            self._answers.close()
+        elif not more:
+            self.returncode = -signal.SIGKILL  # who waited for it was killed, and so it is not known
+        return bool(more)
 
 
 @cache
@@ -144,7 +216,9 @@ def _serve(requests: socket.socket, imports: Sequence[str]) -> str | None:
             answers = socket.socket(fileno=fds[0])
             if (pid := os.fork()) == 0:
                 answers.close()
-                script, arguments, env, cwd = json.loads(request)
+                script, arguments, env, cwd, has_session = json.loads(request)
+                if has_session:
+                    os.setsid()
                 _become([script, *arguments], env, cwd, fds[1:], installed)
                 return str(script)
             answers.sendall(b"%d\n" % pid)

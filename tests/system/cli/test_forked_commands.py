@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.forked_commands import run_command
+from tests.support.forked_commands import ForkedProcess, run_command
+from tests.support.waiting import wait_until
 from tests.system.cli.conftest import _python_path
 
 
@@ -64,3 +66,32 @@ def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         run_command(["dev", "--handlers", "slow"], env=env, cwd=tmp_path, seconds=3)
     assert working_in(tmp_path) == [], "however far it came"
+
+
+def test_a_command_that_stays_has_a_session_and_ends_with_its_code_or_its_signal(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, sys, time\npathlib.Path('here').touch()\nsys.stdin.read()\n1 / 0\n"
+    )
+    env = {**os.environ, "PYTHONPATH": _python_path(), "JOBMASTER_DATA_DIR": str(tmp_path / "data")}
+
+    def started() -> ForkedProcess:
+        with (tmp_path / "log").open("wb") as out:
+            process = ForkedProcess(["dev", "--handlers", "slow"], env=env, cwd=tmp_path, out=out)
+        wait_until((tmp_path / "here").exists, 20, (tmp_path / "log").read_text)
+        (tmp_path / "here").unlink()
+        return process
+
+    process = started()
+    assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid != os.getsid(0)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.stdin.close()
+    assert process.wait(60) == process.poll() == process.returncode == 78
+    assert "division by zero" in (tmp_path / "log").read_text()
+    process.send_signal(signal.SIGTERM)  # it has ended
+    other = started()
+    other.kill()
+    assert other.wait(60) == -signal.SIGKILL
+    other.stdin.close()
+    assert working_in(tmp_path) == []
