@@ -94,6 +94,7 @@ def test_a_scenario_with_every_guard_keeps_every_promise(name: str, seeds: range
     assert [(result.seed, result.violations) for result in results if result.violations] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_notices_its_guard_left_out_within_a_few_histories(name: str) -> None:
     assert catch(name, 24, known=KNOWN_SEEDS.get(name, 1)).seeds

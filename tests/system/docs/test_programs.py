@@ -26,12 +26,10 @@ from tests.system.docs.programs import PROGRAMS
 HANG_SECONDS = 120.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(one, id=one.id, marks=[] if one.page == programs.RECIPES else [pytest.mark.slow])
-        for one in PROGRAMS
-    ],
+    [pytest.param(one, id=one.id) for one in PROGRAMS],
 )
 async def test_the_program_does_what_the_page_says(
     program: Program, jobmaster_servers: TestServers, tmp_path: Path
@@ -64,6 +62,7 @@ def test_every_recipe_says_what_a_crash_does() -> None:
     assert [title for title, text in zip(parts[::2], parts[1::2], strict=True) if "**At a crash.**" not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in test_pages.EXPLAINING if page not in test_pages.NEEDS_SPARK])
 async def test_the_snippets_of_the_page_run_beside_an_agent(
     page: str, tmp_path: Path, jobmaster_servers: TestServers, monkeypatch: pytest.MonkeyPatch
