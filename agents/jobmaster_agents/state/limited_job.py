@@ -12,12 +12,14 @@ class LimitedJob:
         uses: what it takes of its limits.
     """
 
-    __slots__ = ("admitted", "asking", "borrowed", "denied", "uses")
+    __slots__ = ("admitted", "asked", "asking", "borrowed", "denied", "uses")
 
     def __init__(self, uses: tuple[LimitUse, ...]) -> None:
         self.uses = uses
         self.asking = False
         """It was woken and may ask although its limit is full."""
+        self.asked = 0
+        """Number of its last question, among the questions and ends of the process."""
         self.admitted = False
         """It has its permits."""
         self.borrowed = False

@@ -71,12 +71,16 @@ def may_borrow(job: ClaimedJob) -> bool:
 class _Full:
     """One full limit."""
 
-    __slots__ = ("ask_at", "asked_at", "away_until", "by_rate", "pause", "probe", "since", "starts")
+    __slots__ = ("ask_at", "asked_at", "away_until", "by_rate", "freed", "missed", "pause", "probe", "since", "starts")
 
     def __init__(self, now: float) -> None:
         self.ask_at = now
         self.asked_at = now
         self.by_rate = False
+        self.freed = 0
+        """Number of the last end of a job of it here, among the questions and ends of the process."""
+        self.missed = False
+        """The end came during a question for which it was: that one is asked again at once."""
         self.pause = ASK_AGAIN_SECONDS
         self.probe = 1
         """How many jobs ask at the next interval: as many as had a permit the last time, or twice that."""
@@ -100,9 +104,11 @@ class LimitedStarts:
         self.wake_borrowers: Wake = lambda _, __: 0
         """Of those that may start with lent permits. Both are set by the executor, which has the jobs that wait."""
         self.on_freed: Callable[[Iterable[LimitKey]], None] = lambda _: None
-        """Called with limits that have free permits and for which no job waits here."""
+        """Called with limits that have free permits and for which no job waits here, and with ordering keys."""
         self.loans = PermitLoans(now)
         self._used = False
+        self._number = 0
+        """Of the last question, or end of a job."""
         self._full: dict[LimitKey, _Full] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -154,11 +160,12 @@ class LimitedStarts:
                 return None
             if answer is Borrowed.ALL_IN_USE:
                 return limit
-        if not self._full or state.asking:
-            return None
-        for use in state.uses:
-            if (use.name, use.key) in self._full:
-                return use.name, use.key
+        if self._full and not state.asking:
+            for use in state.uses:
+                if (use.name, use.key) in self._full:
+                    return use.name, use.key
+        self._number += 1
+        state.asked = self._number
         return None
 
     def was_woken(self, job: ClaimedJob) -> bool:
@@ -183,7 +190,7 @@ class LimitedStarts:
             if full is None:
                 continue
             full.starts += 1
-            if not asked:
+            if not asked or use.name == ORDERING:  # the next one of an ordering key may start when this one has ended
                 continue
             full.probe = min(full.probe * 2, _PROBE_MAX)
             if full.by_rate:
@@ -201,6 +208,12 @@ class LimitedStarts:
             full = self._full[key] = _Full(self._now())
         full.by_rate = limit.wait_seconds > 0.0
         full.probe = max(full.probe // 2, 1)
+        full.asked_at = self._now()
+        if limit.name == ORDERING and full.freed > state.asked:
+            # The job before it has ended while the question was on its way: the end found none to wake but later ones.
+            full.missed = True
+            self._ask_at(full, full.asked_at + _HINT_SECONDS)
+            return
         pause = (
             min(max(limit.wait_seconds, _RATE_SECONDS_MIN), _RATE_SECONDS_MAX)
             if full.by_rate
@@ -208,8 +221,8 @@ class LimitedStarts:
         )
         if limit.name == ORDERING or job.entry.rescues:
             full.pause = min(full.pause * 2, _PAUSE_SECONDS_MAX)
-        full.asked_at = self._now()
-        self._ask_at(full, full.asked_at + pause)
+        if not full.missed:
+            self._ask_at(full, full.asked_at + pause)
 
     def is_denied(self, job: ClaimedJob) -> bool:
         """True after the job was denied a start, until ``take_denial``."""
@@ -285,11 +298,15 @@ class LimitedStarts:
             for use in state.uses:
                 key = (use.name, use.key)
                 freed[key] = freed.get(key, 0) + use.weight
+        if freed:
+            self._number += 1
         elsewhere: list[LimitKey] = []
         for key, count in freed.items():
             full = self._full.get(key)
-            if full is None or not (full.by_rate or self.wake(key, min(count, _PROBE_MAX))):
-                elsewhere.append(key)
+            if full is not None:
+                full.freed = self._number
+            if full is None or not (full.by_rate or self.wake(key, min(count, _PROBE_MAX))) or key[0] == ORDERING:
+                elsewhere.append(key)  # the next job of an ordering key may wait in another agent, though some wait here
         if elsewhere:
             self.on_freed(elsewhere)
 
@@ -323,7 +340,7 @@ class LimitedStarts:
         now = self._now()
         for key, full in list(self._full.items()):
             if now + _RATE_SECONDS_MIN / 2 >= full.ask_at:
-                full.ask_at, full.asked_at = now + ASK_AGAIN_SECONDS, now
+                full.ask_at, full.asked_at, full.missed = now + ASK_AGAIN_SECONDS, now, False
                 if not self.wake(key, full.probe):
                     del self._full[key]
         if self._full:

@@ -93,6 +93,10 @@ class Permits:
         self.asked: list[list[bytes]] = []
         self.uses: dict[bytes, Sequence[LimitUse]] = {}
         self.most = {"shared": 3, "tenant": 2, "light": 9, "": 1}
+        self.in_order: list[bytes] = []
+        """Of these jobs of one ordering key each starts when those before it have ended."""
+        self.on_their_way: asyncio.Event | None = None
+        """Answers come when it is set."""
 
     def _taken(self, use: LimitUse) -> int:
         return sum(
@@ -109,12 +113,17 @@ class Permits:
         denied: dict[bytes, FullLimit] = {}
         for row in rows:
             full = [use for use in uses[row.id] if self._taken(use) + use.weight > self.most[use.name]]
+            before = self.in_order[: self.in_order.index(row.id)] if row.id in self.in_order else []
+            if not all(one in self._rows and self._rows[one].state == "SUCCEEDED" for one in before):
+                full = list(uses[row.id])
             if full:
                 denied[row.id] = FullLimit(full[0].name, full[0].key, 0.0)
             else:
                 await self._persist(fence, [row])
                 self.uses[row.id] = uses[row.id]
         written = await self._persist(fence, [row for row in rows if row.id not in denied])
+        if self.on_their_way is not None:
+            await self.on_their_way.wait()
         return Admission(written, denied)
 
 
@@ -129,6 +138,8 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WorkerHarnes
     master.admit = master.permits.admit
     async with made:
         yield made
+        if master.permits.on_their_way is not None:
+            master.permits.on_their_way.set()
         for gate in gates.values():
             gate.set()
 
@@ -389,6 +400,44 @@ async def test_the_earliest_job_of_an_ordering_key_asks_first_whatever_its_prior
     await until(lambda: ran == ["first", "second"])
 
 
+async def in_order(harness: WorkerHarness, bucket: OwnedBucket) -> list[Entry]:
+    """Three jobs of an ordering key: the first runs, the others wait."""
+    jobs = [job("ordered", name, ordering_key="k") for name in ("first", "second", "third")]
+    harness.master.permits.in_order = [one.id for one in jobs]  # type: ignore[attr-defined]
+    harness.submit(bucket, jobs[:1])
+    await until(lambda: ran)
+    harness.submit(bucket, jobs[1:])
+    await until(lambda: waiting(harness, bucket) == 2)
+    return jobs
+
+
+async def test_a_job_of_an_ordering_key_that_begins_wakes_no_other(harness: WorkerHarness) -> None:
+    permits = harness.master.permits  # type: ignore[attr-defined]
+    *_, third = await in_order(harness, harness.bucket())
+    asked = [ids for ids in permits.asked if third.id in ids]
+    await end("first")
+    await until(lambda: ran == ["first", "second"])
+    await turns(200)
+    assert [ids for ids in permits.asked if third.id in ids] == asked, "it would be denied, and then wait for its time"
+    await end("second")
+    await until(lambda: ran == ["first", "second", "third"])
+
+
+async def test_an_end_during_a_question_of_its_ordering_key_is_not_missed(harness: WorkerHarness) -> None:
+    permits = harness.master.permits  # type: ignore[attr-defined]
+    _, second, _ = await in_order(harness, harness.bucket())
+    permits.on_their_way, asked = asyncio.Event(), len(permits.asked)
+    harness.clock.now += 0.03
+    limits(harness).hinted()
+    await until(lambda: permits.asked[asked:] == [[second.id]])
+    await end("first")  # none but a later one is left to be woken
+    assert ran == ["first"]
+    permits.on_their_way.set()
+    await turns(200)
+    harness.clock.now += 0.03
+    await until(lambda: ran == ["first", "second"])
+
+
 async def test_of_too_many_jobs_of_an_ordering_key_the_latest_is_sent_away(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
     jobs = [job("ordered", f"{n}", ordering_key="k") for n in range(8)]
@@ -496,3 +545,11 @@ async def test_limits_that_are_free_and_for_which_no_job_waits_here_are_passed_o
     assert freed == [], "one waits here"
     await end("b")
     await until(lambda: freed == [("shared", "")])
+
+
+async def test_ordering_keys_are_passed_on_though_jobs_wait_here(harness: WorkerHarness) -> None:
+    freed: list[tuple[str, str]] = []
+    limits(harness).on_freed = freed.extend
+    await in_order(harness, harness.bucket())
+    await end("first")
+    await until(lambda: freed == [("", "k")])
