@@ -306,7 +306,9 @@ class LimitedStarts:
             if full is not None:
                 full.freed = self._number
             if full is None or not (full.by_rate or self.wake(key, min(count, _PROBE_MAX))) or key[0] == ORDERING:
-                elsewhere.append(key)  # the next job of an ordering key may wait in another agent, though some wait here
+                elsewhere.append(
+                    key
+                )  # the next job of an ordering key may wait in another agent, though some wait here
         if elsewhere:
             self.on_freed(elsewhere)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 """Metadata of a callback: the id of its batch."""
-NOT_OF_A_JOB = ("idempotency_key", "job_id", "connection")
+NOT_OF_A_JOB = ("idempotency_key", "job_id", "connection", "on_success", "on_failure")
 """Options of a submit that a job of a batch cannot have."""
 _RANGES_MAX = 3
 _TOUCH_SECONDS_MAX = 60.0
@@ -127,7 +127,8 @@ class Batch:
 
         Raises:
             InputError: also for the options ``idempotency_key``, ``job_id`` and ``connection``: whether such a job comes
-                into being is decided elsewhere, and the batch would wait for it.
+                into being is decided elsewhere, and the batch would wait for it; and for ``on_success`` and ``on_failure``,
+                which make a workflow of the job.
             Conflict: the batch was closed or cancelled, or has ended.
         """
         for name in NOT_OF_A_JOB:

@@ -254,7 +254,8 @@ def branch(on: object, cases: Mapping[Any, Flow | Call[Any]], otherwise: Flow | 
 
     Args:
         on: ``call(is_large, order)``; a step; or ``result_of(step)`` or a part of it, of a step that is elsewhere.
-        cases: value -> what runs then. Values are text, numbers, booleans or ``None``, compared as JSON.
+        cases: value -> what runs then. Values are text, numbers, booleans or ``None``, compared as JSON is written: ``1`` is
+            not ``1.0``.
         otherwise: what runs for any other value; without it, what follows the branch goes on.
     """
     if not cases:

@@ -337,6 +337,14 @@ class LimitStatements(JobStatements):
 
         return any(map(stands_in_the_way, self.tables.jobs.values()))
 
+    def _bucket_of_next(self, key: str) -> bytes | None:
+        """Where the earliest job of an ordering key that has not ended waits; ``None``: in no bucket, or it runs."""
+        unfinished = [
+            row for row in self.tables.jobs.values() if row.state not in FINAL and ordering_key(row.headers) == key
+        ]
+        first = min(unfinished, key=lambda row: row.id, default=None)
+        return first.bucket_id if first is not None and first.state == "ASSIGNED" else None
+
     def _check(self, keys: set[LimitKey]) -> None:
         for name, key in sorted(keys):
             row = self.tables.limits.get(name)
@@ -351,7 +359,8 @@ class LimitStatements(JobStatements):
         found = {}
         for key in zip(names, keys, strict=True):
             state = self.tables.limit_states.get(key)
-            bucket = None if state is None else self.tables.buckets.get(state.waiting_bucket or b"")
+            waiting = None if state is None else state.waiting_bucket if key[0] else self._bucket_of_next(key[1])
+            bucket = self.tables.buckets.get(waiting or b"")
             if state is None or bucket is None or bucket.owner == agent_id or bucket.state != "ACTIVE":
                 continue
             if (state.waiting_us or 0) > self.now_us() - int(seconds * 1e6):

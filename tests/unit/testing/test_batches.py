@@ -293,7 +293,7 @@ async def test_what_a_batch_cannot_be_is_refused_before_anything_is_stored(jobs:
         await batch.submit(call(resize, "a"))
     assert await cluster.batches.list() == []
     async with batch:
-        for option in ("idempotency_key", "job_id", "connection"):
+        for option in ("idempotency_key", "job_id", "connection", "on_success", "on_failure"):
             given: Any = {option: "x"}
             with pytest.raises(InputError, match=f"a job of a batch cannot have '{option}'"):
                 await batch.submit(call(resize, "a"), **given)

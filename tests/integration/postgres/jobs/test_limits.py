@@ -541,6 +541,28 @@ async def test_two_starts_of_one_key_at_once_are_decided_one_after_the_other(db:
         await connection.close()
 
 
+async def test_the_agent_in_which_the_next_job_of_an_ordering_key_waits_is_known_to_the_others(
+    db: MasterFixture,
+) -> None:
+    first, second, third = await _ordered(db, 3)
+    other = await db.bucket(await db.agent(new_id()))
+    await db.sql.execute(
+        "UPDATE job SET bucket_id = $2, bucket_epoch = 1 WHERE id = ANY ($1::uuid[])",
+        uuids([second]),
+        *uuids([other.bucket_id]),
+    )
+    keys = [("", "order 7 ü"), ("", "unused")]
+    assert await db.master.limits.waiting_elsewhere(db.owner, keys) == [], "no job waits"
+    assert not await _start(db, third)
+    assert await db.master.limits.waiting_elsewhere(other.owner, keys) == [(db.fence.bucket_id, "store")], "the first"
+    assert await _start(db, first)
+    assert await db.master.limits.waiting_elsewhere(other.owner, keys) == [], "it runs"
+    await db.master.outcomes.record_final([final_row(first, db.fence, 2)])
+    assert not await _start(db, third), "denied last, and not the next"
+    assert await db.master.limits.waiting_elsewhere(db.owner, keys) == [(other.bucket_id, "store")]
+    assert await db.master.limits.waiting_elsewhere(other.owner, keys) == []
+
+
 async def test_the_look_for_earlier_jobs_reads_the_index_of_ordering_keys(db: MasterFixture) -> None:
     # The newest of the name: those with other parameters are of earlier programs.
     source = str(
@@ -553,4 +575,12 @@ async def test_the_look_for_earlier_jobs_reads_the_index_of_ordering_keys(db: Ma
     condition = condition.replace("u.key", "'a'").replace("ids[u.job]", "gen_random_uuid()")
     await db.sql.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
     plan = await db.sql.fetch(f"EXPLAIN SELECT FROM job j {condition}")
+    assert "ordering_key" in "\n".join(row[0] for row in plan if "Index Cond" in row[0])
+
+
+async def test_the_look_for_the_next_job_reads_the_index_of_ordering_keys(db: MasterFixture) -> None:
+    look = sql("limits/waiting_elsewhere")
+    await db.sql.execute("INSERT INTO limit_state (name, key, waiting_at) VALUES ('', 'a', clock_timestamp())")
+    await db.sql.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+    plan = await db.sql.fetch("EXPLAIN " + look, *uuids([db.owner]), [""], ["a"], 3.0)
     assert "ordering_key" in "\n".join(row[0] for row in plan if "Index Cond" in row[0])
