@@ -391,13 +391,8 @@ def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(seede
     broken = audit(seeded.run(), 10)
     assert (broken.summary["audit_violations"], broken.failed) == (2, True)
     assert [row["check"] for row in broken.summary["evidence"]] == ["i12_counters", "i2_outcome"]
-    short, gone = (next((seeded.lake / dataset).rglob("*.parquet")) for dataset in ("jobs", "attempts"))
-    short.write_bytes(short.read_bytes()[:-1])
-    gone.unlink()
-    harmed = audit(seeded.run(), 10).summary
-    assert harmed["checks"]["a1_files"] == 2
-    details = [row["detail"] for row in harmed["evidence"] if row["check"] == "a1_files"]
-    assert ["is missing" in detail for detail in sorted(details, key=lambda detail: "is missing" in detail)] == [
-        False,
-        True,
-    ]
+    path = next((seeded.lake / "jobs").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert audit(seeded.run(), 10).summary["checks"]["a1_files"] == 1
+    path.unlink()
+    assert "is missing" in audit(seeded.run(), 10).summary["evidence"][0]["detail"]
