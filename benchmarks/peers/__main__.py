@@ -5,7 +5,8 @@ start of its first job to the end of its last one, whether or not that outcome h
 the frozen agents are let go to the last outcome committed in the master. Both sides reach the servers over the loopback and
 have the same number of processes. Submits come from one producer process while no worker takes jobs.
 
-The other parts have a module each: kinds of work, latency of a start, and what becomes of the job of a killed worker.
+``--part cpu`` drains, too, and reports only the processor time of a job. The other parts have a module each: kinds of work,
+latency of a start, and what becomes of the job of a killed worker.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from jobmaster.model.job import Durability
 from jobmaster.wiring import open_cluster
 
 OURS = "jobmaster"
+CPU_INCLUDES = "from the first job on, without the start of the workers"
 COUNTS = (1, 2)
 JOBS = 200_000
 """Of one drain on our side; fewer make the peers' shares smaller, too."""
 _SUBMITTED = {"single": 1000, "concurrent": 5000, "bulk": 20_000}
 """Jobs of one run of a peer."""
 _DURABILITY = {"postgresql": Durability.MASTER, "redis": Durability.STORE}
+_AGENTS = {f"with{count}": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": count} for count in COUNTS}
 Rates = dict[str, list[float]]
 Used = dict[str, dict[str, list[dict[str, float]]]]
 """Processes -> name -> CPU microseconds a job, by kind of process, of each run."""
@@ -117,7 +120,7 @@ def _ours(measured: MeasuredCluster, way: str, durability: Durability, jobs: int
 
 
 def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Rates]) -> dict[str, Any]:
-    """Ratios, each rate beside them; the ratio of a peer is the better of its process counts."""
+    """Ratios, each rate beside them; the ratio of a peer is that of our fastest count of processes to its fastest."""
     rates: dict[str, Any] = {}
     for rival in rivals:
         name = rival.peer.name
@@ -130,7 +133,10 @@ def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Ra
             for count, found in by_count.items()
         }
     report: dict[str, Any] = {
-        "ratio": {name: max(one["ratio"] for one in counts.values()) for name, counts in rates.items()},
+        "ratio": {
+            name: round(max(one["ours"] for one in counts.values()) / max(one["theirs"] for one in counts.values()), 2)
+            for name, counts in rates.items()
+        },
         "rates": rates,
         "floor": {str(count): median(found["floor"]) for count, found in by_count.items()},
         "share_of_floor": {
@@ -157,17 +163,47 @@ def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Ra
     return report
 
 
+def used_of_a_job(runs: list[dict[str, float]]) -> dict[str, float]:
+    """Medians by kind of process, of the runs in which it could be measured."""
+    measured = [one for one in runs if one]
+    return {kind: median([one[kind] for one in measured]) for kind in measured[0]} if measured else {}
+
+
+def cpu_report(used: Used) -> dict[str, Any]:
+    """What a job cost everybody, and what is counted."""
+    counts = {count: {name: used_of_a_job(each) for name, each in found.items()} for count, found in used.items()}
+    return {"cpu_us_per_job": counts, "cpu_includes": CPU_INCLUDES}
+
+
 def _same(peer: Peer) -> Durability:
     """Our level that survives what the peer's acknowledgement survives."""
     return _DURABILITY[peer.store]
+
+
+def run_cpu(environments: list[Environment], runs: int, jobs: int) -> dict[str, Any]:
+    """The drains alone, for what a job costs: other work on the machine changes it little, and rates much."""
+    with measured_cluster({"agents": _AGENTS}, tcp=True) as measured:
+        rivals = [Rival(measured, environment) for environment in environments]
+        for rival in rivals:
+            rival.attempt(rival.setup)
+        servers = asyncio.run(measured.described())
+        used: Used = {}
+        for count in COUNTS:
+            drains(measured, rivals, count, runs, jobs, used)
+    return {
+        **cpu_report(used),
+        "peers": {rival.peer.name: rival.described() for rival in rivals if not rival.failure},
+        "drain_jobs": jobs,
+        "unusable": {rival.peer.name: rival.failure for rival in rivals if rival.failure},
+        "servers": servers,
+    }
 
 
 def run(
     environments: list[Environment], unusable: dict[str, str], runs: int, jobs: int, *, with_submits: bool
 ) -> dict[str, Any]:
     """Drains and submits, and the comparison."""
-    agents = {f"with{count}": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": count} for count in COUNTS}
-    with measured_cluster({"agents": agents}, tcp=True) as measured:
+    with measured_cluster({"agents": _AGENTS}, tcp=True) as measured:
         rivals = [Rival(measured, environment) for environment in environments]
         for rival in rivals:
             rival.attempt(rival.setup)
@@ -177,12 +213,7 @@ def run(
         ways = submits(measured, rivals, runs, jobs) if with_submits else {}
         unusable = unusable | {rival.peer.name: rival.failure for rival in rivals if rival.failure}
         report = compared([rival for rival in rivals if not rival.failure], by_count, ways)
-        report["cpu_us_per_job"] = {
-            count: {
-                name: {kind: median([one[kind] for one in each]) for kind in each[0]} for name, each in found.items()
-            }
-            for count, found in used.items()
-        }
+        report |= cpu_report(used)
         report["peers"] = {rival.peer.name: rival.described() for rival in rivals}
     ours = {
         "settings": "5 buckets a process; submits at level store beside Redis peers, at level master beside PostgreSQL peers",
@@ -214,7 +245,9 @@ def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[str]:
 @click.option(
     "--with", "names", required=True, callback=_names, metavar="A,B,...", help=f"all, or of: {', '.join(PEERS)}.",
 )  # fmt: skip
-@click.option("--part", type=click.Choice(["drain", "kinds", "latency", "rescue"]), default="drain", show_default=True)
+@click.option(
+    "--part", type=click.Choice(["drain", "cpu", "kinds", "latency", "rescue"]), default="drain", show_default=True
+)
 @click.option("--runs", default=5, show_default=True, help="Turns; for rescue the kills of each process.")
 @click.option(
     "--jobs", default=JOBS, show_default=True, help="drain: jobs of one drain on our side; less for the peers."
@@ -240,6 +273,8 @@ def main(
             shutil.rmtree(cache / PEERS[name].adapter, ignore_errors=True)
     environments, unusable = installed(names, cache)
     match part:
+        case "cpu":
+            found = run_cpu(environments, runs, jobs)
         case "kinds":
             found = work_kinds.run(environments, kinds, runs, scale)
         case "latency":

@@ -61,6 +61,8 @@ class Count(NamedTuple):
     jobs: int
     first: float
     last: float
+    processes: int
+    """Those that have run a job."""
 
 
 def read(directory: Path) -> Count:
@@ -68,8 +70,8 @@ def read(directory: Path) -> Count:
     data = [path.read_bytes() for path in directory.glob("*.mark")]
     found = [one for one in (_FORM.unpack(bytes_) for bytes_ in data if len(bytes_) == _FORM.size) if one[0]]
     if not found:
-        return Count(0, 0.0, 0.0)
-    return Count(sum(one[0] for one in found), min(one[1] for one in found), max(one[2] for one in found))
+        return Count(0, 0.0, 0.0, 0)
+    return Count(sum(one[0] for one in found), min(one[1] for one in found), max(one[2] for one in found), len(found))
 
 
 class Start(NamedTuple):

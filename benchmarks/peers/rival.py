@@ -10,12 +10,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.peers import job_counter
 from benchmarks.peers.environments import Environment
+from benchmarks.peers.job_counter import Count
 from benchmarks.support.measured_cluster import MeasuredCluster, cpu_of, descendants
 from benchmarks.support.report import REPOSITORY, progress
 
@@ -36,7 +37,8 @@ class Rival:
         self.failure = ""
         """Why it is measured no more."""
         self.used: dict[str, float] = {}
-        """CPU microseconds a job of its last drain: its workers from their start on, and the servers."""
+        """CPU microseconds a job of its last drain, of its workers and the servers, while jobs ran: without the start of the
+        workers. Empty when all jobs were run between two looks."""
 
     def _variables(self, kind: str, marks: Path | None = None, pace: float = 0.0) -> dict[str, str]:
         chosen = {
@@ -108,20 +110,26 @@ class Rival:
 
     def drain(self, processes: int, jobs: int, kind: str = "noop") -> float:
         """Let fresh workers run what is queued; jobs per second."""
-        before = self._measured.cpu_seconds()
+        begun: CpuSample | None = None
         with tempfile.TemporaryDirectory(prefix="marks-") as name, contextlib.ExitStack() as running:
             workers = [running.enter_context(self.worker(Path(name), kind)) for _ in range(processes)]
             end = time.monotonic() + _DRAIN_SECONDS_MAX
             while (count := job_counter.read(Path(name))).jobs < jobs:
                 if time.monotonic() > end or any(worker.poll() is not None for worker in workers):
                     raise RuntimeError(f"{self.peer.name} ran {count.jobs} of {jobs} jobs ({kind}) and then no more")
+                if counts_from_here(begun, count, processes, jobs):
+                    begun = CpuSample(count, self._cpu(workers))
                 time.sleep(_LOOK_SECONDS)
-            after = self._measured.cpu_seconds() | {
-                "workers": sum(cpu_of(pid) for worker in workers for pid in descendants(worker.pid))
-                + sum(cpu_of(worker.pid, waited_for=True) for worker in workers)
-            }
-            self.used = per_job(before, after, jobs, ("workers", "postgres", "store"))
+            self.used = used_since(begun, CpuSample(count, self._cpu(workers)))
             return count.jobs / max(count.last - count.first, 1e-3)
+
+    def _cpu(self, workers: Iterable[subprocess.Popen[bytes]]) -> dict[str, float]:
+        """CPU seconds so far of the workers, with all below them, and of the servers."""
+        workers_used = sum(
+            cpu_of(worker.pid, waited_for=True) + sum(cpu_of(pid) for pid in descendants(worker.pid))
+            for worker in workers
+        )
+        return self._measured.cpu_seconds() | {"workers": workers_used}
 
     @contextlib.contextmanager
     def worker(self, marks: Path, kind: str = "noop") -> Iterator[subprocess.Popen[bytes]]:
@@ -164,6 +172,28 @@ def kill(worker: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL)
     worker.wait(10)
+
+
+class CpuSample(NamedTuple):
+    """What was used when so many jobs had been run."""
+
+    run: Count
+    seconds: dict[str, float]
+
+
+def counts_from_here(begun: CpuSample | None, count: Count, processes: int, jobs: int) -> bool:
+    """Whether processor time is to be counted from this look on: a worker has run a job, or, while half of the jobs are
+    left, all of them have. What came before is their start."""
+    if begun is None:
+        return count.jobs > 0
+    return begun.run.processes < processes <= count.processes and 2 * count.jobs <= jobs
+
+
+def used_since(begun: CpuSample | None, ended: CpuSample) -> dict[str, float]:
+    """CPU microseconds of each job that was run between two samples."""
+    if begun is None or begun.run.jobs >= ended.run.jobs:
+        return {}
+    return per_job(begun.seconds, ended.seconds, ended.run.jobs - begun.run.jobs, ("workers", "postgres", "store"))
 
 
 def per_job(before: dict[str, float], after: dict[str, float], jobs: int, names: tuple[str, ...]) -> dict[str, float]:

@@ -114,12 +114,26 @@ def of_peers(report: Report) -> list[str]:
         submits += [(name, *(_ratio(report, way, name) for way in ways)) for name in report["rates"]]
         heads_submit = ("submit, jobs/s (ours at their durability is x times)", "one by one", "100 callers", "bulk")
         lines += ["", *table(heads_submit, submits)]
-    for count, used in report.get("cpu_us_per_job", {}).items():
-        kinds = ("agents", "workers", "postgres", "store")
-        rows_of_cpu = [(name, *(one.get(kind, "") for kind in kinds)) for name, one in used.items() if one]
-        head = f"drain, CPU microseconds a job, {count} process{'es' if count != '1' else ''}"
-        lines += ["", *table((head, *kinds), rows_of_cpu)]
+    if "cpu_us_per_job" in report:
+        lines += ["", *of_peers_cpu(report)]
     return [*lines, *_not_measured(report)]
+
+
+def of_peers_cpu(report: Report) -> list[str]:
+    """Processor time of a job, by kind of process."""
+    lines: list[str] = []
+    for count, used in report["cpu_us_per_job"].items():
+        kinds = ("agents", "workers", "postgres", "store")
+        rows = [(name, *(one.get(kind, "") for kind in kinds)) for name, one in used.items() if one]
+        head = f"drain, CPU microseconds a job, {count} process{'es' if count != '1' else ''}"
+        lines += [*table((head, *kinds), rows), ""]
+    return [*lines, f"Counted {cpu_includes(report)}."]
+
+
+def cpu_includes(report: Report) -> str:
+    """What the processor time of a report beside other systems has in it."""
+    earlier = "from the start of their workers on, ours without a start: the difference is overstated"
+    return str(report.get("cpu_includes", earlier))
 
 
 def _not_measured(report: Report) -> list[str]:
@@ -541,6 +555,7 @@ def of_stream(report: Report) -> list[str]:
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "drain": ("End to end", of_drain),
     "peers": ("Beside others", of_peers),
+    "peers_cpu": ("Processor time beside others", of_peers_cpu),
     "peers_kinds": ("Kinds of work beside others", of_peer_kinds),
     "peers_latency": ("Latency beside others", of_peer_latency),
     "peers_rescue": ("A killed worker beside others", of_peer_rescue),
@@ -571,7 +586,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
 _COMMANDS = {
     "fleet_costs": "fleet --measure",
     "lateness_spread": "lateness --jobs 16667",
-    **{f"peers_{part}": f"peers --with all --part {part}" for part in ("kinds", "latency", "rescue")},
+    **{f"peers_{part}": f"peers --with all --part {part}" for part in ("cpu", "kinds", "latency", "rescue")},
 }
 
 

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import job_counter, killed_worker, start_latency, work_kinds
-from benchmarks.peers.__main__ import compared
+from benchmarks.peers.__main__ import compared, used_of_a_job
 from benchmarks.peers.catalogue import PEERS, UNAVAILABLE
 from benchmarks.peers.environments import Environment, Unusable, installed, interpreter
-from benchmarks.peers.job_counter import Start
+from benchmarks.peers.job_counter import Count, Start
+from benchmarks.peers.rival import CpuSample, counts_from_here, used_since
 from benchmarks.support.plain_work import text_of
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def test_counts_of_several_processes_add_up(tmp_path: Path) -> None:
         )
     (tmp_path / "opened-this-moment.mark").write_bytes(b"")
     found = job_counter.read(tmp_path)
-    assert found.jobs == 2000
+    assert (found.jobs, found.processes) == (2000, 2)
     assert 0 < found.first < found.last
 
 
@@ -58,10 +59,37 @@ def test_the_report_names_ratios_for_each_count_of_processes_and_our_share_of_th
     one = {"jobmaster": [50.0, 60.0, 40.0], "floor": [100.0], "raw_copy": [200.0], "saq": [10.0]}
     two = {**one, "jobmaster": [80.0]}
     report = compared([rival], {1: one, 2: two}, {})
-    assert report["ratio"] == {"saq": 8.0}, "the better of the two"
+    assert report["ratio"] == {"saq": 8.0}, "ours with two processes; theirs is as fast with one"
+    faster = compared([rival], {1: one, 2: {**two, "saq": [40.0]}}, {})
+    assert faster["ratio"] == {"saq": 2.0}, "each at its fastest, and not where they are slowest beside us"
     assert report["rates"]["saq"]["1"] == {"ours": 50.0, "theirs": 10.0, "ratio": 5.0}
     assert report["share_of_floor"] == {"1": 0.5, "2": 0.8}
     assert report["raw_copy_rows_per_second"] == {"1": 200.0, "2": 200.0}
+
+
+def test_processor_time_of_a_peer_is_counted_without_the_start_of_its_workers() -> None:
+    def look(jobs: int, processes: int, seconds: float) -> CpuSample:
+        return CpuSample(
+            Count(jobs, 1.0, 2.0, processes), {"workers": seconds, "postgres": 1.0, "store": 5.0 + seconds}
+        )
+
+    looks = [look(0, 0, 0.7), look(100, 1, 1.0), look(200, 2, 1.6), look(300, 2, 1.7), look(1000, 2, 2.4)]
+
+    def counted(processes: int) -> CpuSample | None:
+        begun = None
+        for one in looks[:-1]:
+            if counts_from_here(begun, one.run, processes, 1000):
+                begun = one
+        return begun
+
+    assert counted(1) == looks[1]
+    assert counted(2) == looks[2], "the second worker was still starting before"
+    assert counted(3) == looks[1], "there never was a third one"
+    assert used_since(counted(2), looks[-1]) == {"workers": 1000.0, "postgres": 0.0, "store": 1000.0}
+    late = look(600, 3, 2.0)
+    assert not counts_from_here(looks[1], late.run, 3, 1000), "too few jobs are left"
+    assert used_since(None, looks[-1]) == {}
+    assert used_of_a_job([{}, {"workers": 2.0}, {"workers": 4.0}]) == {"workers": 3.0}
 
 
 @pytest.mark.slow

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.support.performance_tables import cpu_includes
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 NOT_MEASURED = "not measured here"
 
@@ -37,15 +39,16 @@ SYSTEMS = (
 def measured_table(results: Path = RESULTS) -> str:
     """Ratios of one run: how many times as many jobs JobMaster handles at the same durability."""
     peers = _report(results, "peers")
+    cpu = _report(results, "peers_cpu") if (results / "peers_cpu.json").exists() else peers
     lines = [
         "| ours is x times | version | drain, 1 process | drain, 2 processes | submit, one caller | submit, 100 callers "
         "| bulk submit | CPU of a job |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for system in SYSTEMS:
-        cells = [_cell(cell) for cell in _ratios(peers, system.peer)]
+        cells = [_cell(cell) for cell in (*_ratios(peers, system.peer), _of_cpu(cpu, system.peer))]
         lines.append(f"| {system.name} | {_version(peers, system.peer)} | {' | '.join(cells)} |")
-    lines += ["", f"*{_run(peers)}*"]
+    lines += ["", f"*{_run(peers)}*", "", f"CPU of a job: counted {cpu_includes(cpu)}.", "", f"*{_run(cpu)}*"]
     work = _report(results, "work")
     if "ratio_to_celery" in work:
         version = work["celery"]["versions"]["celery"]
@@ -66,18 +69,24 @@ def _report(results: Path, name: str) -> dict[str, Any]:
 
 def _ratios(report: dict[str, Any], peer: str | None) -> list[float | None]:
     if peer is None or peer not in report["rates"]:
-        return [None] * 6
+        return [None] * 5
     rates = report["rates"][peer]
-    ours = sum(report["cpu_us_per_job"]["1"]["jobmaster"].values())
-    theirs = sum(report["cpu_us_per_job"]["1"][peer].values())
     return [
         rates.get("1", {}).get("ratio"),
         rates.get("2", {}).get("ratio"),
         report["single_submit_ratio"].get(peer),
         report["concurrent_submit_ratio"].get(peer),
         report["bulk_submit_ratio"].get(peer),
-        round(theirs / ours, 2),
     ]
+
+
+def _of_cpu(report: dict[str, Any], peer: str | None) -> float | None:
+    """Processor time of all processes, servers included, with one process for jobs."""
+    used = report["cpu_us_per_job"]["1"]
+    if peer is None or not used.get(peer):
+        return None
+    theirs, ours = (float(sum(used[name].values())) for name in (peer, "jobmaster"))
+    return round(theirs / ours, 2)
 
 
 def _cell(ratio: float | None) -> str:
@@ -96,8 +105,9 @@ def _version(report: dict[str, Any], peer: str | None) -> str:
 def _run(report: dict[str, Any]) -> str:
     """The run that the figures above are from."""
     machine = report["machine"]
+    command = report["benchmark"].replace("peers_", "peers --part ")
     return (
-        f"`python -m benchmarks.{report['benchmark']}`, commit {report['commit'].partition('+')[0]},"
+        f"`python -m benchmarks.{command}`, commit {report['commit'].partition('+')[0]},"
         f" {report['taken_at'][:10]}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB;"
         f" other work kept {report['other_work_cores']:g} cores busy."
     )

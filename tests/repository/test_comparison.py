@@ -34,7 +34,16 @@ def test_figures_follow_their_report(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "peers.json").read_text(encoding="utf-8"))
     report["rates"]["saq"]["1"]["ratio"] = 7.25
     (tmp_path / "peers.json").write_text(json.dumps(report))
-    assert rows(measured_table(tmp_path))["SAQ"][1] == "7.2"
+    assert "CPU of a job: counted from the start of their workers on" in measured_table(tmp_path)
+    ours = sum(report["cpu_us_per_job"]["1"]["jobmaster"].values())
+    report["cpu_us_per_job"]["1"]["saq"] = {"workers": 3 * ours}
+    cpu = {**report, "benchmark": "peers_cpu", "cpu_includes": "from the first job on"}
+    (tmp_path / "peers_cpu.json").write_text(json.dumps(cpu))
+    found = rows(measured_table(tmp_path))["SAQ"]
+    assert (found[1], found[-1]) == ("7.2", "3.0")
+    assert "CPU of a job: counted from the first job on.\n\n*`python -m benchmarks.peers --part cpu`" in measured_table(
+        tmp_path
+    )
 
 
 def test_every_table_has_every_system() -> None:
@@ -45,8 +54,10 @@ def test_every_table_has_every_system() -> None:
 
 
 def test_every_figure_names_its_run() -> None:
-    """Two tables of figures, and a line with benchmark, commit, day and machine below each."""
+    """Figures of three reports, and a line with benchmark, commit, day and machine below each."""
     runs = re.findall(
-        r"^\*`python -m benchmarks\.(\w+)`, commit [0-9a-f]{12}, \d{4}-\d\d-\d\d, .+\*$", PAGE, re.MULTILINE
+        r"^\*`python -m benchmarks\.([\w -]+)`, commit [0-9a-f]{12}, \d{4}-\d\d-\d\d, .+\*$", PAGE, re.MULTILINE
     )
-    assert runs == ["peers", "work"]
+    assert runs[0] == "peers"
+    assert runs[1] in ("peers", "peers --part cpu")
+    assert runs[2:] == ["work"]
