@@ -56,11 +56,11 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
     ),
     "delta": (
         ["deltalake"],
-        "from jobmaster.pipeline.lake.delta_log import require_deltalake; require_deltalake()",
+        "from jobmaster.pipeline.lake.table_packages import require_table_package; require_table_package('delta')",
     ),
     "iceberg": (
         ["pyiceberg"],
-        "from jobmaster.pipeline.lake.iceberg_metadata import require_pyiceberg; require_pyiceberg()",
+        "from jobmaster.pipeline.lake.table_packages import require_table_package; require_table_package('iceberg')",
     ),
     "django": (["django"], "import jobmaster.django"),
     "fastapi": (["starlette"], "import jobmaster.fastapi"),

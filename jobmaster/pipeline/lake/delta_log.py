@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from jobmaster.distribution import install_command
 from jobmaster.model.archive import LakeFile
-from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.errors import Unavailable
 from jobmaster.pipeline.lake.lake import Lake, folder_of
 from jobmaster.pipeline.lake.schema import SCHEMAS, TIME, dataset_schema
+from jobmaster.pipeline.lake.table_packages import DELTA, require_table_package
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,22 +29,13 @@ _PROPERTIES = {
 }
 
 
-def require_deltalake() -> None:
-    """``Refused`` when the package is not installed."""
-    if find_spec("deltalake") is None:
-        raise Refused(
-            "the package deltalake is not installed, and the lake has Delta tables, or is to have them",
-            hint=f"{install_command('delta')}; to leave the tables as they are: jobmaster pipeline tables --stop",
-        )
-
-
 def write(lake: Lake, files: Iterable[LakeFile]) -> Mapping[str, int]:
     """Let each table have just these files; returns the number of files by dataset.
 
     Raises:
         Refused: the package is not installed. Unavailable: the log cannot be read or written, or another program writes it.
     """
-    require_deltalake()
+    require_table_package(DELTA)
     from deltalake.exceptions import DeltaError
 
     by_dataset: dict[str, list[LakeFile]] = {dataset: [] for dataset in SCHEMAS}

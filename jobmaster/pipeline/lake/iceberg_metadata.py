@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from jobmaster.distribution import install_command
 from jobmaster.model.archive import LakeFile
-from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.errors import Unavailable
 from jobmaster.pipeline.lake.lake import Lake, folder_of
 from jobmaster.pipeline.lake.schema import SCHEMAS, TIME
+from jobmaster.pipeline.lake.table_packages import ICEBERG, require_table_package
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
@@ -49,23 +48,13 @@ _PROPERTIES = {
 }
 
 
-def require_pyiceberg() -> None:
-    """``Refused`` when the package is not installed."""
-    if find_spec("pyiceberg") is None:
-        raise Refused(
-            "the package pyiceberg is not installed, and the lake has Iceberg tables, or is to have them",
-            hint=f"{install_command('iceberg')}; to leave the tables as they are: "
-            "jobmaster pipeline tables --format iceberg --stop",
-        )
-
-
 def write(lake: Lake, files: Iterable[LakeFile]) -> Mapping[str, int]:
     """Let each table have just these files; returns the number of files by dataset.
 
     Raises:
         Refused: the package is not installed. Unavailable: the metadata cannot be read or written.
     """
-    require_pyiceberg()
+    require_table_package(ICEBERG)
     by_dataset: dict[str, list[LakeFile]] = {dataset: [] for dataset in SCHEMAS}
     for file in files:
         by_dataset[file.dataset].append(file)

@@ -14,6 +14,7 @@ from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake import delta_log, iceberg_metadata
 from jobmaster.pipeline.lake.lake import Lake, folder_of
 from jobmaster.pipeline.lake.schema import SCHEMAS
+from jobmaster.pipeline.lake.table_packages import DELTA, ICEBERG, require_table_package
 from jobmaster.pipeline.spark.session import require_extra
 from jobmaster.wiring import open_archive
 
@@ -27,17 +28,16 @@ class TableFormat(NamedTuple):
 
     document: str
     """The mark of a lake that has them."""
-    require: Callable[[], None]
     write: Callable[[Lake, Iterable[LakeFile]], Mapping[str, int]]
 
 
 FORMATS: Mapping[str, TableFormat] = {
-    "delta": TableFormat(delta_log.DOCUMENT, delta_log.require_deltalake, delta_log.write),
-    "iceberg": TableFormat(iceberg_metadata.DOCUMENT, iceberg_metadata.require_pyiceberg, iceberg_metadata.write),
+    DELTA: TableFormat(delta_log.DOCUMENT, delta_log.write),
+    ICEBERG: TableFormat(iceberg_metadata.DOCUMENT, iceberg_metadata.write),
 }
 
 
-def tables(context: PipelineContext, form: str = "delta", *, stop: bool = False) -> StepResult:
+def tables(context: PipelineContext, form: str = DELTA, *, stop: bool = False) -> StepResult:
     """Write the tables, and have them kept up to date; with ``stop`` leave them as they are from now on.
 
     Args:
@@ -55,7 +55,7 @@ def tables(context: PipelineContext, form: str = "delta", *, stop: bool = False)
         if not context.dry_run:
             lake.delete(chosen.document)
         return StepResult(summary={"format": form, "kept": False, "lake": lake.where})
-    chosen.require()
+    require_table_package(form)
     connection = context.connection.run(open_archive(context.settings))
     try:
         if context.dry_run:

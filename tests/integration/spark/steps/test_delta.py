@@ -91,7 +91,7 @@ def test_the_log_has_the_times_of_each_file_so_that_readers_leave_files_out(seed
 
 
 def test_without_the_package_it_is_one_sentence(seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmaster.pipeline.lake.delta_log.find_spec", lambda name: None)
+    monkeypatch.setattr("jobmaster.pipeline.lake.table_packages.find_spec", lambda name: None)
     with pytest.raises(Refused, match="the package deltalake is not installed") as caught:
         tables(seeded.run())
     assert 'pip install "jobmaster-cluster[delta]"' in str(caught.value.hint)

@@ -164,7 +164,7 @@ def test_spark_reads_the_table(seeded: SeededCluster) -> None:
 
 
 def test_without_the_package_it_is_one_sentence(seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmaster.pipeline.lake.iceberg_metadata.find_spec", lambda name: None)
+    monkeypatch.setattr("jobmaster.pipeline.lake.table_packages.find_spec", lambda name: None)
     with pytest.raises(Refused, match="the package pyiceberg is not installed") as caught:
         tables(seeded.run(), "iceberg")
     assert 'pip install "jobmaster-cluster[iceberg]"' in str(caught.value.hint)

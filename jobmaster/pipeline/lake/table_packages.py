@@ -1,0 +1,23 @@
+"""The packages that write tables of other formats over the files of the lake; an extra with the name of the format has each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from jobmaster.distribution import install_command
+from jobmaster.model.errors import Refused
+
+DELTA, ICEBERG = "delta", "iceberg"
+_PACKAGES: Mapping[str, str] = {DELTA: "deltalake", ICEBERG: "pyiceberg"}
+
+
+def require_table_package(form: str) -> None:
+    """``Refused`` when the package of a format is not installed."""
+    package = _PACKAGES[form]
+    if find_spec(package) is None:
+        stop = "jobmaster pipeline tables" + ("" if form == DELTA else f" --format {form}") + " --stop"
+        raise Refused(
+            f"the package {package} is not installed, and the lake has {form.capitalize()} tables, or is to have them",
+            hint=f"{install_command(form)}; to leave the tables as they are: {stop}",
+        )
