@@ -1,4 +1,4 @@
-"""The packages that write tables of other formats over the files of the lake; an extra with the name of the format has each."""
+"""The packages that write tables of other formats over the files of the lake. An extra with a format's name has each."""
 
 from __future__ import annotations
 
