@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.conftest import MIGRATED_SCHEMA
+from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from jobmaster.pipeline.context import PipelineContext
 
 SPEC = (
     '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},'
@@ -25,15 +23,8 @@ SPEC = (
 )
 
 
-class PublishedCluster:
+class PublishedCluster(PipelineCluster):
     """A cluster with one published handler, and ways to look at it."""
-
-    def __init__(self, settings: ClusterSettings, lake: Path, spark: SparkSession | None) -> None:
-        self.settings = settings
-        self.lake = lake
-        self.spark: Any = spark
-        self.said: list[str] = []
-        self._runs: list[PipelineContext] = []
 
     @property
     def options(self) -> dict[str, str]:
@@ -54,33 +45,6 @@ class PublishedCluster:
             "concat('k', id) AS key", "to_json(struct(concat('f', id) AS path, id AS width)) AS args"
         )
 
-    def run(self, *, dry_run: bool = False) -> PipelineContext:
-        """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.context import PipelineContext, PipelineOptions
-        from jobmaster.pipeline.spark.session import SessionOptions
-
-        options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
-        context = PipelineContext(self.settings, options, self.said.append, _session=self.spark)
-        self._runs.append(context)
-        return context
-
-    def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
-        """Some work on a connection of its own."""
-
-        async def connected() -> Any:
-            settings = {"search_path": self.settings.schema_name(), "timezone": "UTC"}
-            connection = await asyncpg.connect(self.settings.master.dsn, server_settings=settings)
-            try:
-                return await work(connection)
-            finally:
-                await connection.close()
-
-        return asyncio.run(connected())
-
-    def value(self, query: str, *values: object) -> Any:
-        """First value of a query."""
-        return self.sql(lambda connection: connection.fetchval(query, *values))
-
     def ended(self, count: int, state: str = "SUCCEEDED") -> None:
         """Jobs that have ended, an hour ago to now."""
         query = """
@@ -92,11 +56,6 @@ class PublishedCluster:
                    convert_to('{"note":"a \\"b\\"\\n' || repeat('x', i % 50) || '"}', 'UTF8'), convert_to('{"n":1}', 'UTF8')
             FROM generate_series(1, $1) i"""
         self.sql(lambda connection: connection.execute(query, count, state))
-
-    def close(self) -> None:
-        for run in self._runs:
-            run._session = None
-            run.close()
 
 
 def published_cluster(dsn: str, cluster: str, lake: Path) -> PublishedCluster:

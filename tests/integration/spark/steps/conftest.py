@@ -4,78 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import asyncpg
 import pytest
 
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
 from tests.conftest import MIGRATED_SCHEMA
+from tests.support.pipeline_cluster import PipelineCluster
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from jobmaster.pipeline.context import PipelineContext
 
-
-@dataclass
-class SeededCluster:
-    """A cluster with a past: its settings, its lake, and a plain connection to its schema."""
-
-    settings: ClusterSettings
-    lake: Path
-    spark: SparkSession | None
-    said: list[str] = field(default_factory=list)
-    _runs: list[PipelineContext] = field(default_factory=list)
-
-    def run(self, *, dry_run: bool = False) -> PipelineContext:
-        """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.context import PipelineContext, PipelineOptions
-        from jobmaster.pipeline.spark.session import SessionOptions
-
-        options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
-        context = PipelineContext(self.settings, options, self.said.append, _session=self.spark)
-        self._runs.append(context)
-        return context
-
-    def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
-        """Run some work on a connection of its own."""
-
-        async def connected() -> Any:
-            connection = await asyncpg.connect(
-                self.settings.master.dsn,
-                server_settings={"search_path": self.settings.schema_name(), "timezone": "UTC"},
-            )
-            try:
-                found = await work(connection)
-                # A roll-up looks at the server's counts of written rows, which may come up to a minute late.
-                await connection.execute("SELECT pg_stat_force_next_flush()")
-                return found
-            finally:
-                await connection.close()
-
-        return asyncio.run(connected())
-
-    def value(self, query: str, *values: object) -> Any:
-        """The first value of a query."""
-        return self.sql(lambda connection: connection.fetchval(query, *values))
+class SeededCluster(PipelineCluster):
+    """A cluster with a past."""
 
     def execute(self, query: str) -> None:
         """Run some statements."""
         self.sql(lambda connection: connection.execute(query))
-
-    def close(self) -> None:
-        """End the connections, not the session."""
-        for run in self._runs:
-            run._session = None
-            run.close()
 
 
 def rolled(seeded: SeededCluster, *, minutes_seconds: float = 0.0, has_page: bool = False, **words: Any) -> Any:
