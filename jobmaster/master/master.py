@@ -146,9 +146,7 @@ class Master:
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
         size = settings.agent_pool_size if agent else settings.pool_size
-        data, control, heartbeat, scans = pools = (
-            pool(size), pool(1, plan_once=True), pool(1, plan_once=True), pool(1),
-        )  # fmt: skip
+        data, control, heartbeat, scans = pools = pool(size), pool(1, plan_once=True), pool(1, plan_once=True), pool(1)
         writes = StatementRunner(SpareConnections(data, control)) if agent else None
         row = ClusterRow(rows[0]["name"], rows[0]["uid"])
         runners = [StatementRunner(each) for each in (data, control, heartbeat)]

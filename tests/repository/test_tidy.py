@@ -40,6 +40,7 @@ FRAGMENTS = {
 """Small modules with one importer beside them, and why they are modules."""
 
 MANY_PARAMETERS = {
+    "jobmaster/pipeline/jobs/map_functions.py:spark_map": "a decorator: each is an option of the application, by its name",
     "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in agent.py",
     "agents/jobmaster_agents/fetch/claimer.py:Claimer.__init__": "a bucket's claimer is known to every part of a job's way",
     "agents/jobmaster_agents/fetch/due_fetcher.py:DueFetcher.__init__": "wired once, in bucket_worker.py",
