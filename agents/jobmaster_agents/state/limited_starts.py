@@ -305,10 +305,10 @@ class LimitedStarts:
             full = self._full.get(key)
             if full is not None:
                 full.freed = self._number
-            if full is None or not (full.by_rate or self.wake(key, min(count, _PROBE_MAX))) or key[0] == ORDERING:
-                elsewhere.append(
-                    key
-                )  # the next job of an ordering key may wait in another agent, though some wait here
+            has_waiting = full is not None and (full.by_rate or self.wake(key, min(count, _PROBE_MAX)))
+            if not has_waiting or key[0] == ORDERING:
+                # The next job of an ordering key may wait in another agent, though some wait here.
+                elsewhere.append(key)
         if elsewhere:
             self.on_freed(elsewhere)
 
