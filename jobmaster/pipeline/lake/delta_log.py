@@ -70,6 +70,9 @@ def _write(lake: Lake, dataset: str, files: list[LakeFile]) -> None:
             )
         return
     table = DeltaTable(place)
+    there = {field.name for field in table.schema().fields}
+    if columns := [field for field in schema.fields if field.name not in there]:
+        table.alter.add_columns(columns)  # those that the lake has got since the table was made
     known = {uri.rpartition(f"/{folder_of(dataset)}/")[2] for uri in table.file_uris()}
     wanted = {_relative(dataset, file) for file in files}
     if known - wanted:
