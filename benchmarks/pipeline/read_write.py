@@ -25,6 +25,7 @@ from benchmarks.support.synthetic_history import fill_day, lower_floor
 from jobmaster.embedded import PostgresServer
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
+from jobmaster.pipeline.table_frame import table_frame
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 
 _INSTALLED = Path("/usr/share/java/postgresql.jar")
@@ -96,7 +97,7 @@ _QUERIES: dict[str, tuple[Callable[[Any], object], dict[str, str]]] = {
 
 
 def _querying(spark: Any, settings: ClusterSettings, server: PostgresServer, *, jdbc: bool) -> dict[str, Any]:
-    """Seconds of each query: without options, with options, and with JDBC; the last one in ratio to the others."""
+    """Seconds of each query: without options, with options, of ``table_frame``, and with JDBC; and ratios to the last one."""
     given = {"dsn": server.dsn, "schema": settings.schema_name(), "table": "jobs", "numPartitions": str(_TASKS)}
 
     def ours(options: dict[str, str]) -> Any:
@@ -105,7 +106,11 @@ def _querying(spark: Any, settings: ClusterSettings, server: PostgresServer, *, 
     names = ours({}).columns
     found: dict[str, Any] = {}
     for name, (query, options) in _QUERIES.items():
-        frames: dict[str, Callable[[dict[str, str]], Any]] = {"plain": lambda _: ours({}), "options": ours}
+        frames: dict[str, Callable[[dict[str, str]], Any]] = {
+            "plain": lambda _: ours({}),
+            "options": ours,
+            "frame": lambda _: table_frame(spark, given),
+        }
         if jdbc:
             frames["jdbc"] = lambda _: _jdbc(spark, settings, server, names)
         times: dict[str, list[float]] = {way: [] for way in frames}
@@ -118,7 +123,7 @@ def _querying(spark: Any, settings: ClusterSettings, server: PostgresServer, *, 
                     times[way].append(time.perf_counter() - began)
         seconds = {f"{way}_seconds": round(statistics.median(taken), 2) for way, taken in times.items()}
         if jdbc:
-            for way in ("plain", "options"):
+            for way in ("plain", "options", "frame"):
                 seconds[f"{way}_over_jdbc"] = round(seconds[f"{way}_seconds"] / seconds["jdbc_seconds"], 2)
         found[name] = seconds
     return found

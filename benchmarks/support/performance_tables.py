@@ -517,8 +517,9 @@ def of_pipeline(report: Report) -> list[str]:
     )
     if not report.get("queries"):
         return lines
-    heads = ("seconds of a query", "plain", "with options", "JDBC", "plain / JDBC", "with options / JDBC")
-    names = ("plain_seconds", "options_seconds", "jdbc_seconds", "plain_over_jdbc", "options_over_jdbc")
+    ways = {"plain": "plain", "options": "with options", "frame": "`table_frame`"}
+    heads = ("seconds of a query", *ways.values(), "JDBC", *(f"{title} / JDBC" for title in ways.values()))
+    names = (*(f"{way}_seconds" for way in ways), "jdbc_seconds", *(f"{way}_over_jdbc" for way in ways))
     rows = [(query, *(one.get(name, "-") for name in names)) for query, one in report["queries"].items()]
     return [*lines, "", *table(heads, rows)]
 

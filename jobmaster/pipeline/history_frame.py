@@ -1,7 +1,7 @@
 """The whole history as a DataFrame whose archived part Spark reads by itself.
 
 Spark reads Parquet with only the columns, row groups and days that a query needs. A source in Python, such as the table
-``history``, is not told what a query needs. The jobs in the master come from the source all the same.
+``history``, is not told what a query needs. The jobs in the master come from ``table_frame``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from jobmaster.pipeline.datasource.history_reader import COLUMN_OF_FILTER, Histo
 from jobmaster.pipeline.datasource.read_options import read_options, read_plan
 from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 from jobmaster.pipeline.datasource.tables import HISTORY
+from jobmaster.pipeline.table_frame import table_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ def history_frame(spark: SparkSession, options: Mapping[str, str] | None = None)
     reader = HistoryReader(plan)
     with ThreadPoolExecutor(1) as thread:  # the caller may have a running event loop, as every notebook has
         files, digest = thread.submit(lambda: asyncio.run(reader.archived_files())).result()
-    live = spark.read.format("jobmaster").options(**given, archived=digest).load()
+    live = table_frame(spark, {**given, "archived": digest})
     if not files:
         return live
     needed = list(dict.fromkeys([*columns, "id", *(COLUMN_OF_FILTER[one] for one in plan.selection.filters)]))

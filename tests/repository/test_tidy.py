@@ -36,6 +36,7 @@ FRAGMENTS = {
     "jobmaster/master/stores.py": "one part of the master, as its neighbours",
     "jobmaster/testing/memory/bulk_operations.py": "one part of the master in memory, as its neighbours",
     "jobmaster/testing/memory/workflows.py": "one part of the master in memory, as its neighbours",
+    "jobmaster/pipeline/table_frame.py": "programs import it, as history_frame.py",
 }
 """Small modules with one importer beside them, and why they are modules."""
 

@@ -125,6 +125,25 @@ async def copy_rows(
     return int(status.split()[-1])
 
 
+async def count_rows(connection: Connection, name: str, values: Sequence[Any]) -> int:
+    """How many rows a statement has.
+
+    Args:
+        name: a statement ``export/...``.
+        values: the statement's parameters. Ids are ``UUID``.
+
+    Raises:
+        Unavailable: the connection was lost, or the server ended the statement.
+    """
+    text = f"SELECT count(*) FROM ({sql(f'export/{name}')}) AS scanned"  # noqa: S608  # a statement of this package
+    try:
+        await _plain_types(connection)
+        count: int = await connection.fetchval(text, *values)
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, f"export/{name}", writes=False) from error
+    return count
+
+
 async def copy_pages(
     connection: Connection,
     dataset: str,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.master.driver.connection import Connection
-from jobmaster.master.history.export import copy_rows, open_scan, refuse_dropped
+from jobmaster.master.history.export import copy_rows, count_rows, open_scan, refuse_dropped
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
@@ -22,6 +24,9 @@ CREATED = "created_at"
 """The time in a job's id. Computed from the id here: the server needs 6 us a row for it, as long as for all other columns."""
 _ID = "id"
 _ID_CHARS = 36
+_ROWS_WITHOUT_VALUES = 250_000
+"""In one batch."""
+Check = Callable[[Connection], Coroutine[Any, Any, None]]
 _TIME_DIGITS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
 
 
@@ -93,9 +98,7 @@ class RangeScan:
         self._snapshot = snapshot
         self._window = window
 
-    def batches(
-        self, low: UUID, high: UUID, check: Callable[[Connection], Coroutine[Any, Any, None]] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, low: UUID, high: UUID, check: Check | None = None) -> Iterator[pa.RecordBatch]:
         """The range from ``low`` (inclusive) to ``high`` (exclusive).
 
         Args:
@@ -110,36 +113,15 @@ class RangeScan:
 
         selection = self._selection
         wanted = arrow_schema(selection)
+        if selection.counted:
+            yield from _rows_without_values(wanted, self._counted(low, high, check))
+            return
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            factory = self._cluster.reading_factory()
-            connection = await open_scan(factory, self._snapshot, seconds=self._seconds)
-            guard: Connection | None = None
-            try:
-                if check is not None and self._snapshot is None:
-                    await check(connection)
-                elif check is not None:
-                    guard = await open_scan(factory, seconds=self._seconds)
-                    await check(guard)
-                name = selection.table if self._window is None else RECORDED[selection.table]
-                values: list[Any] = []
-                if self._window is not None:
-                    await check_window(connection, selection, self._window)
-                    values += [self._window.first, self._window.end, self._window.since]
-                values += selection.values(low, high)
+            async with self._scanning(check) as connection:
+                name, values = await self._statement(connection, low, high)
                 await copy_rows(connection, name, asked.names, values, output)
-            except Unavailable as error:
-                if not error.timed_out:
-                    raise
-                raise Refused(
-                    f"a task has read table {selection.table!r} for {self._seconds} s, the limit of maxStatementSeconds",
-                    hint="read with more numPartitions, or select less; a longer snapshot keeps vacuum waiting",
-                ) from error
-            finally:
-                connection.terminate()
-                if guard is not None:
-                    guard.terminate()
 
         for batch in CopyStream(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
             if asked.names == wanted.names:
@@ -150,6 +132,56 @@ class RangeScan:
                 for name in wanted.names
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    def _counted(self, low: UUID, high: UUID, check: Check | None) -> int:
+        async def count() -> int:
+            async with self._scanning(check) as connection:
+                name, values = await self._statement(connection, low, high)
+                return await count_rows(connection, name, values)
+
+        return asyncio.run(count())
+
+    @asynccontextmanager
+    async def _scanning(self, check: Check | None) -> AsyncIterator[Connection]:
+        """A connection in the transaction of a scan, which has passed the check."""
+        factory = self._cluster.reading_factory()
+        connection = await open_scan(factory, self._snapshot, seconds=self._seconds)
+        guard: Connection | None = None
+        try:
+            if check is not None and self._snapshot is None:
+                await check(connection)
+            elif check is not None:
+                guard = await open_scan(factory, seconds=self._seconds)
+                await check(guard)
+            yield connection
+        except Unavailable as error:
+            if not error.timed_out:
+                raise
+            raise Refused(
+                f"a task has read table {self._selection.table!r} for {self._seconds} s, the limit of maxStatementSeconds",
+                hint="read with more numPartitions, or select less; a longer snapshot keeps vacuum waiting",
+            ) from error
+        finally:
+            connection.terminate()
+            if guard is not None:
+                guard.terminate()
+
+    async def _statement(self, connection: Connection, low: UUID, high: UUID) -> tuple[str, list[Any]]:
+        """Name and parameters of the statement of a range."""
+        selection, window = self._selection, self._window
+        if window is None:
+            return selection.table, selection.values(low, high)
+        await check_window(connection, selection, window)
+        return RECORDED[selection.table], [window.first, window.end, window.since, *selection.values(low, high)]
+
+
+def _rows_without_values(schema: pa.Schema, count: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    while count > 0:
+        rows = min(count, _ROWS_WITHOUT_VALUES)
+        yield pa.RecordBatch.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
+        count -= rows
 
 
 def queried_columns(selection: Selection) -> tuple[str, ...]:

@@ -19,12 +19,14 @@ TASKS_MAX = 16
 STATEMENT_SECONDS = 3600
 """Default limit of one statement of a task, and so of its snapshot."""
 OPTIONS_KEY = "jobmaster.options"
+COUNTED = "counted"
+"""Option: only the number of rows is needed, and the columns may hold null."""
 BLOCK_BYTES = 4 * 1024 * 1024
 CLUSTER_OPTIONS = ("url", "dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
     *CLUSTER_OPTIONS, *READING, "maxStatementSeconds", "table", "columns",
     *(option.value for option in FilterOption), "numPartitions", "maxConnections", "batchBytes", "snapshot", "archived",
-    "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
+    COUNTED, "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
 _EARLIER_NAMES = {"maxRowsPerTrigger": "maxRowsPerBatch", "startingOffsets": "startingPosition"}
 """Options that had other names before they got those that Spark's own sources use."""
@@ -82,7 +84,7 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
     connections = number(raw, "maxConnections", TASKS_MAX)
     return ReadPlan(
         cluster=cluster_ref_of(raw),
-        selection=selection_of(table, columns, raw),
+        selection=selection_of(table, columns, raw)._replace(counted=flag(raw, COUNTED)),
         tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),

@@ -27,6 +27,8 @@ class Selection(NamedTuple):
     since: datetime = EARLIEST
     until: datetime = _LATEST
     filters: Mapping[FilterOption, tuple[str, ...]] = {}
+    counted: bool = False
+    """Only the number of rows is needed: the columns may hold null."""
 
     def values(self, low: UUID, high: UUID) -> list[Any]:
         """Parameters of the table's statement for one range of job ids."""
