@@ -76,11 +76,13 @@ class JobMasterReader(DataSourceReader):
 
 
 def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:
-    """Ranges of ids with about as many jobs each; one range for a table that is not partitioned by id."""
+    """Ranges of ids with about as many jobs each; one for a table that is not partitioned by id, and for an empty period.
+
+    There is always one: Spark would replace an empty list by a partition of its own.
+    """
     selection = plan.selection
-    if selection.low >= selection.high:
-        return []
-    if table_of(selection.table).partitioning is not Partitioning.JOB_ID or plan.tasks == 1:
+    empty = selection.low >= selection.high
+    if empty or table_of(selection.table).partitioning is not Partitioning.JOB_ID or plan.tasks == 1:
         return [(selection.low, selection.high)]
     boundaries = asyncio.run(_boundaries(plan))
     edges = [selection.low, *(cut for cut in boundaries if selection.low < cut < selection.high), selection.high]
