@@ -8,6 +8,7 @@ executors run the same readers as ever.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
@@ -64,14 +65,29 @@ def prunable(spark: SparkSession, whole: DataFrame, load: Callable[[Demand], Dat
         load: loads what a query needs: at least these columns, by their names in ``whole``, and at least these rows.
 
     Returns:
-        ``whole`` itself in a session of Spark Connect, whose planner is in another process.
+        ``whole`` itself in a session of Spark Connect, whose planner is in another process; and, with a warning, in a Spark
+        without the classes that this module was written for.
     """
-    from pyspark.sql import DataFrame
-
     session = getattr(spark, "_jsparkSession", None)
     if session is None:
         return whole
+    from py4j.protocol import Py4JError
+
+    try:
+        return _planned(spark, session, whole, load)
+    except (Py4JError, TypeError) as error:  # a class or method is not there: TypeError is of a package that is called
+        warnings.warn(
+            f"Spark {spark.version} does not let the planner ask for columns and rows, so queries of this table read all of "
+            f"them: {' '.join(str(error).split())[:200]}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return whole
+
+
+def _planned(spark: SparkSession, session: Any, whole: DataFrame, load: Callable[[Demand], DataFrame]) -> DataFrame:
     from pyspark.java_gateway import ensure_callback_server_started
+    from pyspark.sql import DataFrame
 
     gateway: Any = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)

@@ -151,6 +151,18 @@ def test_errors_are_those_of_the_source(published: PublishedCluster) -> None:
     assert "Traceback" not in str(caught.value)
 
 
+def test_a_spark_without_these_classes_reads_everything_with_a_warning(
+    published: PublishedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jobmaster.pipeline.spark import prunable
+
+    published.ended(3)
+    monkeypatch.setattr(prunable, "_relation", lambda frame: frame._jdf.noSuchMethod())
+    with pytest.warns(RuntimeWarning, match=r"^Spark 4\..* does not let the planner ask for columns and rows"):
+        frame = frame_of(published)
+    assert len(ids(frame)) == 3
+
+
 def test_a_session_of_spark_connect_gets_the_source_itself() -> None:
     from jobmaster.pipeline.spark.prunable import prunable
 
