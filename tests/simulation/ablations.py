@@ -631,7 +631,7 @@ KNOWN_SEEDS = {
     "a start that is sent again": 61,
     "beats of a full store": 14,
     "breakers are compared and set": 9,
-    "count of a batch": 26,
+    "count of a batch": 46,
     "count of permits after their lock": 2,
     "cursor of a bulk operation": 167,
     "end of a bulk operation": 93,

@@ -97,7 +97,7 @@ def test_a_scenario_with_every_guard_keeps_every_promise(name: str, seeds: range
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_notices_its_guard_left_out_within_a_few_histories(name: str) -> None:
-    assert catch(name, 24, known=KNOWN_SEEDS.get(name, 1)).seeds
+    assert catch(name, 48, known=KNOWN_SEEDS.get(name, 1)).seeds
 
 
 @pytest.mark.slow
