@@ -57,11 +57,19 @@ async def all_succeeded(deployment: Deployment) -> None:
     await eventually(over, PATIENCE_SECONDS, "the end of all jobs")
 
 
-def most_at_once(deployment: Deployment, after: int) -> int:
-    """Runs that were under way at once, by the lines that handlers have written."""
+def most_trials_at_once(deployment: Deployment, after: int) -> int:
+    """Jobs whose first run since then was under way at once, by the lines that handlers have written.
+
+    A trial that has failed is due again soon. An agent that has not heard of the next trials yet may start it once more: that
+    is one of the documented exceptions.
+    """
     changes = []
+    began, ended = set[str](), set[str]()
     for line in map(list, deployment.witnessed("w")[after:]):
-        changes.append((float(line[5]), 1 if line[4] == "began" else -1))
+        seen = began if line[4] == "began" else ended
+        if line[0] not in seen:
+            seen.add(line[0])
+            changes.append((float(line[5]), 1 if line[4] == "began" else -1))
     most = under_way = 0
     for _, step in sorted(changes):
         under_way += step
@@ -110,7 +118,7 @@ async def test_half_open_the_trials_are_bounded_and_a_failure_opens_it_again(
         return view.state is BreakerState.OPEN and "trials have failed" in view.reason
 
     await eventually(opened_again, PATIENCE_SECONDS, "the trials to fail")
-    assert 1 <= most_at_once(deployment, before) <= 2
+    assert 1 <= most_trials_at_once(deployment, before) <= 2
     deployment.path("down").unlink()
     await is_in(broken, BreakerState.CLOSED)
     await all_succeeded(deployment)
