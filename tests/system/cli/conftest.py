@@ -18,6 +18,7 @@ import pytest
 from jobmaster.cli.main import run
 from tests.support.forked_commands import run_command
 from tests.support.patience import PATIENCE_SECONDS, patient
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -72,12 +73,14 @@ class Terminal:
         self.data_dir = data_dir
         self.folder = folder
         self.mark = uuid4().hex
+        self.web_port = free_port()
         self.started: list[subprocess.Popen[bytes]] = []
 
     @property
     def environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
-        return {**clean, "JOBMASTER_DATA_DIR": str(self.data_dir), MARK: self.mark, "PYTHONPATH": _python_path()}
+        own = {"JOBMASTER_DATA_DIR": str(self.data_dir), "JOBMASTER_WEB__PORT": str(self.web_port), MARK: self.mark}
+        return {**clean, **own, "PYTHONPATH": _python_path()}
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A command that goes on; what it says goes to a file."""
