@@ -38,7 +38,6 @@ class AgentProcess:
 
     def __init__(self, config: Path, log: Path, *arguments: str) -> None:
         self.log = log
-        self.process: subprocess.Popen[bytes] | ForkedProcess
         with log.open("wb") as out:
             self.process = ForkedProcess(
                 # With our end of its standard input it notices when this process dies, however that happens.
@@ -71,12 +70,15 @@ class AgentProcess:
 
     def kill_all(self) -> None:
         """SIGKILL to the supervisor and its children at once: none of them is left to report it."""
-        pids = (self.process.pid, *self.children())
-        # Stopped first: one that lives a moment longer than the other would write its certificate.
-        for signum in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signum)
+        # One that has ended is waited for at once, and its number may be another program's by now.
+        if self.process.poll() is None:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                pids = (self.process.pid, *self.children())
+                # Stopped first: one that lives a moment longer than the other would write its certificate.
+                for signum in (signal.SIGSTOP, signal.SIGKILL):
+                    for pid in pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, signum)
         self.process.wait()
         self.close()
 
