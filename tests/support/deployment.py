@@ -36,6 +36,8 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY
 class AgentProcess:
     """One ``jobmaster agent run`` with its children, in a process group of its own."""
 
+    process: ForkedProcess | subprocess.Popen[bytes]
+
     def __init__(self, config: Path, log: Path, *arguments: str) -> None:
         self.log = log
         with log.open("wb") as out:
