@@ -278,7 +278,15 @@ class AgentRuntime:
             self.schedule_firing.span_of_fire = tracing.fired
         self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
-        batch_watch = BatchWatch(master.batches, self.due_notifier.notify, clock, telemetry, log)
+        batch_watch = BatchWatch(
+            config.agent_id,
+            master.batches,
+            self.batch_tally.noted,
+            self.due_notifier.notify,
+            clock,
+            telemetry,
+            log,
+        )
         self.breaker_trials = BreakerTrials(master.breakers, self._leads, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,

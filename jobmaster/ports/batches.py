@@ -61,6 +61,14 @@ class LeaderBatches(AgentBatches, CancelBatches, Protocol):
         """Batches that are to be looked at."""
         ...
 
+    async def take_notes(self, agent_id: bytes, limit: int) -> tuple[list[bytes], int]:
+        """Add ended jobs that no agent has told of to the tallies of this one: their ranges, and the number of jobs.
+
+        Args:
+            limit: most jobs of one call.
+        """
+        ...
+
     async def postpone(self, batch_id: bytes, seconds: float) -> None:
         """Look at a batch again after this time; sooner when it expires, or counts as abandoned, before that."""
         ...

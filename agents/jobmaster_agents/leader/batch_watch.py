@@ -1,5 +1,8 @@
 """The leader's look at batches that agents have not ended: cancelled ones, late ones, and those whose last note was lost.
 
+Jobs that no agent has ended were noted in the master by the statement that ended them. They are added to the tallies
+of this agent, which counts their batches (``outcomes.batch_tally``).
+
 A batch is looked at ten seconds after its last change. One whose jobs still end is not counted. The longer none of its jobs
 has ended, the longer is the time until the next look. That time comes from rows, so a change of the leader changes nothing.
 Looked at by two agents, or twice, a batch ends once.
@@ -30,6 +33,8 @@ _REST = 20.0
 _QUIET_SHARE = 0.1
 """Time until the next look at a quiet batch, as a share of the time since a job of it has ended."""
 BATCHES = 50
+NOTES = 10_000
+"""Ended jobs that one call takes."""
 PAGE_JOBS = 1000
 PAGES = 50
 ACTOR = "leader"
@@ -39,12 +44,25 @@ Notify = Callable[[Iterable[tuple[str, int]]], Awaitable[object]]
 
 
 class BatchWatch:
-    """Looks at batches that have not ended."""
+    """Looks at batches that have not ended.
+
+    Args:
+        noted: called with ranges of batches of which jobs have ended by no agent; their batches are counted by it.
+    """
 
     def __init__(
-        self, batches: LeaderBatches, notify: Notify, clock: Clock, telemetry: Telemetry, log: EventLog
+        self,
+        agent_id: bytes,
+        batches: LeaderBatches,
+        noted: Callable[[Iterable[bytes]], None],
+        notify: Notify,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
     ) -> None:
+        self._agent_id = agent_id
         self._batches = batches
+        self._noted = noted
         self._notify = notify
         self._now = clock.boottime
         self._telemetry = telemetry
@@ -55,11 +73,13 @@ class BatchWatch:
         return [MaintenanceTask(TASK, IDLE_SECONDS, self.look)]
 
     async def look(self) -> bool | None:
-        """Look at those that are due; ``MORE`` when there are more."""
+        """Take what was noted, and look at those that are due; ``MORE`` when there is more."""
+        ranges, jobs = await self._batches.take_notes(self._agent_id, NOTES)
+        self._noted(ranges)
         due = await self._batches.due(BATCHES, LOST_SECONDS)
         for batch in due:
             await self._look_at(batch)
-        return MORE if len(due) == BATCHES else None
+        return MORE if len(due) == BATCHES or jobs == NOTES else None
 
     async def _look_at(self, batch: DueBatch) -> None:
         began = self._now()

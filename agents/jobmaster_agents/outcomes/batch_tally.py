@@ -70,6 +70,12 @@ class BatchTally:
         if self._ended:
             self.kicked.set()
 
+    def noted(self, ranges: Iterable[bytes]) -> None:
+        """The leader has added other jobs of these ranges to its tallies: their batches may have ended."""
+        for lowest in ranges:
+            self._to_count.setdefault(lowest, self._now())
+            self.kicked.set()
+
     async def tick(self) -> float:
         """Send what has gathered, and end batches that are full."""
         if self._ended:

@@ -60,6 +60,11 @@ class Batches:
             for row in map(tuple, await self._control.read("batches/due", limit, lost_seconds))
         ]
 
+    async def take_notes(self, agent_id: bytes, limit: int) -> tuple[builtins.list[bytes], int]:
+        """Add ended jobs that no agent has told of to the tallies of this one."""
+        rows = await self._data.write("batches/take_notes", agent_id, limit)
+        return [row["lo"] for row in rows], sum(row["jobs"] for row in rows)
+
     async def postpone(self, batch_id: bytes, seconds: float) -> None:
         """Look at a batch again after this time."""
         await self._control.write("batches/postpone", batch_id, seconds)

@@ -34,7 +34,7 @@ _TABLES = (
     "named_lock", "once_action", "once_attempt", "schedule", "schedule_fire", "signal",
     "workflow", "job_log",
     "breaker", "breaker_handler", "breaker_result", "breaker_trial",
-    "batch", "batch_range", "batch_tally", "batch_callback", "bulk_operation",
+    "batch", "batch_range", "batch_tally", "batch_note", "batch_callback", "bulk_operation",
 )  # fmt: skip
 
 

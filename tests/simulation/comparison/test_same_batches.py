@@ -29,7 +29,7 @@ class BatchUsers(TwoMasters):
 
     def __init__(self) -> None:
         super().__init__()
-        for table in ("batch", "batch_range", "batch_tally", "batch_callback", "batch_dropped"):
+        for table in ("batch", "batch_range", "batch_tally", "batch_note", "batch_callback", "batch_dropped"):
             self.wait(self.sql.execute(f"DELETE FROM {table}"))
         self.ranges = [range_of(new_id()) for _ in range(4)]
         self.jobs = [lowest[:12] + number.to_bytes(4, "big") for lowest in self.ranges for number in range(1, 5)]
@@ -107,6 +107,15 @@ class BatchUsers(TwoMasters):
         of = {self.ranges[each]: ended for each in ranges}
         self.both(lambda master: master.batches.tally(self.agents[agent], of))
         self.both(lambda master: master.batches.full(list(of)))
+
+    @rule(job=st.integers(0, 15), known=st.booleans())
+    def cancel_job(self, job: int, known: bool) -> None:
+        tombstone = None if known else new_job(self.jobs[job], headers=_MARK)
+        self.both(lambda master: master.requests.cancel(self.jobs[job], tombstone=tombstone, actor="test"))
+
+    @rule(agent=st.integers(0, 1), limit=st.sampled_from((1, 100)))
+    def take_notes(self, agent: int, limit: int) -> None:
+        self.both(lambda master: master.batches.take_notes(self.agents[agent], limit))
 
     @rule(batch=BATCH, reason=st.sampled_from((None, None, None, EndReason.EXPIRED)))
     def conclude(self, batch: int, reason: EndReason | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from jobmaster.model.flow.batch import range_of
 from tests.simulation.master.job_statements import JobStatements
+from tests.simulation.master.statements_base import AGENT_OUTCOMES
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
 _FOLLOWS = {"SUCCEEDED": ("complete", "success"), "FAILED": ("complete", "failure"), "CANCELLED": ("complete",)}
@@ -59,6 +60,30 @@ class BatchStatements(JobStatements):
     """Twins of ``batches``."""
 
     batch_look_us = 10_000_000
+    _ended_jobs: tuple[tuple[bytes, str], ...] = ()
+    """Jobs of batches that the statement under way has ended by an update, and their states before."""
+
+    def _put(self, row: JobRow) -> None:
+        before = self.tables.jobs.get(row.id)
+        super()._put(row)
+        if before is not None and row.state in FINAL and before.state != row.state and b'"batch":true' in row.headers:
+            self._ended_jobs += ((row.id, before.state),)
+
+    def run_triggers(self, statement: str, old: Snapshot) -> None:
+        """Notes of ended jobs of which no agent tells."""
+        super().run_triggers(statement, old)
+        ended, self._ended_jobs = self._ended_jobs, ()
+        for job_id, before in ended:
+            if before == "WAITING" or statement not in AGENT_OUTCOMES:
+                self._note_end(job_id)
+
+    def batches_take_notes(self, old: Snapshot, agent_id: bytes, limit: int) -> list[Record]:
+        taken = sorted(self.tables.batch_notes)
+        taken, self.tables.batch_notes = taken[:limit], taken[limit:]
+        ended = Counter(taken)
+        self.batches_tally(old, agent_id, list(ended), list(ended.values()))
+        self.hits["batch: job ended by no agent"] += len(taken)
+        return [Record(lo=lowest, jobs=jobs) for lowest, jobs in ended.items()]
 
     def _after(self, seconds: float) -> int:
         return self.now_us() + int(seconds * 1e6)
@@ -275,7 +300,8 @@ class BatchStatements(JobStatements):
     def batches_wanted(self) -> bool:
         """Of the leader's tick."""
         now = self.now_us()
-        return any(row.look_us is not None and row.look_us <= now for row in self.tables.batches.values())
+        looks = any(row.look_us is not None and row.look_us <= now for row in self.tables.batches.values())
+        return looks or bool(self.tables.batch_notes)
 
     def batches_due(self, old: Snapshot, limit: int, lost: float) -> list[Record]:
         now = self.now_us()

@@ -367,6 +367,8 @@ class JobStatements(StatementsBase):
         self, old: Snapshot, ids: Ids, bucket_id: bytes | None, reasons: list[str], entries: list[bytes]
     ) -> list[Record]:
         for job_id, reason, entry in zip(ids, reasons, entries, strict=True):
+            if (job_id, reason) not in self.tables.quarantine:
+                self._note_end(job_id)
             self.tables.quarantine.setdefault((job_id, reason), (bucket_id, entry))
         return []
 
@@ -388,6 +390,8 @@ class JobStatements(StatementsBase):
         self._insert(
             job_id, "CANCELLED", priority, lane, handler, 1, None, None, due_us or None, args, headers, cancel=True
         )
+        if b'"batch":true' in headers:
+            self._note_end(job_id)
         return [Record(state="CANCELLED")]
 
     def outcomes_cancel_waiting(

@@ -38,6 +38,8 @@ class RescueStatements(JobStatements):
                 )  # fmt: skip
                 accepted.append(job_id)
                 failed += [job_id] if lost else []
+                if lost:
+                    self._note_end(job_id)
                 self.hits["rescue: job without a row"] += 1
             elif self._may_rescue(row, bucket_id):
                 becomes = self._rescue(row, bucket_id, max_rescues, (lost_error, abandoned), claimed=claimed)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from jobmaster.master.driver.connection import EPOCH_2000_US
 from jobmaster.model.errors import ValueRefused
-from tests.simulation.master.tables import Event, JobRow, Tables
+from jobmaster.model.flow.batch import range_of
+from tests.simulation.master.tables import Event, JobRow, Snapshot, Tables
 
 if TYPE_CHECKING:
     from tests.simulation.checks.audit import Audit
@@ -26,6 +27,10 @@ def demand_values(what: str, texts: Sequence[str], numbers: Sequence[int]) -> No
         raise ValueRefused(f"{what}: the master does not take a value: text with 0x00")
     if any(each > INT4_MAX for each in numbers):
         raise ValueRefused(f"{what}: the master does not take a value: value out of int32 range")
+
+
+AGENT_OUTCOMES = frozenset({"copy_final", "outcomes/record_final", "outcomes/finish_steps"})
+"""Statements by which agents end jobs that they have run."""
 
 
 class StatementsBase:
@@ -52,6 +57,13 @@ class StatementsBase:
         before = self.tables.jobs.get(row.id)
         self.tables.jobs[row.id] = row
         self.audit.wrote(before, row)
+
+    def _note_end(self, job_id: bytes) -> None:
+        """A job, perhaps of a batch, has ended, and no agent tells of it."""
+        self.tables.batch_notes.append(range_of(job_id))
+
+    def run_triggers(self, statement: str, old: Snapshot) -> None:
+        """What follows the changes of a statement."""
 
     def _tell(self, bucket_id: bytes, before: str | None, after: str, epoch: int, actor: bytes, reason: str) -> None:
         event = Event(bucket_id, before, after, epoch, actor, reason)

@@ -327,14 +327,14 @@ class Tables:
         self.bulk: dict[bytes, Any] = {}
         self.batches: dict[bytes, Any] = {}
         self.batch_ranges: dict[bytes, bytes] = {}
+        self.batch_notes: list[bytes] = []
         self.batch_tallies: dict[tuple[bytes, bytes], tuple[int, int]] = {}
+        """Range and agent: jobs ended, and when the last ones were."""
         self.batch_firsts: dict[bytes, int] = {}
         self.batch_dropped: dict[tuple[bytes, str], int] = {}
-        """Range and agent: jobs ended, and when the last ones were."""
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.unique_keys: dict[tuple[str, str], UniqueKeyRow] = {}
-        """By handler and key."""
         self.limits: dict[str, LimitRow] = {}
         self.limit_states: dict[LimitKey, LimitState] = {}
         self.permits: dict[tuple[str, str, bytes], PermitRow] = {}

@@ -15,13 +15,13 @@ from jobmaster.codec import decode_headers
 from jobmaster.rules.capabilities import lacking
 from tests.simulation.master.job_statements import has_tag
 from tests.simulation.master.signal_statements import SignalStatements
+from tests.simulation.master.statements_base import AGENT_OUTCOMES
 from tests.simulation.master.tables import FINAL, JobRow, Record, Snapshot
 
 _STEP = b'"workflow":['
 _FAILED = frozenset({"FAILED", "CANCELLED", "EXPIRED"})
 _OPEN = frozenset({"PENDING", "STARTED"})
 _HOUR_MS = 3_600_000
-_OUTCOMES = frozenset({"copy_final", "outcomes/record_final", "outcomes/finish_steps"})
 """Statements by which agents record outcomes."""
 
 
@@ -79,9 +79,10 @@ class WorkflowStatements(SignalStatements):
 
     def run_triggers(self, statement: str, old: Snapshot) -> None:
         """What follows the ends of steps; called when a statement has changed rows."""
+        super().run_triggers(statement, old)
         while self._ended:
             ended, self._ended = self._ended, ()
-            if "every end" in self.without and statement not in _OUTCOMES:
+            if "every end" in self.without and statement not in AGENT_OUTCOMES:
                 continue
             for row in sorted(ended, key=lambda row: row.id):
                 self._step_ended(row, old)

@@ -68,6 +68,26 @@ async def test_a_failed_job_fails_the_batch(deployment: Deployment, agent: Agent
     assert (await again.wait(timeout=PATIENCE_SECONDS)).size == 1
 
 
+async def test_a_batch_whose_last_job_no_agent_ends_is_counted_by_the_note_of_its_end(
+    deployment: Deployment, agent: AgentProcess, cluster: Cluster
+) -> None:
+    async with cluster.batch("cancelled", **_callbacks(deployment)) as batch:
+        await batch.submit(call(noop))
+        left = await batch.submit(call(noop), after=3600)
+
+    async def ran() -> bool:
+        counts = (await batch.progress()).counts
+        return counts is not None and counts.succeeded == 1
+
+    await eventually(ran, PATIENCE_SECONDS, "the first job")
+    await left.cancel()
+    view = await batch.wait(timeout=PATIENCE_SECONDS)
+    assert view.counts is not None
+    assert (view.state, view.counts.succeeded, view.counts.cancelled) == (BatchState.FAILED, 1, 1)
+    assert view.tallied == 2, "by a look of the leader it would have ended ten seconds later"
+    await _noted(deployment, "complete", "failure")
+
+
 async def test_a_cancelled_batch_stops_what_runs_and_starts_nothing_more(
     deployment: Deployment, agent: AgentProcess, cluster: Cluster
 ) -> None:

@@ -5,10 +5,14 @@
 -- in: $4 bytea[] entries (MessagePack, or what lay in the store)
 -- out: nothing
 -- move: nothing
--- fence: unique (job, reason): a batch that is sent again adds nothing
+-- fence: unique (job, reason): a batch that is sent again adds nothing. Each of them counts as a failed job of its batch, if it has one.
 -- index: quarantine_job_id_reason_key, as the arbiter
-INSERT INTO quarantine (job_id, bucket_id, reason, entry)
-SELECT id, $2::uuid, reason, entry
-FROM unnest($1::uuid[], $3::text[], $4::bytea[]) AS new (id, reason, entry)
-ORDER BY id
-ON CONFLICT (job_id, reason) DO NOTHING
+WITH kept AS (
+    INSERT INTO quarantine (job_id, bucket_id, reason, entry)
+    SELECT id, $2::uuid, reason, entry
+    FROM unnest($1::uuid[], $3::text[], $4::bytea[]) AS new (id, reason, entry)
+    ORDER BY id
+    ON CONFLICT (job_id, reason) DO NOTHING
+    RETURNING job_id
+)
+INSERT INTO batch_note (lo) SELECT batch_range_of(job_id) FROM kept ORDER BY job_id

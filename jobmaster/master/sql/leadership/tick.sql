@@ -6,11 +6,12 @@
 -- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
 --      and has been there for longer than its lease), late boolean (a job runs longer than its complete_time),
 --      signals boolean (a job has waited in vain for its signal, or the sender of a signal has not finished it for ten
---      seconds), batches boolean (a batch is to be looked at), bulk boolean (a bulk operation has not ended), lanes text[], priorities smallint[], fires_in_seconds double precision (until the first fire of a schedule is to be decided; NULL = there
+--      seconds), batches boolean (a batch is to be looked at, or
+--      notes of ended jobs are to be taken), bulk boolean (a bulk operation has not ended), lanes text[], priorities smallint[], fires_in_seconds double precision (until the first fire of a schedule is to be decided; NULL = there
 --      is none)
 -- move: nothing
 -- fence: compare-and-set on the lease row: owner and lease are the caller's; an agent that took it has changed the owner
--- index: lease_pkey; job_due, two probes a group; job_expires, signal_unfinished, batch_look and
+-- index: lease_pkey; job_due, two probes a group; job_expires, signal_unfinished, batch_look, batch_note_lo and
 --        schedule_decide, bulk_unended, one or two probes each; the table of agents is small
 WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
@@ -57,7 +58,7 @@ SELECT epoch,
        ), false) AS signals,
        coalesce((
            SELECT true FROM batch WHERE look_at <= statement_timestamp() ORDER BY look_at LIMIT 1
-       ), false) AS batches,
+       ), (SELECT true FROM batch_note ORDER BY lo LIMIT 1), false) AS batches,
        EXISTS (SELECT FROM bulk_operation WHERE state IN ('WAITING', 'RUNNING')) AS bulk,
        (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
        (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities,

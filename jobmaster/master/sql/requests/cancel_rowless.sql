@@ -20,5 +20,7 @@ WITH made AS (
     RETURNING id, state
 ), logged AS (
     INSERT INTO operator_log (actor, action, subject) SELECT $8::text, 'job cancel', id::text FROM made
+), noted AS (
+    INSERT INTO batch_note (lo) SELECT batch_range_of(id) FROM made WHERE position('"batch":true'::bytea IN $6) > 0
 )
 SELECT state::text AS state FROM made

@@ -89,6 +89,8 @@ WITH b AS MATERIALIZED (
     ORDER BY id
     ON CONFLICT (id) DO NOTHING
     RETURNING id, state
+), noted AS (
+    INSERT INTO batch_note (lo) SELECT batch_range_of(id) FROM fresh WHERE state = 'FAILED' ORDER BY id
 ), done AS (
     SELECT id, state FROM moved UNION ALL SELECT id, state FROM fresh
 )

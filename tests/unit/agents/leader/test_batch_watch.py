@@ -11,7 +11,8 @@ from jobmaster.clock import new_id
 from jobmaster.model.flow.batch import BatchState, ConcludedBatch, DueBatch, EndReason, range_of
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.batch_watch import AGAIN_SECONDS_MAX, LOOK_SECONDS, QUIET_SECONDS, BatchWatch
+from jobmaster_agents.leader.batch_watch import AGAIN_SECONDS_MAX, LOOK_SECONDS, NOTES, QUIET_SECONDS, BatchWatch
+from jobmaster_agents.leader.maintenance_schedule import MORE
 from jobmaster_agents.outcomes import batch_tally
 from jobmaster_agents.outcomes.batch_tally import RECOUNT_SECONDS, BatchTally
 from tests.support.hand_clock import HandClock
@@ -27,9 +28,14 @@ class FakeBatches:
         self.ended: set[bytes] = set()
         self.counting_seconds = 0.0
         self.is_full: list[bytes] = []
+        self.notes: list[bytes] = []
 
     async def due(self, limit: int, lost_seconds: float) -> list[DueBatch]:
         return self.left
+
+    async def take_notes(self, agent_id: bytes, limit: int) -> tuple[list[bytes], int]:
+        taken, self.notes = self.notes[:limit], self.notes[limit:]
+        return sorted(set(taken)), len(taken)
 
     async def conclude(self, batch_id: bytes, reason: EndReason | None = None) -> ConcludedBatch | None:
         self.asked.append(("conclude", batch_id, reason))
@@ -76,8 +82,33 @@ def _due(batch_id: bytes, quiet: float, **others: Any) -> DueBatch:
 
 async def _look(batches: FakeBatches, *due: DueBatch) -> list[tuple[Any, ...]]:
     batches.left, batches.asked = list(due), []
-    await BatchWatch(batches, _notify, batches.clock, Telemetry(), EventLog()).look()
+    await _watch(batches, _tally(batches)).look()
     return batches.asked
+
+
+def _watch(batches: FakeBatches, tally: BatchTally) -> BatchWatch:
+    return BatchWatch(new_id(), batches, tally.noted, _notify, batches.clock, Telemetry(), EventLog())
+
+
+def _tally(batches: FakeBatches) -> BatchTally:
+    return BatchTally(new_id(), batches, _notify, batches.clock, Telemetry(), EventLog())
+
+
+async def test_a_batch_whose_last_job_no_agent_has_ended_is_counted_at_once(batches: FakeBatches) -> None:
+    one = range_of(new_id())
+    tally = _tally(batches)
+    batches.notes, batches.is_full = [one], [one]
+    assert await _watch(batches, tally).look() is None
+    assert tally.kicked.is_set()
+    await tally.tick()
+    assert batches.asked == [("conclude", one, None)]
+
+
+async def test_more_notes_than_one_call_takes_are_taken_next(batches: FakeBatches) -> None:
+    watch = _watch(batches, _tally(batches))
+    batches.notes = [range_of(new_id())] * (NOTES + 1)
+    assert [await watch.look(), await watch.look()] == [MORE, None]
+    assert batches.notes == []
 
 
 async def test_one_whose_jobs_still_end_is_not_counted(batches: FakeBatches) -> None:
@@ -120,7 +151,7 @@ async def test_one_that_ends_for_a_reason_is_counted_before(batches: FakeBatches
 async def test_tallies_that_are_ahead_of_the_jobs_cost_one_count_in_a_while(batches: FakeBatches) -> None:
     """A batch of several ranges, each of which gets notes all the time."""
     batch_id, ranges = range_of(new_id()), [range_of(new_id()) for _ in range(3)]
-    tally = BatchTally(new_id(), batches, _notify, batches.clock, Telemetry(), EventLog())
+    tally = _tally(batches)
     batches.is_full, batches.counting_seconds = [batch_id], 0.5
     batch_tally_seconds, batch_tally.GATHER_SECONDS = batch_tally.GATHER_SECONDS, 0.0
     try:
