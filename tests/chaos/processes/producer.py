@@ -76,6 +76,7 @@ class Producer:
             *flow.ways(),
         ]
         by_calls = [share / size for share, size, _ in ways]
+        first = self._rng.sample(ways, len(ways))  # each way once, also in a short run on a slow machine
         credit, before = 0.0, time.monotonic()
         while not self.stop.is_set():
             now = time.monotonic()
@@ -83,7 +84,7 @@ class Producer:
             credit = min(credit, self._rate * 60)
             spent = 0.0
             while credit > 0 and spent < self._rate * 0.05 * _BURST and len(self._tasks) < _AT_ONCE:
-                _, size, way = self._rng.choices(ways, by_calls)[0]
+                _, size, way = first.pop() if first else self._rng.choices(ways, by_calls)[0]
                 credit, spent = credit - size, spent + size
                 self._start(way())
             with contextlib.suppress(TimeoutError):
