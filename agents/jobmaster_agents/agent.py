@@ -26,7 +26,7 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueNotices, Renewal
 from jobmaster.rules import capabilities
-from jobmaster.settings.agent_differences import common
+from jobmaster.settings.agent_differences import common, declared
 from jobmaster.settings.job_limits import declared_limits, unknown_limits
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings, OnSuspicion
 from jobmaster.settings.schedules import declared_schedules
@@ -408,6 +408,8 @@ class AgentRuntime:
     async def register(self) -> None:
         """Write the agent's row with a fresh lease. The trusted time counts from before the call."""
         settings = self._config.settings
+        lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
+        specs = [handler.spec for handler in self._handlers] if lanes else []
         sent = self._clock.boottime()
         row = Agent(
             id=self._config.agent_id,
@@ -424,14 +426,12 @@ class AgentRuntime:
             started_us=0,
             share=self._agent.share,
             helps=tuple(self._agent.helps),
-            settings=common(settings),
+            settings={**common(settings), **declared(specs)},
             submit_rules=submit_rules(settings),
             clock_us=self._clock.wall_us(),
             capabilities=tuple(sorted(capabilities.CAPABILITIES)),
             slots=self._slots(),
         )
-        lanes = list(self._agent.bucket_counts()) if self._agent.mode in WORKING_MODES else []
-        specs = [handler.spec for handler in self._handlers] if lanes else []
         self._publish_phase(AgentPhase.REGISTERED)
         mode = await self._master.members.register(row, lanes, specs)
         self.bucket_provisioner.begin_in(mode)

@@ -24,7 +24,7 @@ from jobmaster.model.job import Priority
 from jobmaster.model.pause import PauseKind
 from jobmaster.rules.pause_text import explained, remedy, schedules_paused
 from jobmaster.rules.unserved_cause import UnservedCause
-from jobmaster.settings.agent_differences import differences
+from jobmaster.settings.agent_differences import declared_differently, differences
 from jobmaster.settings.model import StoreDurability
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses, schema_status
@@ -229,17 +229,25 @@ def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Fi
 
 
 def _handlers(alive: Sequence[Mapping[str, Any]], waiting: Sequence[_Waiting]) -> Finding:
-    """Agents may have different handlers, if each waiting job has an agent with its handler."""
+    """Agents may have different handlers, if each waiting job has an agent with its handler. Handlers of one name are to
+    take the same arguments everywhere."""
     working = [agent for agent in alive if agent["mode"] in ("full", "execution")]
     known: set[str] = set().union(*(agent["handlers"] for agent in working)) if working else set()
     if not known:
         return Finding(
             "agents.handlers", WARN, "no handlers are published", "name modules under handlers: or --handlers"
         )
+    published = [(_process(agent), json.loads(agent["settings"])) for agent in working]
+    if found := declared_differently(published):
+        fix = (
+            "if these are two applications, give one of them a cluster of its own (`cluster: NAME` in its configuration, or "
+            "JOBMASTER_CLUSTER) and run `jobmaster db migrate`; else end the deploy: the same code for all agents"
+        )
+        return Finding("agents.handlers", WARN, "; ".join(found), fix)
     by_missing: dict[tuple[str, ...], list[str]] = {}
     for agent in working:
         if missing := tuple(sorted(known.difference(agent["handlers"]))):
-            by_missing.setdefault(missing, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
+            by_missing.setdefault(missing, []).append(_process(agent))
     if not by_missing:
         return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
     detail = [f"{len(known)} handlers, {len(working)} agents"]
@@ -249,6 +257,10 @@ def _handlers(alive: Sequence[Mapping[str, Any]], waiting: Sequence[_Waiting]) -
         return Finding("agents.handlers", OK, "; ".join(detail))
     fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
     return Finding("agents.handlers", WARN, "; ".join(detail), fix)
+
+
+def _process(agent: Mapping[str, Any]) -> str:
+    return f"{agent['name']} (pid {agent['pid']} on {agent['host']})"
 
 
 def _some(names: Sequence[str]) -> str:

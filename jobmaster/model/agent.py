@@ -37,7 +37,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     helps: tuple[str, ...] = ()
     """Lanes in which it opens a bucket on request."""
     settings: dict[str, object] = {}
-    """Settings that all agents of a cluster should have in common, by their key in the configuration."""
+    """What all agents of a cluster should have in common: settings by their key in the configuration, and hashes of the
+    arguments of handlers."""
     submit_rules: dict[str, object] = {}
     """Limits and defaults that it publishes for submits in SQL; see ``jobmaster.settings.submit_rules``."""
     clock_us: int | None = None

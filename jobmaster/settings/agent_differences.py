@@ -1,21 +1,27 @@
-"""The settings that all agents of a cluster should have in common, and the differences between agents.
+"""What all agents of a cluster should have in common, settings and arguments of handlers, and the differences between agents.
 
-A difference breaks nothing at once: a lease row holds its own length, and the failure detector uses that. But the moment of a
-rescue, how early jobs leave the master, and the number of rescues or snoozes that ends a job then depend on which agent acts.
+A different setting breaks nothing at once: a lease row holds its own length, and the failure detector uses that. But the
+moment of a rescue, how early jobs leave the master, and the number of rescues or snoozes that ends a job then depend on which
+agent acts. With different arguments of a handler, some of its jobs fail: any agent that has the handler may get them.
+It happens during a deployment that changes them, and where two applications share a cluster by mistake.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from jobmaster.model.agent import HandlerSpec
 from jobmaster.settings.model import ClusterSettings
 
 _OWN = frozenset({"leases.grace"})
 """Keys of these sections that may differ."""
 _UNITS = ("_seconds", "_bytes")
+_HANDLER = "handler "
+_HASH_CHARS = 12
 
 
 def common(settings: ClusterSettings) -> dict[str, object]:
@@ -32,21 +38,45 @@ def common(settings: ClusterSettings) -> dict[str, object]:
     return {key: value for key, value in found.items() if key not in _OWN}
 
 
+def declared(handlers: Iterable[HandlerSpec]) -> dict[str, object]:
+    """A short hash of the arguments of each handler, by a key of its own."""
+    return {
+        f"{_HANDLER}{spec.name}": hashlib.sha256(msgspec.json.encode(spec.schema, order="sorted")).hexdigest()[
+            :_HASH_CHARS
+        ]
+        for spec in handlers
+    }
+
+
 def differences(published: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
-    """One sentence for each key about which agents differ.
+    """One sentence for each setting about which agents differ.
 
     Args:
         published: names of agents and what each has published; a key that an agent has not published is not compared for it.
     """
+    return [
+        f"{key} is {' and '.join(f'{value} on {_some(names)}' for value, names in sorted(found.items()))}"
+        for key, found in _differing(published)
+        if not key.startswith(_HANDLER)
+    ]
+
+
+def declared_differently(published: Sequence[tuple[str, Mapping[str, object]]]) -> list[str]:
+    """One sentence for each handler whose arguments are not the same on all agents that have it."""
+    return [
+        f"{key} takes other arguments on {' than on '.join(sorted(map(_some, found.values())))}"
+        for key, found in _differing(published)
+        if key.startswith(_HANDLER)
+    ]
+
+
+def _differing(published: Sequence[tuple[str, Mapping[str, object]]]) -> list[tuple[str, dict[str, list[str]]]]:
+    """Keys with more than one value, each value with the agents that have it."""
     values: dict[str, dict[str, list[str]]] = {}
     for name, settings in published:
         for key, value in settings.items():
             values.setdefault(key, {}).setdefault(json.dumps(value), []).append(name)
-    return [
-        f"{key} is {' and '.join(f'{value} on {_some(names)}' for value, names in sorted(found.items()))}"
-        for key, found in sorted(values.items())
-        if len(found) > 1
-    ]
+    return [(key, found) for key, found in sorted(values.items()) if len(found) > 1]
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

@@ -33,6 +33,7 @@ from jobmaster.master.schema.migrations import (
     recorded,
     refuse_pending,
     refuse_strangers,
+    table_names,
 )
 from jobmaster.master.schema.roles import grants, role_names
 from jobmaster.model.errors import Refused, SchemaMismatch, Unavailable
@@ -70,6 +71,7 @@ async def migrate(
     async with _connected(dsn, schema, settings) as connection:
         await _suits(connection)
         await _patiently(lambda: _alone(connection, schema), progress, tries=_ALONE_TRIES)
+        await _is_ours_or_free(connection, schema)
         await connection.execute(statement("schema/create_schema").qualified(schema))
         await connection.execute(sql("schema/create_list"))
         await _patiently(lambda: connection.execute(sql("schema/complete_list")), progress)
@@ -161,6 +163,15 @@ def refuse_old_server(version: int, text: str) -> None:
         raise Refused(
             f"the master is PostgreSQL {text}; JobMaster needs 15 or newer",
             hint="upgrade the server with pg_upgrade, or name another one in master.dsn; `jobmaster dev` brings its own",
+        )
+
+
+async def _is_ours_or_free(connection: Connection, schema: str) -> None:
+    """The schema has migrations of ours, or nothing that would be in their way. It is asked before the first migration."""
+    if taken := [row["name"] for row in await rows_of(connection, "schema/names_taken", schema, sorted(table_names()))]:
+        raise SchemaMismatch(
+            f"schema {schema} of the master has {', '.join(taken)} of another program, and no migrations of JobMaster",
+            hint="give this cluster a master.schema of its own",
         )
 
 

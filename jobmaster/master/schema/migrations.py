@@ -21,6 +21,7 @@ from jobmaster.master.driver.statements import quoted, statement
 from jobmaster.model.errors import CodeError, SchemaMismatch
 
 _INDEX = re.compile(r"^CREATE INDEX (?P<name>\w+) ON (?P<table>\w+) (?P<rest>[^;]+);", re.MULTILINE)
+_TABLE = re.compile(r"^CREATE (?:OR REPLACE )?(?:TABLE|VIEW) (\w+)", re.MULTILINE)
 _PARTITIONED = ("job", "attempt")
 _BUILD_AHEAD = (
     "-- {name} is built while writers to {table} wait. `jobmaster db migrate` builds it on each large partition before,\n"
@@ -177,6 +178,11 @@ def refuse_pending(lines: Sequence[MigrationStatus], schema: str) -> None:
 def indexes_of(migration: Migration) -> list[re.Match[str]]:
     """The indexes that a migration makes: ``name``, ``table``, and the ``rest`` of each statement."""
     return list(_INDEX.finditer(migration.sql))
+
+
+def table_names() -> frozenset[str]:
+    """Tables and views that the migrations make."""
+    return frozenset(name for migration in migrations() for name in _TABLE.findall(migration.sql))
 
 
 def script(schema: str, cluster: str, from_: int = 0) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from jobmaster.settings.agent_differences import common, differences
+from jobmaster import Handlers
+from jobmaster.settings.agent_differences import common, declared, declared_differently, differences
 from jobmaster.settings.model import ClusterSettings, JobDefaults, Leases
 
 PLAIN = ClusterSettings()
@@ -29,3 +30,18 @@ def test_what_differs_is_named_with_its_values_and_agents() -> None:
         "leases.lease is 10.0 on a, c and 20.0 on b",
     ]
     assert differences([("a", common(PLAIN)), ("c", common(PLAIN))]) == []
+
+
+def test_arguments_of_handlers_are_compared_apart_from_settings() -> None:
+    one, two = Handlers(), Handlers()
+    one.job(name="send", timeout=5)(lambda to: None)
+    two.job(name="send", timeout=9)(lambda to: None)
+    other = Handlers()
+    other.job(name="send")(lambda to, subject: None)
+    published = [
+        (name, {**common(PLAIN), **declared(handler.spec for handler in handlers)})
+        for name, handlers in (("a", one), ("b", two), ("c", other))
+    ]
+    assert differences(published) == []
+    assert declared_differently(published[:2]) == [], "other options are no other arguments"
+    assert declared_differently(published) == ["handler send takes other arguments on a, b than on c"]

@@ -223,6 +223,23 @@ async def test_a_schema_of_another_cluster_is_refused(master_dsn: str) -> None:
     await master.close()
 
 
+async def test_a_schema_of_another_program_is_refused_before_anything_is_changed(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await admin.execute(
+        "CREATE SCHEMA theirs; CREATE TABLE theirs.orders (id int); CREATE VIEW theirs.jobs AS SELECT 1 AS id"
+    )
+    with pytest.raises(SchemaMismatch, match="has jobs of another program, and no migrations of JobMaster") as caught:
+        await _migrate(master_dsn, schema="theirs")
+    assert caught.value.hint == "give this cluster a master.schema of its own"
+    there = await admin.fetch(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'theirs'::regnamespace AND relkind IN ('r', 'v')"
+    )
+    assert {row["relname"] for row in there} == {"orders", "jobs"}
+    await admin.execute("DROP VIEW theirs.jobs")
+    assert len(await _migrate(master_dsn, schema="theirs")) == len(migrations()), "other names are in nobody's way"
+
+
 async def test_two_clusters_share_a_database_and_do_not_see_each_other(master_dsn: str) -> None:
     await _migrate(master_dsn, "one", "one")
     await _migrate(master_dsn, "two", "two")
