@@ -42,7 +42,7 @@ SHARED = $(TESTS) --first "-n $(1) --dist $(2) --no-loadscope-reorder"
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev docs test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean release-check matrix upgrade-test
+.PHONY: help install install-pipeline demo demo-watch demo-pipeline dev docs test test-fast test-unmarked test-slow test-long test-clusters test-spark lint format bench lock clean release-check matrix upgrade-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ install-pipeline: $(PIPELINE_STAMP) ## The same, and what the data pipeline need
 
 demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check every job
 	@$(BIN)/jobmaster demo
+
+demo-watch: $(STAMP) ## The same for a browser: it prints an address, and waits for Enter before the kill and the end
+	@$(BIN)/jobmaster demo --watch
 
 demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: figures, audit, plan, a report
 	@$(BIN)/jobmaster demo --pipeline

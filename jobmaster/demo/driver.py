@@ -28,6 +28,7 @@ from jobmaster.demo.handlers import handlers, index_file
 from jobmaster.demo.indexing import standard_library_files
 from jobmaster.demo.pipeline_steps import require_pipeline, run_pipeline
 from jobmaster.demo.results import DemoSummary, plain_loop, read_results, summarise
+from jobmaster.demo.viewer import Viewer
 from jobmaster.embedded import EmbeddedCluster, EmbeddedError, EmbeddedOptions
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import WaitTimeout
@@ -86,6 +87,8 @@ class DemoOptions(NamedTuple):
     """Called with the number of ended jobs, and of all jobs."""
     report: Path | None = None
     """Run the data pipeline over the history at the end, and write its page here."""
+    viewer: Viewer | None = None
+    """Asked before the kill and before the end; ``None``: nobody watches."""
 
 
 def run_demo(options: DemoOptions) -> tuple[DemoSummary, AuditReport]:
@@ -190,12 +193,19 @@ class DemoRun:
         self._agents["one"].terminate()
         await self.start("three")
         await self._left("one")
+        await self._viewer_ready("agent two is killed; the map of the pages (/map) shows its rescue by agent three")
         rest = await self._kill_with_work(cluster, "two", reserve)
         await self._submit_pending(cluster, rest)
         await self._until_ended(total, share=1.0)
-        log("every job has ended; the last agent leaves")
+        log("every job has ended")
+        await self._viewer_ready("the pages and the cluster end")
+        log("the last agent leaves")
         self._agents["three"].terminate()
         await self._left("three")
+
+    async def _viewer_ready(self, step: str) -> None:
+        if self.options.viewer is not None:
+            await self.options.viewer.ready_for(step)
 
     # ------------------------------------------------------------ agents
 

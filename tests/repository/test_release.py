@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests import ledger, release
 from tests.ledger import FaultRun, SeedRun, append
-from tests.release import Failed, Release, audited, check_impact, checked, line_of
+from tests.release import Failed, Release, audited, check_impact, checked, line_of, report_of
 
 
 def test_a_failed_check_is_a_row_with_its_reason_and_stops_nothing() -> None:
@@ -18,6 +20,14 @@ def test_a_failed_check_is_a_row_with_its_reason_and_stops_nothing() -> None:
 
     assert line_of(checked("first", fails)).endswith("NOT OK: because")
     assert line_of(checked("second", lambda: "12 files")).endswith("ok  12 files")
+    assert line_of(checked("third", lambda: str(1 / 0))).endswith("NOT OK: ZeroDivisionError: division by zero")
+
+
+def test_a_report_is_found_among_lines_that_tell_how_far_a_program_is() -> None:
+    program = "import sys; print('{\"lost\": 0}'); sys.stderr.write('the last part  1.2 s\\n')"
+    assert report_of(sys.executable, "-c", program) == {"lost": 0}
+    with pytest.raises(Failed, match="printed no report"):
+        report_of(sys.executable, "-c", "print('half way')")
 
 
 @pytest.mark.parametrize(
@@ -91,5 +101,10 @@ def test_an_open_goal_is_not_ok_and_says_how_far_it_is(tmp_path: Path, monkeypat
     append(ledger.ACKNOWLEDGED, run)
     with pytest.raises(Failed, match="a, 2030-01-31: 5 acknowledged, 1 lost"):
         made.laboratory()
-    with pytest.raises(Failed, match="5 of 10,000,000 acknowledged jobs"):
+    append(ledger.ACKNOWLEDGED, msgspec.structs.replace(run, lost=0))
+    with pytest.raises(Failed, match="no clean hour is kept, the longest run has 1 s"):
+        made.laboratory()
+    append(ledger.ACKNOWLEDGED, msgspec.structs.replace(run, lost=0, load_seconds=3600.0))
+    assert made.laboratory().endswith("; an hour: a, 2030-01-31, 5 acknowledged")
+    with pytest.raises(Failed, match="15 of 10,000,000 acknowledged jobs"):
         made.jobs_through_faults()

@@ -32,6 +32,9 @@ _BAR_CHARS = 40
 @click.option(
     "--limit", type=click.FloatRange(10), default=240.0, show_default=True, help="Give up after so many seconds."
 )
+@click.option(
+    "--watch", is_flag=True, help="Wait for Enter before the kill and before the end, to see both in a browser."
+)
 @click.option("--pipeline", is_flag=True, help="End with the data pipeline on Spark over the demo's own history.")
 @click.option(
     "--report",
@@ -41,14 +44,13 @@ _BAR_CHARS = 40
     help="File for the report of --pipeline.",
 )
 @pass_invocation
-@click.pass_context
 def demo(
-    ctx: click.Context,
     invocation: Invocation,
     as_json: bool,
     jobs: int | None,
     seconds: float,
     limit: float,
+    watch: bool,
     pipeline: bool,
     report: Path,
 ) -> None:
@@ -56,17 +58,20 @@ def demo(
 
     Each job indexes one Python source file of the standard library. The agent store acknowledges half of the jobs; the other
     half is held on the master until due. Of two agents one is drained and replaced, the other is killed while it runs jobs.
-    Then the results in the master are compared with a plain loop over the same files, and the invariants are audited. With
-    --pipeline, Spark rolls the history up, audits it again and plans bucket counts from it. Servers and data are private and
-    are deleted at the end. Exit code 1 when a check fails.
+    Then the results in the master are compared with a plain loop over the same files, and the invariants are audited. The
+    pages are served meanwhile; with --watch the kill waits until somebody looks at them. With --pipeline, Spark rolls the
+    history up, audits it again and plans bucket counts from it. Servers and data are private and are deleted at the end.
+    Exit code 1 when a check fails.
 
     \b
     Examples:
       jobmaster demo
+      jobmaster demo --watch
       jobmaster demo --json | tail -1
       jobmaster demo --pipeline
     """
     from jobmaster.demo.driver import DemoOptions, run_demo
+    from jobmaster.demo.viewer import Viewer
 
     if as_json:
         invocation.output = Output.JSON
@@ -81,8 +86,9 @@ def demo(
         if bar is not None:
             bar.show(done, total)
 
+    viewer = Viewer(sys.stdin.fileno(), log) if watch else None
     try:
-        options = DemoOptions(jobs, seconds, limit, log, progress, report if pipeline else None)
+        options = DemoOptions(jobs, seconds, limit, log, progress, report if pipeline else None, viewer)
         summary, audited = run_demo(options)
     finally:
         if bar is not None:
@@ -93,7 +99,7 @@ def demo(
         for row in rows:
             click.echo(f"{number}: {row.subject} {row.detail}", err=True)
     if not summary.ok:
-        ctx.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _record(summary: DemoSummary) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Run:
                     "JOBMASTER_CLUSTER": "other",
                 },
                 cwd=REPOSITORY,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -67,6 +67,12 @@ class Run:
     def said(self, sentence: str) -> bool:
         return sentence in self.log.read_text()
 
+    def enter(self) -> None:
+        """What somebody presses who watches."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def wait_until(self, condition: Callable[[], Any], seconds: float) -> None:
         wait_until(condition, seconds, self.log.read_text)
 
@@ -84,7 +90,13 @@ def start(server_root: Path) -> Callable[..., Run]:
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_the_books_balance(start: Callable[..., Run]) -> None:
-    run = start("--json", "--jobs", "300", "--seconds", "4", "--limit", "500")
+    run = start("--json", "--jobs", "300", "--seconds", "4", "--limit", "500", "--watch")
+    run.wait_until(lambda: run.said("press Enter: agent two is killed"), 60)
+    assert not run.said("SIGKILL to agent two")
+    run.enter()
+    run.wait_until(lambda: run.said("press Enter: the pages and the cluster end"), 60)
+    assert not run.said("the last agent leaves")
+    run.enter()
     out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 0, run.log.read_text() + out
     summary = json.loads(out.splitlines()[-1])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+import yaml
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketBacklog
@@ -23,6 +25,7 @@ from jobmaster_agents.leader.backlog import (
     backlog_seconds,
 )
 from jobmaster_agents.state.store_reachability import StoreReachability
+from tests.repository.made_texts import ROOT
 from tests.support.hand_clock import HandClock
 
 HIGH, MEDIUM = int(Priority.HIGH), int(Priority.MEDIUM)
@@ -152,6 +155,27 @@ async def test_an_autoscaler_gets_the_figures_of_a_lane_and_the_rate_of_the_whol
     assert (some["slots"], some["agents"], some["capped"]) == (30, 1, False)
     assert (await case.monitor.scale("reports", None))["backlog_seconds"] == 0.0
     assert (await case.monitor.scale("elsewhere", None))["agents"] == 0
+
+
+async def test_keda_asks_an_agent_for_a_figure_that_it_gives(case: Case) -> None:
+    """The ScaledObject of ``config/deploy`` names the Service, its port, the lane and the field by hand."""
+    kubernetes = ROOT / "config" / "deploy" / "kubernetes"
+    spec = yaml.safe_load((kubernetes / "keda" / "scaledobject.yaml").read_text())["spec"]
+    base = {
+        (each["kind"], each["metadata"]["name"]): each["spec"]
+        for each in yaml.safe_load_all((kubernetes / "base" / "agents.yaml").read_text())
+    }
+    assert ("Deployment", spec["scaleTargetRef"]["name"]) in base
+    (trigger,) = spec["triggers"]
+    assert (trigger["type"], trigger["metricType"]) == ("metrics-api", "Value")
+    metadata = trigger["metadata"]
+    asked = urlsplit(metadata["url"])
+    assert asked.path == "/scale"
+    assert asked.port in {port["port"] for port in base["Service", asked.hostname]["ports"]}
+    ((name, lane),) = parse_qsl(asked.query)
+    assert name == "lane"
+    assert metadata["valueLocation"] in await case.monitor.scale(lane, None)
+    assert float(metadata["targetValue"]) > 0
 
 
 async def test_the_rate_is_that_of_the_last_minute_or_of_two_looks_further_apart(case: Case) -> None:
