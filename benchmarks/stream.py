@@ -4,6 +4,9 @@ A streaming query makes rows at that rate and writes them as jobs (the sink); an
 jobs that have ended (the source). Measured are two spans for each job, on one machine's clock: from the moment of its row to
 the start of its handler, and from its end, as the master has recorded it, to the moment at which the second query has it.
 Rows of the first seconds, in which Java compiles, are left out.
+
+Then (``recorded``) the source alone, at a rate that no agent of this machine reaches: the server records ended jobs,
+with all their columns, beside jobs that are there already, because a poll searches all of the attached ranges.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +22,9 @@ import click
 
 from benchmarks.latency import quantiles
 from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
+from benchmarks.support.recorded_jobs import recording
 from benchmarks.support.report import output_options, progress, show
+from benchmarks.support.synthetic_history import fill_day, lower_floor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +53,80 @@ class Ended:
         now_us = time.time_ns() // 1000
         self.moments += [(row["ended_us"], now_us) for row in rows]
         self.batches += bool(rows)
+
+
+class Delivered:
+    """Number of the jobs that the source has delivered, by their lag in milliseconds."""
+
+    def __init__(self, begin_us: int) -> None:
+        self.lags: Counter[int] = Counter()
+        self.jobs = 0
+        self._begin_us = begin_us
+
+    def take(self, batch: DataFrame, _: int) -> None:
+        """All columns reach Spark; the driver needs no more than the milliseconds of the ends."""
+        ended = batch.selectExpr("unix_micros(changed_at) div 1000 AS ended_ms").groupBy("ended_ms").count().collect()
+        now_ms = time.time_ns() // 1_000_000
+        for row in ended:
+            self.jobs += row["count"]
+            if row["ended_ms"] * 1000 >= self._begin_us:
+                self.lags[now_ms - row["ended_ms"]] += row["count"]
+
+    def quantiles(self) -> dict[str, float]:
+        """As those of ``benchmarks.latency``."""
+        total = self.lags.total()
+        found: dict[str, float] = {}
+        reached = 0
+        bounds = {"p50_ms": total * 0.5, "p99_ms": total * 0.99}
+        for lag, jobs in sorted(self.lags.items()):
+            reached += jobs
+            found |= {name: lag for name, bound in bounds.items() if name not in found and reached >= bound}
+        return {**found, "max_ms": max(self.lags, default=0), "jobs": total}
+
+
+def measure_recorded(
+    measured: MeasuredCluster, spark: SparkSession, rate: int, timing: tuple[float, float], before: int
+) -> dict[str, Any]:
+    """Run the source beside a recorder.
+
+    Args:
+        timing: seconds that are measured, and seconds before that.
+        before: jobs of the day before, which are there already.
+    """
+    seconds, warm = timing
+    asyncio.run(_fill(measured, before))
+    options = {"url": measured.dsn, "schema": measured.settings.schema_name()}
+    recorded = spark.readStream.format("jobmaster").options(**options, startingOffsets="latest")
+    delivered = Delivered(time.time_ns() // 1000 + int(warm * 1e6))
+    source = _started(
+        lambda: recorded.load().writeStream.foreachBatch(delivered.take).trigger(processingTime="1 second").start()
+    )
+    with recording(measured, rate) as recorder:
+        _follow((source,), warm + seconds)
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while delivered.jobs < recorder.jobs and time.monotonic() < end:
+        _follow((source,), _LOOK_SECONDS)
+    source.stop()
+    if delivered.jobs != recorder.jobs:
+        raise RuntimeError(f"the source has delivered {delivered.jobs} jobs, and {recorder.jobs} were recorded")
+    return {
+        "jobs_per_second": rate,
+        "jobs_before": before,
+        "recorded_jobs": recorder.jobs,
+        "recorder_late_seconds": round(recorder.late_seconds, 2),
+        **delivered.quantiles(),
+    }
+
+
+async def _fill(measured: MeasuredCluster, before: int) -> None:
+    connection = await measured.connect()
+    try:
+        await connection.execute("SET timezone = 'UTC'")
+        await lower_floor(connection, 1)
+        await fill_day(connection, 1, before)
+        await connection.execute("VACUUM ANALYZE job", timeout=3600)
+    finally:
+        await connection.close()
 
 
 def measure(measured: MeasuredCluster, spark: SparkSession, rate: int, seconds: float, warm: float) -> dict[str, Any]:
@@ -129,20 +209,28 @@ async def _late(measured: MeasuredCluster, begin_us: int) -> list[float]:
         await connection.close()
 
 
-def run(*, rate: int, seconds: float, warm: float) -> dict[str, Any]:
-    """A private cluster with one agent, and a session of Spark with two threads."""
+def run(*, rates: tuple[int, int], seconds: float, warm: float, before: int) -> dict[str, Any]:
+    """A private cluster with one agent, and a session of Spark with two threads.
+
+    Args:
+        rates: of the jobs that the agent runs, and of those that the server records.
+        before: jobs that are there before the second part.
+    """
     from jobmaster.pipeline.spark.session import SessionOptions, open_session
 
+    rate, recorded_rate = rates
     with measured_cluster() as measured:
         measured.start_agent()
         spark = open_session(SessionOptions("local[2]", {"spark.sql.shuffle.partitions": "2"}, "benchmark"), os.environ)
         try:
             found = measure(measured, spark, rate, seconds, warm)
+            progress(f"{rate} jobs/s: sink p99 {found['sink']['p99_ms']} ms, source p99 {found['source']['p99_ms']} ms")
+            measured.stop_agents()
+            found["recorded"] = measure_recorded(measured, spark, recorded_rate, (seconds, warm), before)
+            progress(f"{recorded_rate} jobs/s recorded: source p99 {found['recorded']['p99_ms']} ms")
         finally:
             spark.stop()
         environment = asyncio.run(measured.described())
-        measured.kill_agents()
-    progress(f"{rate} jobs/s: sink p99 {found['sink']['p99_ms']} ms, source p99 {found['source']['p99_ms']} ms")
     return {"jobs_per_second": rate, "seconds": seconds, "trigger_seconds": 1, **found, "environment": environment}
 
 
@@ -150,10 +238,21 @@ def run(*, rate: int, seconds: float, warm: float) -> dict[str, Any]:
 @click.option("--rate", type=click.IntRange(1), default=500, show_default=True, help="Rows, and so jobs, a second.")
 @click.option("--seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="How long it is measured.")
 @click.option("--warm", type=click.FloatRange(0), default=20.0, show_default=True, help="Seconds before that.")
+@click.option(
+    "--recorded-rate",
+    type=click.IntRange(10),
+    default=20_000,
+    show_default=True,
+    help="Jobs a second without an agent.",
+)
+@click.option(
+    "--before", type=click.IntRange(1), default=1_000_000, show_default=True, help="Jobs that are there before those."
+)
 @output_options
-def main(rate: int, seconds: float, warm: float, as_json: bool, save: bool) -> None:
+def main(rate: int, seconds: float, warm: float, recorded_rate: int, before: int, as_json: bool, save: bool) -> None:
     """Lag of streams: from a row to the start of its job, and from the end of a job to the reader."""
-    show("stream", run(rate=rate, seconds=seconds, warm=warm), as_json=as_json, save=save)
+    found = run(rates=(rate, recorded_rate), seconds=seconds, warm=warm, before=before)
+    show("stream", found, as_json=as_json, save=save)
 
 
 if __name__ == "__main__":

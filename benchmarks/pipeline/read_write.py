@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,20 +33,26 @@ _INSTALLED = Path("/usr/share/java/postgresql.jar")
 _PACKAGE = "libpostgresql-jdbc-java"
 _RUNS = 3
 _TASKS = 4
+_JDBC_TABLE = "job_by_jdbc"
+_FETCH_SECONDS = 120
 _SPEC = (
     '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},"width":{"type":"integer"}},'
     '"required":["path"],"additionalProperties":false}}'
 )
 
 
-def measure(directory: Path, rows: int) -> dict[str, Any]:
-    """Read ``rows`` jobs, write half as many, and write them again.
+def measure(directory: Path, rows: int, jar: Path | None = None) -> dict[str, Any]:
+    """Read ``rows`` jobs, write half as many in each of three turns, and write those of the first turn again.
+
+    Args:
+        jar: the JDBC driver; ``None``: it is looked for.
 
     Returns:
-        ``read_rows_per_second``, ``jdbc_read_rows_per_second`` (``None`` with ``jdbc_note`` where there is no driver),
-        ``write_rows_per_second``, ``written``, ``replay_inserted``, ``replay_rows_per_second``; rates are medians.
+        ``read_rows_per_second``, ``jdbc_read_rows_per_second``, ``read_over_jdbc`` (``None`` with ``jdbc_note`` where
+        there is no driver), the same of ``write``, ``queries``, ``written`` (in one turn), ``replay_inserted``,
+        ``replay_rows_per_second``; rates are medians.
     """
-    jar, note = _jar(directory)
+    jar, note = (jar, jar.name) if jar is not None else _jar(directory)
     with PostgresServer(directory / "tcp", durable=False, port=_free_port()) as server:
         settings = ClusterSettings(cluster="moving-bench", master=MasterSettings(dsn=server.dsn))
         schema = settings.schema_name()
@@ -57,7 +64,7 @@ def measure(directory: Path, rows: int) -> dict[str, Any]:
             found = _reading(spark, settings, server, rows, jdbc=jar is not None)
             found["jdbc_note"] = note
             found["queries"] = _querying(spark, settings, server, jdbc=jar is not None)
-            return {**found, **_writing(spark, settings, directory, rows // 2)}
+            return {**found, **_writing(spark, settings, server, directory, rows // 2, jdbc=jar is not None)}
         finally:
             spark.stop()
 
@@ -77,8 +84,11 @@ def _reading(spark: Any, settings: ClusterSettings, server: PostgresServer, rows
             began = time.perf_counter()
             read()
             times[name].append(time.perf_counter() - began)
-    found: dict[str, Any] = {"jdbc_read_rows_per_second": None}
-    return found | {f"{name}_rows_per_second": round(rows / statistics.median(taken)) for name, taken in times.items()}
+    found: dict[str, Any] = {"jdbc_read_rows_per_second": None, "read_over_jdbc": None}
+    found |= {f"{name}_rows_per_second": round(rows / statistics.median(taken)) for name, taken in times.items()}
+    if jdbc:
+        found["read_over_jdbc"] = _over(times["jdbc_read"], times["read"])
+    return found
 
 
 _QUERIES: dict[str, tuple[Callable[[Any], object], dict[str, str]]] = {
@@ -131,53 +141,124 @@ def _querying(spark: Any, settings: ClusterSettings, server: PostgresServer, *, 
 
 def _jdbc(spark: Any, settings: ClusterSettings, server: PostgresServer, columns: list[str]) -> Any:
     """The same columns of the same view, in as many ranges of ids."""
-    parts = urlsplit(server.tcp_dsn)
     schema = settings.schema_name()
     cuts = asyncio.run(_cuts(settings))
     edges = ["00000000-0000-0000-0000-000000000000", *cuts, "ffffffff-ffff-ffff-ffff-ffffffffffff"]
     predicates = [f"id >= '{low}' AND id < '{high}'" for low, high in pairwise(edges)]
     texts = {"id", "bucket_id", "args", "headers", "result", "error"}
     listed = ", ".join(f"{name}::text AS {name}" if name in texts else name for name in columns)
+    options = _jdbc_options(server, schema)
     return spark.read.jdbc(
-        f"jdbc:postgresql://127.0.0.1:{parts.port}{parts.path}",
+        options.pop("url"),
         f"(SELECT {listed}, id AS cut_id FROM {schema}.jobs) AS jobs".replace("cut_id", "cut"),
         predicates=[predicate.replace("id ", "cut ") for predicate in predicates],
-        properties={
-            "driver": "org.postgresql.Driver",
-            "user": parts.username or "",
-            "password": parts.password or "",
-            "fetchsize": "20000",
-            "options": f"-c search_path={schema}",
-        },
+        properties={**options, "fetchsize": "20000"},
     ).drop("cut")
 
 
-def _writing(spark: Any, settings: ClusterSettings, directory: Path, rows: int) -> dict[str, Any]:
-    source = str(directory / "source.parquet")
+def _writing(
+    spark: Any, settings: ClusterSettings, server: PostgresServer, directory: Path, rows: int, *, jdbc: bool
+) -> dict[str, Any]:
+    """Write some rows in turns with Spark's JDBC writer, each time others; then those of the first turn again."""
+    times: dict[str, list[float]] = {"write": [], "jdbc_write": []}
+    inserted: list[int] = []
+    if jdbc:
+        asyncio.run(_execute(settings, f"CREATE TABLE {_JDBC_TABLE} (LIKE job INCLUDING ALL)"))
+    for turn in range(_RUNS):
+        loaded = _source(spark, directory, rows, turn)
+        times["write"].append(_timed(partial(_write, loaded, settings, turn, f"run-{turn}")))
+        inserted.append(_inserted(settings, f"run-{turn}"))
+        if jdbc:
+            writer = _jdbc_writer(loaded, settings, server)
+            times["jdbc_write"].append(_timed(writer.save))
+    first = spark.read.parquet(str(directory / "source-0.parquet"))
+    again = _timed(partial(_write, first, settings, 0, "again"))
+    held = asyncio.run(_value(settings, "SELECT count(*) FROM job WHERE state = 'HELD'"))
+    assert held == sum(inserted) == rows * _RUNS
+    found: dict[str, Any] = {
+        "written": inserted[0],
+        "write_rows_per_second": round(rows / statistics.median(times["write"])),
+        "jdbc_write_rows_per_second": None,
+        "write_over_jdbc": None,
+        "replay_inserted": _inserted(settings, "again"),
+        "replay_rows_per_second": round(rows / again),
+    }
+    if jdbc:
+        assert asyncio.run(_value(settings, f"SELECT count(*) FROM {_JDBC_TABLE}")) == held
+        found["jdbc_write_rows_per_second"] = round(rows / statistics.median(times["jdbc_write"]))
+        found["write_over_jdbc"] = _over(times["jdbc_write"], times["write"])
+    return found
+
+
+def _source(spark: Any, directory: Path, rows: int, turn: int) -> Any:
+    """Rows of one turn, in a file that every writer reads."""
+    where = str(directory / f"source-{turn}.parquet")
     path = "concat('/data/file-', id, '.txt')"
     frame = spark.range(0, rows, 1, _TASKS).selectExpr(
-        "concat('k', id) AS key", f"to_json(named_struct('path', {path}, 'width', id % 1000)) AS args"
+        f"concat('k{turn}-', id) AS key", f"to_json(named_struct('path', {path}, 'width', id % 1000)) AS args"
     )
-    frame.write.parquet(source)
-    loaded = spark.read.parquet(source)
-    times: list[float] = []
-    inserted: list[int] = []
-    for _ in range(2):
-        began = time.perf_counter()
-        run_id = f"run-{len(times)}"
-        options = {"dsn": settings.master.dsn or "", "schema": settings.schema_name()}
-        given = {"handler": "images.resize", "batch": "benchmark", "runId": run_id}
-        loaded.write.format("jobmaster").options(**options, **given).mode("append").save()
-        times.append(time.perf_counter() - began)
-        inserted.append(asyncio.run(_value(settings, "SELECT inserted FROM pipeline_write WHERE run_id = $1", run_id)))
-    held = asyncio.run(_value(settings, "SELECT count(*) FROM job WHERE state = 'HELD'"))
-    assert held == inserted[0] == rows
-    return {
-        "written": inserted[0],
-        "write_rows_per_second": round(rows / times[0]),
-        "replay_inserted": inserted[1],
-        "replay_rows_per_second": round(rows / times[1]),
+    frame.write.parquet(where)
+    return spark.read.parquet(where)
+
+
+def _write(frame: Any, settings: ClusterSettings, turn: int, run_id: str) -> None:
+    options = {"dsn": settings.master.dsn or "", "schema": settings.schema_name()}
+    given = {"handler": "images.resize", "batch": f"benchmark {turn}", "runId": run_id}
+    frame.write.format("jobmaster").options(**options, **given).mode("append").save()
+
+
+def _inserted(settings: ClusterSettings, run_id: str) -> int:
+    return int(asyncio.run(_value(settings, "SELECT inserted FROM pipeline_write WHERE run_id = $1", run_id)))
+
+
+def _jdbc_writer(frame: Any, settings: ClusterSettings, server: PostgresServer) -> Any:
+    """Writes the same rows into a table with the columns, checks and indexes of jobs.
+
+    JDBC checks no arguments, and a row that is there already would end it. The ids are of one time, as those of a batch are.
+    """
+    at_ms = f"{time.time_ns() // 1_000_000:012x}"
+    digest = "md5(key)"
+    made = frame.selectExpr(
+        f"concat('{at_ms}7', substr({digest}, 1, 3), '8', substr({digest}, 4, 15)) AS id",
+        "'HELD' AS state",
+        "cast(3 AS smallint) AS priority",
+        "'default' AS lane",
+        "'images.resize' AS handler",
+        "1 AS token",
+        "current_timestamp() AS due_at",
+        "encode(args, 'utf-8') AS args",
+        "encode(to_json(named_struct('key', key)), 'utf-8') AS headers",
+    )
+    options = {
+        **_jdbc_options(server, settings.schema_name()),
+        "dbtable": _JDBC_TABLE,
+        "batchsize": "10000",
+        "reWriteBatchedInserts": "true",
+        "stringtype": "unspecified",
     }
+    return made.write.format("jdbc").options(**options).mode("append")
+
+
+def _jdbc_options(server: PostgresServer, schema: str) -> dict[str, str]:
+    parts = urlsplit(server.tcp_dsn)
+    return {
+        "url": f"jdbc:postgresql://127.0.0.1:{parts.port}{parts.path}",
+        "driver": "org.postgresql.Driver",
+        "user": parts.username or "",
+        "password": parts.password or "",
+        "options": f"-c search_path={schema}",
+    }
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _over(theirs: list[float], ours: list[float]) -> float:
+    """How many times as fast ours is: median of the turns."""
+    return round(statistics.median(one / other for one, other in zip(theirs, ours, strict=True)), 2)
 
 
 def _drain(frame: Any) -> None:
@@ -200,6 +281,12 @@ async def _cuts(settings: ClusterSettings) -> list[str]:
     cuts = await connection.fetchval(query, shares)
     await connection.close()
     return [str(cut) for cut in cuts]
+
+
+async def _execute(settings: ClusterSettings, statement: str) -> None:
+    connection = await _connect(settings)
+    await connection.execute(statement)
+    await connection.close()
 
 
 async def _value(settings: ClusterSettings, query: str, *values: object) -> Any:
@@ -230,7 +317,8 @@ def _jar(directory: Path) -> tuple[Path | None, str]:
     folder = directory / "jdbc"
     folder.mkdir()
     folder.chmod(0o777)
-    done = subprocess.run(["apt-get", "download", _PACKAGE], cwd=folder, capture_output=True, text=True, check=False)
+    fetch = ["timeout", str(_FETCH_SECONDS), "apt-get", "download", _PACKAGE]
+    done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, check=False)
     packages = list(folder.glob("*.deb"))
     if not packages:
         return None, f"no driver: {_PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1:]}"

@@ -21,8 +21,8 @@ from tests.support.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "bulk", "busy_workers", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle",
-    "latency", "lateness", "memory", "onboard", "payloads", "portal", "rescue", "retire", "stream", "submit", "testing",
-    "traces", "web",
+    "latency", "lateness", "memory", "onboard", "payloads", "pipeline.__main__", "portal", "rescue", "retire", "stream",
+    "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -235,10 +235,38 @@ def test_lateness() -> None:
 @pytest.mark.cluster
 def test_stream() -> None:
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    found = measured("benchmarks.stream", "--rate", "20", "--seconds", "3", "--warm", "5")
+    small = ("--rate", "20", "--seconds", "3", "--warm", "5", "--recorded-rate", "200", "--before", "100")
+    found = measured("benchmarks.stream", *small)
     for end in ("sink", "source"):
         assert 0 < found[end]["p50_ms"] <= found[end]["p99_ms"] <= found[end]["max_ms"]
         assert 0 < found[end]["jobs"] <= found["jobs"]
+    recorded = found["recorded"]
+    assert 0 <= recorded["p50_ms"] <= recorded["p99_ms"] <= recorded["max_ms"]
+    assert 0 < recorded["jobs"] <= recorded["recorded_jobs"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.cluster
+@pytest.mark.parametrize("part", ["moving", "history", "increment", "export"])
+def test_pipeline(part: str) -> None:
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    found = measured("benchmarks.pipeline", "--only", part, "--rows", "500", "--turns", "1", "--submits", "20")
+    if part == "moving":
+        assert found["read_rows_per_second"] > 0
+        assert (found["written"], found["replay_inserted"]) == (250, 0)
+        assert found["jdbc_note"]
+        for way in ("read", "write"):
+            assert (found[f"{way}_over_jdbc"] is None) == (found[f"jdbc_{way}_rows_per_second"] is None)
+    elif part == "history":
+        assert found["archived_jobs"] == 500
+        assert min(found["archive_rows_per_second"], found["audit_seconds"], found["driver_rss_mb"]) > 0
+    elif part == "increment":
+        assert (found["increment_old_jobs"], found["increment_new_jobs"]) == (500, 100)
+        assert found["increment_new_seconds"] > 0
+    else:
+        assert found["submit_alone"]["jobs"] == found["submit_beside_export"]["jobs"] == 20
+        assert found["submit_p99_over_alone"] > 0
 
 
 @pytest.mark.slow

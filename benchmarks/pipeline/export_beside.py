@@ -1,0 +1,141 @@
+"""What an export costs others: submits at level ``master``, alone and while Spark copies all jobs with default options.
+
+Both in turns. Spark usually has machines of its own; here it shares this one, so its processes run at a low priority
+(``spark_nice``). The sessions of the export in PostgreSQL run as all others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.latency import quantiles
+from benchmarks.support.handlers import handlers, noop
+from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, descendants, measured_cluster
+from benchmarks.support.report import progress
+from benchmarks.support.synthetic_history import fill_day, lower_floor
+from jobmaster.client.cluster import Cluster
+from jobmaster.pipeline.spark.session import SessionOptions, open_session
+from jobmaster.wiring import open_cluster
+
+_PER_SECOND = 50
+_WARM_UP = 20
+_LEASES = {"lease": "600s", "renew": "10s"}
+_NICE = 19
+
+
+def measure(rows: int, turns: int, submits: int) -> dict[str, Any]:
+    """Submit at an even rate in a cluster of ``rows`` jobs, alone and beside exports of all of them, in turns.
+
+    Args:
+        submits: of each turn.
+
+    Returns:
+        ``export_rows_per_second``; ``submit_alone``, ``submit_beside_export``: quantiles over all turns;
+        ``submit_p99_over_alone``: the median over the turns; ``spark_nice``.
+    """
+    overrides = {"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 3}}}, "leases": _LEASES}
+    with measured_cluster(overrides) as measured:
+        asyncio.run(_fill(measured, rows))
+        measured.start_agent()
+        measured.signal_agents(signal.SIGSTOP)  # it takes no job, and no processor
+        before = _children()
+        spark = open_session(SessionOptions("local[2]", {}, "benchmark"), os.environ)
+        try:
+            export = _export(spark, measured)
+            export()  # the JVM and its Python are warm
+            _yield_processor(before)
+            alone, beside, seconds = asyncio.run(_turns(measured, export, turns, submits))
+        finally:
+            spark.stop()
+    ratios = [_p99(with_export) / _p99(without) for without, with_export in zip(alone, beside, strict=True)]
+    return {
+        "export_rows": rows,
+        "export_rows_per_second": round(rows / statistics.median(seconds)),
+        "submit_alone": quantiles([one for turn in alone for one in turn]),
+        "submit_beside_export": quantiles([one for turn in beside for one in turn]),
+        "submit_p99_over_alone": round(statistics.median(ratios), 2),
+        "spark_nice": _NICE,
+    }
+
+
+async def _fill(measured: MeasuredCluster, rows: int) -> None:
+    connection = await measured.connect()
+    await connection.execute("SET timezone = 'UTC'")
+    await lower_floor(connection, 1)
+    await fill_day(connection, 1, rows)
+    await connection.execute("VACUUM ANALYZE job", timeout=3600)
+    await connection.execute("CHECKPOINT", timeout=3600)
+    await connection.close()
+
+
+def _export(spark: Any, measured: MeasuredCluster) -> Callable[[], None]:
+    """Copy the finished jobs to Parquet, with default options."""
+    options = {"url": measured.dsn, "schema": measured.settings.schema_name(), "states": "SUCCEEDED,FAILED"}
+    where = str(measured.directory / "export")
+    return lambda: spark.read.format("jobmaster").options(**options).load().write.mode("overwrite").parquet(where)
+
+
+def _children() -> set[int]:
+    """Processes that this one has started."""
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
+def _yield_processor(before: set[int]) -> None:
+    """Give every thread of the processes that were started since a low priority; what they start gets it, too."""
+    for pid in (below for child in _children() - before for below in descendants(child)):
+        for thread in Path(f"/proc/{pid}/task").glob("*"):
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
+
+
+async def _turns(
+    measured: MeasuredCluster, export: Callable[[], None], turns: int, submits: int
+) -> tuple[list[list[float]], list[list[float]], list[float]]:
+    """Milliseconds of the submits of each turn, alone and beside an export; and how long each export took."""
+    alone: list[list[float]] = []
+    beside: list[list[float]] = []
+    seconds: list[float] = []
+    async with await open_cluster(measured.settings, handlers) as cluster:
+        await _submits(cluster, _WARM_UP)
+        for turn in range(turns):
+            ended = threading.Event()
+            taken = asyncio.create_task(asyncio.to_thread(_until_stopped, export, ended))
+            # Exports follow each other until the submits have ended.
+            beside.append(await _submits(cluster, submits))
+            ended.set()
+            seconds += await taken
+            alone.append(await _submits(cluster, submits))
+            progress(f"turn {turn + 1}: p99 {_p99(alone[-1]):.2f} ms alone, {_p99(beside[-1]):.2f} ms beside an export")
+    return alone, beside, seconds
+
+
+def _until_stopped(export: Callable[[], None], ended: threading.Event) -> list[float]:
+    found = []
+    while not ended.is_set():
+        began = time.perf_counter()
+        export()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+async def _submits(cluster: Cluster, count: int) -> list[float]:
+    """Milliseconds of submits at an even rate."""
+    found: list[float] = []
+    began = time.perf_counter()
+    for number in range(count):
+        await asyncio.sleep(max(began + number / _PER_SECOND - time.perf_counter(), 0))
+        sent = time.perf_counter()
+        await cluster.submit(noop, {"text": "x"}, durability="master")
+        found.append((time.perf_counter() - sent) * 1000)
+    return found
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values)["p99_ms"]
