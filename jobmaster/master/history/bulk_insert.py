@@ -141,6 +141,15 @@ class Importer:
             for (lane, priority), count in sorted(due.items()):
                 await self._take_room(self._brake, lane, priority, count)
 
+    async def finish_files(self, name: str, files: Sequence[int], rows: Sequence[int]) -> None:
+        """Record files of the source whose rows are all jobs, for runs to come.
+
+        Args:
+            name: of the backfill.
+            rows: of each file.
+        """
+        await self._rows("pipeline/finish_files", name, self.part.run_id, files, rows)
+
     async def _take_room(self, brake: Brake, lane: str, priority: int, count: int) -> None:
         group = self.part.run_id, lane, priority
         while await self._value("pipeline/take_room", *group, count, _ROOM_SECONDS) is None:

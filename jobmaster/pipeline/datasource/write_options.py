@@ -27,6 +27,7 @@ from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, nu
 from jobmaster.pipeline.datasource.rejects_file import shared_path
 from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
 from jobmaster.pipeline.datasource.selection import parse_time
+from jobmaster.pipeline.datasource.source_files import FILE
 
 CHUNK_ROWS = 10_000
 CHUNKS_PER_SECOND = 5
@@ -41,9 +42,9 @@ ADOPT_ROWS = 20_000
 KNOWN = (
     *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
-    "maxConnections", "maxBacklog", "resumeBacklog",
+    "maxConnections", "maxBacklog", "resumeBacklog", "finishedRows",
 )  # fmt: skip
-_NOT_OF_STREAMS = ("batch", "asOf", "runId", "replay", "onDuplicate")
+_NOT_OF_STREAMS = ("batch", "asOf", "runId", "replay", "onDuplicate", "finishedRows")
 _TYPES = {
     "key": ("string", "bigint", "int", "smallint", "tinyint"),
     "args": ("string", "struct", "map"),
@@ -52,6 +53,7 @@ _TYPES = {
     "lane": ("string",),
     "due_at": ("timestamp", "string", "date"),
     "headers": ("string",),
+    FILE: ("bigint",),
 }
 
 
@@ -90,6 +92,8 @@ class WritePlan(NamedTuple):
     name: str
     """Of the backfill, which a person can pause: of the batch, or of the source."""
     brake: Brake | None
+    finished_rows: int
+    """Rows of the source in files that earlier runs have finished: they are offered, and are not here."""
 
 
 class _MasterState(NamedTuple):
@@ -183,6 +187,7 @@ def _plan(options: Mapping[str, str], cluster: ClusterRef, batch: str, run_id: s
         source=found.source,
         name=_remembered(options) or batch,
         brake=brake,
+        finished_rows=number(options, "finishedRows", 0),
     )
 
 
@@ -337,7 +342,7 @@ def _check_schema(schema: Any, options: Mapping[str, str]) -> None:
     for field in schema.fields:
         kind = field.dataType.typeName()
         kind = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(kind, kind)
-        if field.name not in COLUMNS:
+        if field.name not in _TYPES:
             raise InputError(
                 f"column {field.name!r} means nothing to a write",
                 hint=f"its columns are {', '.join(COLUMNS)}; put arguments into one column args: "

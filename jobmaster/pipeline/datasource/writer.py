@@ -31,6 +31,7 @@ from jobmaster.pipeline.datasource.rejects_file import (
     shared_path,
 )
 from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser
+from jobmaster.pipeline.datasource.source_files import FileTracker, FinishedFile
 from jobmaster.pipeline.datasource.write_options import StreamBatch, WritePlan, stream_plan
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class JobMasterWriter(DataSourceArrowWriter):
         self.plan = plan
         if plan.rejects is not None:
             prepare(plan.rejects, plan.run_id)
-        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch, plan.name))
+        begun = plan.run_id, plan.batch, plan.name, plan.finished_rows
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", *begun))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
@@ -108,7 +110,7 @@ class JobMasterStreamWriter(DataSourceStreamArrowWriter):
         plan = stream_plan(self._options, self._cluster, StreamBatch(query, int(number)))._replace(
             rejects=self._rejects
         )
-        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch, plan.name))
+        asyncio.run(_call(plan.cluster, "pipeline/begin_write", plan.run_id, plan.batch, plan.name, 0))
         with asyncio.Runner() as runner:
             return runner.run(_Task(plan, context.partitionId()).run(iterator))
 
@@ -172,6 +174,7 @@ class _Task:
         self._rows = RowParser(plan.rules)
         factory, part = plan.cluster.connection_factory(), Part(plan.run_id, number)
         self._importer = Importer(factory, part, plan.source, connections=plan.connections, brake=plan.brake)
+        self._files = FileTracker()
         self._inserted = self._sent = self._rejected = 0
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
@@ -182,12 +185,15 @@ class _Task:
         try:
             for batch in batches:
                 for start in range(0, batch.num_rows, rows):
-                    jobs, rejects = self._rows.read(batch.slice(start, rows))
+                    chunk = batch.slice(start, rows)
+                    jobs, rejects = self._rows.read(chunk)
                     self._rejected += len(rejects)
                     if rejects:
                         self._keep(file, rejects)
                     if jobs:
                         await self._send(jobs)
+                    await self._finish(self._files.written(chunk, len(rejects)))
+            await self._finish(self._files.ended())
             if file is not None:
                 file.close()
         finally:
@@ -195,6 +201,10 @@ class _Task:
         rejects_name = file.name if file is not None else None
         offered = self._sent + self._rejected
         return TaskResult(offered, self._inserted, self._rejected, rejects_name, plan.batch, plan.run_id)
+
+    async def _finish(self, files: list[FinishedFile]) -> None:
+        if files:
+            await self._importer.finish_files(self._plan.name, [one.file for one in files], [one.rows for one in files])
 
     def _keep(self, file: RejectsFile | None, rejects: list[RejectedRow]) -> None:
         if file is None:

@@ -168,7 +168,7 @@ def _line(row: Any, now_us: int) -> dict[str, Any]:
     lives = row["lives"] if row["driver"] is not None else None
     state = write_state(paused=row["paused"], held_back=row["lane"] is not None, lives=lives, ended=ended)
     seconds = max((row["ended_us"] if ended else now_us) - row["began_us"], 1) / 1e6
-    rate = row["handled"] / seconds
+    rate = (row["handled"] - row["finished"]) / seconds
     moves = state in (WriteState.WRITING, WriteState.HELD_BACK)
     left = (row["total"] - row["handled"]) / rate if moves and row["total"] is not None and rate else None
     return {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, InvalidArguments
+from jobmaster.pipeline.datasource.source_files import FILE
 from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.pipeline.steps.inputs import CORRUPT
 
@@ -56,8 +57,11 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None) -> MappedRows:
+def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None, file: Column | None = None) -> MappedRows:
     """The rows of ``frame`` with the columns of a write.
+
+    Args:
+        file: number of the file of a row; ``None``: the rows get no such column.
 
     Raises:
         InputError: a column or an expression is wrong.
@@ -78,6 +82,8 @@ def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None) ->
     for name, text in (("due_at", mapping.due), ("priority", mapping.priority), ("lane", mapping.lane)):
         if text is not None:
             row.append(_expression(frame, text, name).alias(name))
+    if file is not None:
+        row.append(file.alias(FILE))
     used = {*mapping.key, *arguments.values(), mapping.due, mapping.priority, mapping.lane}
     text = " ".join(map(str, used))
     unused = tuple(name for name in columns if name not in used and not re.search(rf"\b{re.escape(name)}\b", text))

@@ -20,6 +20,7 @@ from jobmaster.pipeline.lake.full_history import open_history
 from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.pipeline.steps.backfills import SubmitRequest, books, open_backfill, stored_request
+from jobmaster.pipeline.steps.finished_files import LeftRows, left_rows
 from jobmaster.pipeline.steps.inputs import read_input
 from jobmaster.pipeline.steps.mapping import map_rows
 from jobmaster.pipeline.steps.write_progress import ProgressReporter, WriteWatch
@@ -66,15 +67,19 @@ def submit(context: PipelineContext, order: SubmitRequest, *, json_progress: boo
     """
     spec = _spec(context, order)
     frame = read_input(context.spark, order.source)
-    found = map_rows(frame, order.mapping, spec)
-    context.progress(f"arguments: {', '.join(found.arguments) or 'none'}")
-    if found.unused:
-        context.progress(f"columns that are not used: {', '.join(found.unused)}")
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
     if order.batch is None and "asOf" not in options:
         options.setdefault("remember", source_name(order))
+    order = order._replace(options=options)
+    left = LeftRows(frame, None, 0) if context.dry_run else left_rows(context, order, frame)
+    found = map_rows(left.frame, order.mapping, spec, left.file)
+    context.progress(f"arguments: {', '.join(found.arguments) or 'none'}")
+    if found.unused:
+        context.progress(f"columns that are not used: {', '.join(found.unused)}")
     total = None if context.dry_run else _expected(order, frame)
-    request = stored_request(order._replace(options=options))
+    request = stored_request(order)
+    if left.finished_rows:
+        options = {**options, "finishedRows": str(left.finished_rows)}
     return write(context, found.rows, WriteRequest(order.batch, options, order.tasks, request, total, json_progress))
 
 

@@ -2,7 +2,8 @@
 -- in: $1 text name, NULL: all
 -- in: $2 integer backfills
 -- out: name text, run_id text, began_us bigint, ended_us bigint (microseconds since 1970), runs bigint, total bigint, handled bigint,
---      offered bigint, inserted bigint (by all these runs), rejected bigint, paused boolean, driver text (host and process id), lives boolean,
+--      finished bigint (of these, rows of files that earlier runs have finished), offered bigint, inserted bigint (by all these runs),
+--      rejected bigint, paused boolean, driver text (host and process id), lives boolean,
 --      seen_us bigint, lane text, priority smallint, backlog bigint (of the lane and priority that holds it back), resumable boolean
 -- move: nothing
 -- fence: none, it reads
@@ -17,11 +18,12 @@ WITH run AS MATERIALIZED (
 ), newest AS MATERIALIZED (
     SELECT * FROM run WHERE age = 1 ORDER BY began_at DESC LIMIT $2::integer
 ), part AS MATERIALIZED (
-    SELECT p.run_id, sum(p.inserted)::bigint AS inserted, sum(p.handled)::bigint AS handled
+    SELECT p.run_id, sum(p.inserted)::bigint AS inserted, sum(p.handled)::bigint AS handled,
+           coalesce(sum(p.handled) FILTER (WHERE p.part = -1), 0)::bigint AS finished
     FROM pipeline_write_part p JOIN run USING (run_id) GROUP BY p.run_id
 )
 SELECT n.name, n.run_id, to_us(n.began_at) AS began_us, to_us(n.ended_at) AS ended_us, books.runs, n.total,
-       coalesce(n.offered, mine.handled, 0) AS handled, n.offered, books.inserted, n.rejected,
+       coalesce(n.offered, mine.handled, 0) AS handled, coalesce(mine.finished, 0) AS finished, n.offered, books.inserted, n.rejected,
        b.paused_at IS NOT NULL AS paused, n.host || ' (process ' || n.pid || ')' AS driver,
        n.ended_at IS NULL AND driver_lives(n.run_id, n.seen_at) AS lives, to_us(n.seen_at) AS seen_us,
        brake.lane, brake.priority, brake.backlog, b.request IS NOT NULL AS resumable

@@ -102,6 +102,7 @@ def test_what_is_forgotten_is_new_again(
         forget(published.run(), "orders")
     assert forget(published.run(dry_run=True), name).rows == 30
     assert daily(published, path, 30) == account(30, 0)
+    published.value("INSERT INTO pipeline_file VALUES ($1, 1, 'r', 30)", name)
     assert forget(published.run(), name).rows == 30
-    assert published.value("SELECT count(*) FROM pipeline_key") == 0
+    assert published.value("SELECT (SELECT count(*) FROM pipeline_key) + (SELECT count(*) FROM pipeline_file)") == 0
     assert daily(published, path, 30) == account(30, 30)
