@@ -126,6 +126,7 @@ if TYPE_CHECKING:
     from jobmaster.model.flow.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
     from jobmaster.model.flow.uniqueness import SubmitAnswer
     from jobmaster.model.flow.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
+    from jobmaster.model.inspection.schedule_view import FireView, ScheduleState, ScheduleView
     from jobmaster.model.job import Durability, ErrorInfo, JobState, OnFull, Priority
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_log import LogLevel, LogLine
@@ -133,7 +134,6 @@ if TYPE_CHECKING:
     from jobmaster.model.lock import LockView, OnceState, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
-    from jobmaster.model.schedule_view import FireView, ScheduleState, ScheduleView
     from jobmaster.passwords import PasswordFunctions
     from jobmaster.settings.model import ClusterSettings
     from jobmaster.settings.problems import InvalidSettings
@@ -333,7 +333,7 @@ _MODULE_OF = {
     "ErrorInfo": "jobmaster.model.job",
     "Fail": "jobmaster.handlers",
     "FireOutcome": "jobmaster.model.schedule",
-    "FireView": "jobmaster.model.schedule_view",
+    "FireView": "jobmaster.model.inspection.schedule_view",
     "Frozen": "jobmaster.client.operate.operating",
     "Operating": "jobmaster.client.operate.operating",
     "SyncOperating": "jobmaster.client.operate.sync",
@@ -384,8 +384,8 @@ _MODULE_OF = {
     "Retry": "jobmaster.handlers",
     "RunsOn": "jobmaster.model.flow.workflow",
     "ScheduleOptions": "jobmaster.handlers.schedules",
-    "ScheduleState": "jobmaster.model.schedule_view",
-    "ScheduleView": "jobmaster.model.schedule_view",
+    "ScheduleState": "jobmaster.model.inspection.schedule_view",
+    "ScheduleView": "jobmaster.model.inspection.schedule_view",
     "Schedules": "jobmaster.client.schedules.schedules",
     "SchemaMismatch": "jobmaster.model.errors",
     "SignalSent": "jobmaster.model.flow.signal",

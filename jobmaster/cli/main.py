@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "once": ("jobmaster.cli.commands.lock:once_group", "List actions that run once per version."),
     "pipeline": (
-        "jobmaster.cli.commands.pipeline:pipeline_group",
+        "jobmaster.cli.commands.pipeline.pipeline:pipeline_group",
         "Move jobs and their history by the million, with Spark.",
     ),
     "rescue": ("jobmaster.cli.commands.rescue:rescue_group", "Show lost buckets and their rescues."),

@@ -58,6 +58,7 @@ from jobmaster.client.workflows.sync import SyncWorkflows
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.flow.uniqueness import SubmitAnswer
+from jobmaster.model.inspection.schedule_view import ScheduleView
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_log import LogLine
@@ -65,7 +66,6 @@ from jobmaster.model.job_view import Attempt, JobView
 from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
-from jobmaster.model.schedule_view import ScheduleView
 
 R = TypeVar("R")
 T = TypeVar("T")

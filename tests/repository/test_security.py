@@ -31,7 +31,7 @@ REQUESTS_OF_OPERATORS = {
 IMPORTS_BY_NAME = {
     "jobmaster/__init__.py": "public names of a fixed table",
     "jobmaster/cli/main.py": "commands of a fixed table",
-    "jobmaster/cli/commands/pipeline.py": "commands of a fixed table",
+    "jobmaster/cli/commands/pipeline/pipeline.py": "commands of a fixed table",
     "jobmaster/handlers/loading.py": "modules that the operator names in the configuration",
     "jobmaster/testing/__init__.py": "public names of a fixed table",
     "jobmaster/pipeline/jobs/driver_program.py": "the module of a declared handler, which its agent has imported",

@@ -116,10 +116,10 @@ OPEN_KEYWORDS = {
     "jobmaster/cli/commands/jobs/job.py:list_": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job.py:count": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/job_reports.py:failures": "click hands over one word per option",
-    "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
-    "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline/pipeline.py:plan": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline/step.py:command": "click hands over one word per option",
     "jobmaster/web/pages/site.py:page": "the names of a template",
-    "jobmaster/cli/commands/pipeline.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline/pipeline.py:submit": "click hands over one word per option",
 }
 
 FOREIGN_TEXT = {
@@ -198,6 +198,10 @@ def test_long_modules_are_named_in_a_warning() -> None:
     for path in files(*CODE, suffix=".py"):
         for found in tidy.long_modules(place(path), source(path)):
             warnings.warn(found, stacklevel=1)
+
+
+def test_packages_have_few_modules_side_by_side() -> None:
+    none_of(tidy.crowded_packages(map(place, files("jobmaster", "agents", suffix=".py"))))
 
 
 def test_small_modules_with_one_importer_have_a_reason() -> None:
@@ -283,6 +287,11 @@ def parsed(check: Callable[[str, ast.Module], list[str]]) -> Callable[[str], lis
 LONG_FUNCTION = "def f():\n" + "    pass\n" * 60
 RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
     "module length": (lambda text: tidy.long_modules("sample.py", text), "x = 1\n" * 601, "x = 1\n" * 600),
+    "package": (
+        lambda text: tidy.crowded_packages(text.split()),
+        " ".join(f"a/m{number}.py" for number in range(21)),
+        " ".join(["a/__init__.py", *(f"a/m{number}.py" for number in range(20))]),
+    ),
     "function length": (parsed(tidy.long_functions), LONG_FUNCTION, LONG_FUNCTION[: -len("    pass\n")]),
     "fragment": (lambda text: tidy.fragments({"a/b.py": text, "a/c.py": "from a.b import x"}), "x = 1\n", "x = 1\n" * 60),
     "fragment of a neighbour": (

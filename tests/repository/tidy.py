@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 LINES_SOFT_MAX = 600
+MODULES_MAX = 20
 FUNCTION_LINES_MAX = 60
 FRAGMENT_LINES = 60
 PARAMETERS_MAX = 8
@@ -114,6 +116,16 @@ def _imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def crowded_packages(modules: Iterable[str]) -> list[str]:
+    """Packages with more than ``MODULES_MAX`` modules side by side, their own ``__init__`` apart.
+
+    Args:
+        modules: paths of modules.
+    """
+    counts = Counter(str(path.parent) for path in map(Path, modules) if path.name != "__init__.py")
+    return [f"{package}: {count} modules" for package, count in sorted(counts.items()) if count > MODULES_MAX]
 
 
 def too_many_parameters(place: str, tree: ast.Module) -> list[str]:

@@ -20,7 +20,7 @@ from jobmaster.units import format_duration
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
     from jobmaster.client.schedules.schedules import Schedules
-    from jobmaster.model.schedule_view import FireView, ScheduleView
+    from jobmaster.model.inspection.schedule_view import FireView, ScheduleView
 
 SHOWN_FIRES = 10
 

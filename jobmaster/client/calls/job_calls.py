@@ -22,10 +22,10 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.encryption import opened_view
 from jobmaster.handlers import check_name
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.inspection.schedule_view import ScheduleView
 from jobmaster.model.job import JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_view import Attempt, JobView
-from jobmaster.model.schedule_view import ScheduleView
 
 J = TypeVar("J", bound=JobRef)
 R = TypeVar("R")

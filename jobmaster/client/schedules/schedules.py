@@ -18,10 +18,10 @@ from jobmaster.handlers.call import parts
 from jobmaster.handlers.schedules import ScheduleOptions, When, check_schedule_name, declare_encoded
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
+from jobmaster.model.inspection.schedule_view import FireView, ScheduleView, fire_view, view_of
 from jobmaster.model.job import Durability
 from jobmaster.model.job_view import moment
 from jobmaster.model.schedule import FireOutcome, Schedule, ScheduleRow, ScheduleSource
-from jobmaster.model.schedule_view import FireView, ScheduleView, fire_view, view_of
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.ports import ScheduleMaster
 from jobmaster.rules.recurrence import next_fire_us, upcoming_us

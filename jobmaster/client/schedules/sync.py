@@ -11,7 +11,7 @@ from jobmaster.client.schedules.new_schedule import NewSchedule
 from jobmaster.client.schedules.schedules import ACTOR
 from jobmaster.handlers import Call
 from jobmaster.handlers.schedules import ScheduleOptions, When
-from jobmaster.model.schedule_view import FireView, ScheduleView
+from jobmaster.model.inspection.schedule_view import FireView, ScheduleView
 
 if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster, SyncReceipt

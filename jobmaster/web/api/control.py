@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from jobmaster.model.errors import WaitTimeout
+from jobmaster.model.inspection.schedule_view import ScheduleView
 from jobmaster.model.job import PriorityLabel
 from jobmaster.model.job_view import moment
 from jobmaster.model.pause import PauseChange, PauseKind
 from jobmaster.model.schedule import Misfire, Overlap
-from jobmaster.model.schedule_view import ScheduleView
 from jobmaster.rules.access import Scope
 from jobmaster.web.api.operation import Body, Call, Operations, Query
 from jobmaster.web.api.records import (

@@ -13,9 +13,9 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_fire_headers
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Conflict, InputError, NotFound
+from jobmaster.model.inspection.schedule_view import ScheduleState
 from jobmaster.model.job import JobState
 from jobmaster.model.schedule import LEAD_SECONDS, Overlap, Schedule, ScheduleRow, ScheduleSource
-from jobmaster.model.schedule_view import ScheduleState
 from jobmaster.ports import NewFire, ScheduleMove
 from jobmaster.rules.recurrence import next_fire_us
 from tests.integration.client.fixture import ClientFixture

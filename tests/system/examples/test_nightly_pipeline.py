@@ -127,7 +127,7 @@ def test_the_files_for_other_schedulers_load(file: str, package: str, tmp_path: 
         )
         assert done.returncode == 0
     py_compile.compile(str(path), cfile=str(tmp_path / "compiled"), doraise=True)
-    from jobmaster.cli.commands.pipeline import pipeline_group
+    from jobmaster.cli.commands.pipeline.pipeline import pipeline_group
 
     text = path.read_text(encoding="utf-8")
     steps = [step for step in ("archive", "rollup", "audit") if f'"{step}' in text]

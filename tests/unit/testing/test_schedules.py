@@ -9,8 +9,8 @@ import pytest
 
 from jobmaster import Conflict, Handlers, InputError, JobContext, NotFound, call
 from jobmaster.clock import new_id
+from jobmaster.model.inspection.schedule_view import ScheduleState
 from jobmaster.model.job import JobState
-from jobmaster.model.schedule_view import ScheduleState
 from jobmaster.rules.recurrence import next_fire_us
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing import Jobs

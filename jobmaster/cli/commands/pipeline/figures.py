@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
-from jobmaster.cli.commands.pipeline_step import step
+from jobmaster.cli.commands.pipeline.step import step
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
-from jobmaster.cli.commands.pipeline_figures import anomalies, cost, objectives, rollup
-from jobmaster.cli.commands.pipeline_step import note_backfill, note_batch, open_context, session_options, share, step
+from jobmaster.cli.commands.pipeline.figures import anomalies, cost, objectives, rollup
+from jobmaster.cli.commands.pipeline.step import note_backfill, note_batch, open_context, session_options, share, step
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
 
