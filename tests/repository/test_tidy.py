@@ -25,7 +25,6 @@ LONG = {
 """Functions that may be longer, and why."""
 
 FRAGMENTS = {
-    "jobmaster_agents/execute/process_pool/worker_progress.py": "a thread of its own, beside the program of the worker",
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
     "jobmaster/master/schema/index_building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster_agents/limit_publisher.py": "a periodic task of its own, as schedule_publisher.py",

@@ -84,9 +84,8 @@ from jobmaster_agents.execute.process_pool.protocol import (
     to_worker,
 )
 from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
-from jobmaster_agents.execute.process_pool.worker_log import LogReporter
 from jobmaster_agents.execute.process_pool.worker_output import OutputReads, WorkerLines
-from jobmaster_agents.execute.process_pool.worker_progress import ProgressReporter
+from jobmaster_agents.execute.process_pool.worker_reports import LogReporter, ProgressReporter
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
 

@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.job_log import LINE_CHARS_MAX, LINES_MAX, LogLevel, LogLine
 from jobmaster_agents.execute.process_pool.protocol import Logged, encode_frame
-from jobmaster_agents.execute.process_pool.worker_log import LogReporter
+from jobmaster_agents.execute.process_pool.worker_reports import LogReporter
 
 ACCEPTED_BYTES = 64 * 1024
 """What an agent accepts whatever its limits are."""
