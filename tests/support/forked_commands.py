@@ -66,15 +66,17 @@ def run_command(
     Raises:
         subprocess.TimeoutExpired: it was killed at the limit.
     """
-    ours, theirs = socket.socketpair()
-    with ours, tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         read.write((given or "").encode())
         read.seek(0)
-        request = json.dumps([program.script, list(arguments), dict(env), str(cwd), False]).encode()
-        with theirs:
-            fds = array.array("i", [theirs.fileno(), read.fileno(), out.fileno(), err.fileno()])
-            _server(program).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        code = _exit_code(ours, arguments, time.monotonic() + seconds)
+        streams = [read.fileno(), out.fileno(), err.fileno()]
+        command = _Command(arguments, env=env, cwd=cwd, streams=streams, program=program)
+        try:
+            code = command.wait(seconds)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            command.wait()
+            raise
         texts = []
         for file in (out, err):
             file.seek(0)
@@ -82,43 +84,31 @@ def run_command(
     return subprocess.CompletedProcess(list(arguments), code, *texts)
 
 
-def _exit_code(answers: socket.socket, arguments: Sequence[str], limit: float) -> int:
-    """Exit code of the command, negative for a signal; its process id is the first line of the answers."""
-    lines: list[bytes] = []
-    text = b""
-    while len(lines := text.split(b"\n")) < 3:
-        answers.settimeout(max(limit - time.monotonic(), 0.001))
-        try:
-            more = answers.recv(64)
-        except TimeoutError:
-            if len(lines) == 2:
-                os.kill(int(lines[0]), signal.SIGKILL)
-                answers.settimeout(None)
-                answers.recv(64)  # it has ended
-            raise subprocess.TimeoutExpired(list(arguments), 0.0) from None
-        assert more, f"the process of the commands has ended, or could not start {arguments}"
-        text += more
-    return int(lines[1])
-
-
-class ForkedProcess:
-    """A command that stays, with the part of ``subprocess.Popen`` that the tests use.
+class _Command:
+    """A command that runs or has run, with the part of ``subprocess.Popen`` that the tests use.
 
     Args:
-        arguments: of ``jobmaster``.
-        out: file for its standard output and error.
+        streams: its standard input, output and error.
+        has_session: it leads a session and a process group of its own.
     """
 
-    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: BinaryIO) -> None:
-        read, write = os.pipe()
-        self.stdin = os.fdopen(write, "wb", buffering=0)
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        streams: Sequence[int],
+        program: Program = JOBMASTER,
+        has_session: bool = False,
+    ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
         self._answers, theirs = socket.socketpair()
-        with theirs, os.fdopen(read, "rb") as given:
-            request = json.dumps(["", self.args, dict(env), str(cwd), True]).encode()
-            fds = array.array("i", [theirs.fileno(), given.fileno(), out.fileno(), out.fileno()])
-            _server(JOBMASTER).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        with theirs:
+            request = json.dumps([program.script, self.args, dict(env), str(cwd), has_session]).encode()
+            fds = array.array("i", [theirs.fileno(), *streams])
+            _server(program).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         self._text = b""
         while b"\n" not in self._text:
             assert self._receive(None), f"the process of the commands has ended, or could not start {arguments}"
@@ -166,8 +156,24 @@ class ForkedProcess:
             self.returncode = int(ended[0])
             self._answers.close()
         elif not more:
-            self.returncode = -signal.SIGKILL  # who waited for it was killed, and so it is not known
+            self.returncode = -signal.SIGKILL  # the process that waited for it was killed, so its code is not known
         return bool(more)
+
+
+class ForkedProcess(_Command):
+    """A command that stays.
+
+    Args:
+        arguments: of ``jobmaster``.
+        out: file for its standard output and error.
+    """
+
+    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: BinaryIO) -> None:
+        read, write = os.pipe()
+        self.stdin = os.fdopen(write, "wb", buffering=0)
+        with os.fdopen(read, "rb") as given:
+            streams = [given.fileno(), out.fileno(), out.fileno()]
+            super().__init__(arguments, env=env, cwd=cwd, streams=streams, has_session=True)
 
 
 @cache

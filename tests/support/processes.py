@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -37,6 +38,26 @@ def _is_free(port: int) -> bool:
 def children_of(pid: int) -> list[int]:
     """Pids of the processes that a thread of this number has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def processes_with(variable: str, value: str, folder: Path | None = None) -> dict[int, str]:
+    """Processes that have the variable with this value in their environment: their ids and command lines.
+
+    Args:
+        folder: processes whose working directory is in it count, too.
+    """
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
+            where = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if f"{variable}={value}".encode() in environment or (folder is not None and str(folder) in where):
+            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
 
 
 def alive(pid: int) -> bool:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from jobmaster.cli.main import run
 from tests.support.forked_commands import run_command
 from tests.support.patience import PATIENCE_SECONDS, patient
-from tests.support.processes import free_port
+from tests.support.processes import free_port, processes_with
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -101,36 +102,42 @@ class Terminal:
         done = run_command(arguments, env=self.environment, cwd=self.folder, given=given, seconds=patient(seconds))
         return Result(done.returncode, done.stdout, done.stderr)
 
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A Python script of the working directory, to its end."""
+        return subprocess.run(
+            [sys.executable, script, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
     def processes(self) -> list[str]:
         """Command lines of every process that descends from a command of this terminal, servers included."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                environment = (entry / "environ").read_bytes()
-                command = (entry / "cmdline").read_bytes()
-                where = os.readlink(entry / "cwd")
-            except OSError:
-                continue
-            if f"{MARK}={self.mark}".encode() in environment or str(self.data_dir) in where:
-                found.append(command.replace(b"\0", b" ").decode(errors="replace"))
-        return found
+        return list(processes_with(MARK, self.mark, self.data_dir).values())
 
 
 def _python_path() -> str:
     return os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])
 
 
-@pytest.fixture(scope="module")
-def dev(server_root: Path) -> Iterator[Terminal]:
-    """A running ``jobmaster dev`` with the handlers of the cluster tests; the tests of a module share it."""
-    terminal = Terminal(server_root / f"dev-{uuid4().hex[:6]}")
-    process = terminal.start("dev", "--handlers", "tests.system.jobs")
+@contextmanager
+def running_dev(terminal: Terminal, handlers: str) -> Iterator[Terminal]:
+    """``jobmaster dev`` with these handlers runs in the terminal. At the end none of its processes is left."""
+    process = terminal.start("dev", "--handlers", handlers)
     try:
         wait_until(lambda: '"alive": 1' in terminal.call("status", "-o", "json").out, 60, "the agent of jobmaster dev")
         yield terminal
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) == 0
-        wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
+        wait_until(lambda: not terminal.processes(), 20, lambda: f"the end of {terminal.processes()}")
+
+
+@pytest.fixture(scope="module")
+def dev(server_root: Path) -> Iterator[Terminal]:
+    """A running ``jobmaster dev`` with the handlers of the cluster tests; the tests of a module share it."""
+    with running_dev(Terminal(server_root / f"dev-{uuid4().hex[:6]}"), "tests.system.jobs") as terminal:
+        yield terminal

@@ -18,6 +18,7 @@ import pytest
 from jobmaster.demo.indexing import FileIndex, add_up
 from jobmaster.demo.results import DemoSummary, MasterResults, summarise
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import processes_with
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
@@ -52,17 +53,7 @@ class Run:
             )
 
     def processes(self) -> list[str]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    environment = (entry / "environ").read_bytes()
-                    where = os.readlink(entry / "cwd")
-                except OSError:
-                    continue
-                if f"{MARK}={self.mark}".encode() in environment or str(self.tmp) in where:
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        return found
+        return list(processes_with(MARK, self.mark, self.tmp).values())
 
     def said(self, sentence: str) -> bool:
         return sentence in self.log.read_text()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.support.patience import PATIENCE_SECONDS
 from tests.system.cli.conftest import Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -16,15 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 def _run(example: Terminal, *options: str) -> str:
     """What the program prints."""
-    ran = subprocess.run(
-        [sys.executable, "million.py", *options],
-        cwd=example.folder,
-        env=example.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ran = example.run("million.py", *options)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

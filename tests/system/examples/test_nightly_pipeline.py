@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import processes_with
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import MARK, REPOSITORY, Terminal
 
@@ -38,18 +39,9 @@ def submitted(example: Terminal, *words: str) -> str:
 
 def drivers(example: Terminal) -> dict[int, str]:
     """Processes of Spark, with their guards: process ids and command lines."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        is_spark = any(word in command for word in (b"java", b"pyspark", b"primes.py", b"guard.py"))
-        if is_spark and f"{MARK}={example.mark}".encode() in environment:
-            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
-    return found
+    words = ("java", "pyspark", "primes.py", "guard.py")
+    found = processes_with(MARK, example.mark)
+    return {pid: command for pid, command in found.items() if any(word in command for word in words)}
 
 
 def test_a_schedule_audits_the_history_of_the_cluster_that_runs_it(example: Terminal) -> None:

@@ -9,22 +9,13 @@ import sys
 
 import pytest
 
-from tests.support.patience import PATIENCE_SECONDS
 from tests.system.cli.conftest import Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def order(example: Terminal, *words: str) -> list[str]:
-    ran = subprocess.run(
-        [sys.executable, "order.py", *words],
-        cwd=example.folder,
-        env=example.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ran = example.run("order.py", *words)
     assert ran.returncode == 0, ran.stderr
     return [" ".join(line.split()) for line in ran.stdout.splitlines()]
 

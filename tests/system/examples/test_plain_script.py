@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.patience import PATIENCE_SECONDS
 from tests.system.cli.conftest import Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def count(example: Terminal, *paths: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "count.py", *paths],
-        cwd=example.folder,
-        env=example.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    return example.run("count.py", *paths)
 
 
 def test_it_prints_the_words_of_each_file(example: Terminal, tmp_path: Path) -> None:

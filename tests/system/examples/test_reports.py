@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Terminal
 
@@ -17,15 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def report(example: Terminal, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "report.py", *arguments],
-        cwd=example.folder,
-        env=example.environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    return example.run("report.py", *arguments)
 
 
 def fired(example: Terminal) -> list[str]:

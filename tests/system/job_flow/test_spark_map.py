@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.flow.batch import BatchState
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import processes_with
 from tests.support.waiting import eventually, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.spark]
@@ -38,17 +38,7 @@ def runs(deployment: Deployment) -> list[list[str]]:
 
 def processes(scratch: str) -> dict[int, str]:
     """Processes of an application, by its directory: process ids and command lines."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"SPARK_LOCAL_DIRS={scratch}".encode() in environment:
-            found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
-    return found
+    return processes_with("SPARK_LOCAL_DIRS", scratch)
 
 
 def _found(scratch: str, word: str) -> list[int]:

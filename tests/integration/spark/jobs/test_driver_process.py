@@ -21,6 +21,7 @@ from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Priority
 from jobmaster.pipeline.jobs.driver_process import DriverRun, SparkFailed, run_driver
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import processes_with
 from tests.support.waiting import eventually, wait_until
 
 REPOSITORY = Path(__file__).parents[4]
@@ -59,17 +60,7 @@ class Marked:
 
     def processes(self) -> dict[int, str]:
         """Process ids with their command lines."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                environment, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if f"{MARK}={self.mark}".encode() in environment:
-                found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
-        return found
+        return processes_with(MARK, self.mark)
 
     async def counted(self, count: int) -> None:
         """So many of them run."""
