@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 
 MIGRATED_SCHEMA = "jobmaster_test"
+SLOW_FILE = re.compile(rb"^pytestmark = (?:[^\n]*|\[\n(?:    [^\n]*\n)*?    pytest\.)mark\.slow\b", re.MULTILINE)
+"""What stands in a file all of whose tests are slow."""
 
 # Also for what the tests start: the demo, the archiver.
 SPARK = Path(__file__).parent / "support" / "spark"
@@ -60,9 +63,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m "slow and ..."`, a file without the text of that mark is not imported: it has no such test."""
+    """A file is not imported when its text shows that `-m` selects none of its tests.
+
+    With `-m "slow and ..."` that is a file without the text of the mark; with `-m "not slow"` one that is marked as a whole.
+    """
     marks = config.option.markexpr
-    if not marks.startswith("slow and") or not collection_path.name.startswith("test_"):
+    if not collection_path.name.startswith("test_"):
+        return None
+    if marks == "not slow":
+        return SLOW_FILE.search(collection_path.read_bytes()) is not None or None
+    if not marks.startswith("slow and"):
         return None
     wanted = b"mark.long" if marks.startswith("slow and long") else b"mark.slow"
     return wanted not in collection_path.read_bytes() or None

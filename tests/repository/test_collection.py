@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import SLOW_FILE
 from tests.support import file_order
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +25,29 @@ def test_the_mark_slow_is_written_out_where_it_is_used() -> None:
     )
     files = sorted((ROOT / "tests").rglob("test_*.py"))
     assert [path.name for path in files if other_ways.search(_code(path))] == []
+
+
+def test_a_file_of_slow_tests_alone_is_marked_as_a_whole() -> None:
+    """With `-m "not slow"` such a file is not imported (tests/conftest.py)."""
+    tests, marked = re.compile(r"^(async )?def test_", re.MULTILINE), re.compile(r"^@pytest\.mark\.slow$", re.MULTILINE)
+    texts = {path.name: _code(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
+    parts = {name: text for name, text in texts.items() if not SLOW_FILE.search(text.encode())}
+    assert [name for name, text in parts.items() if 0 < len(tests.findall(text)) == len(marked.findall(text))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("pytestmark = pytest.mark.slow\n", True),
+        ("X = 1\npytestmark = [pytest.mark.cluster, pytest.mark.slow]\n", True),
+        ("pytestmark = [\n    pytest.mark.cluster,\n    pytest.mark.slow,\n]\n", True),
+        ("pytestmark = [\n    pytest.mark.cluster,\n]\n\n\n@pytest.mark.slow\ndef test_x(): ...\n", False),
+        ("pytestmark = pytest.mark.cluster\n\n\n@pytest.mark.slow\ndef test_x(): ...\n", False),
+        ("    pytestmark = pytest.mark.slow\n", False),
+    ],
+)
+def test_only_a_mark_of_the_whole_file_leaves_it_out(text: str, whole: bool) -> None:
+    assert (SLOW_FILE.search(text.encode()) is not None) is whole
 
 
 def test_a_long_test_is_slow_too() -> None:

@@ -12,8 +12,9 @@ from jobmaster.pipeline.steps.audit import LAST
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
 from tests.integration.spark.datasource.conftest import published_cluster
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str, tmp_path: Path) -> None:
     published = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
     lake = tmp_path / "lake"

@@ -15,6 +15,7 @@ from tests.integration.spark.steps.figures_lake import context_of, hour_of, hour
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
 UNTIL = datetime(2030, 3, 12, 10, 30, tzinfo=UTC)
 
 
@@ -34,7 +35,6 @@ def weeks(where: Path) -> None:
     write_figures(where, frames, UNTIL)
 
 
-@pytest.mark.slow
 def test_objectives_anomalies_and_cost_are_those_of_the_figures(spark: SparkSession, tmp_path: Path) -> None:
     from jobmaster.pipeline.report.objectives import parse_objective
     from jobmaster.pipeline.steps.figures import AnomalyOptions, anomalies, cost, objectives

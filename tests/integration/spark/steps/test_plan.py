@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 HIGH: Group = ("default", "high")
 LOW: Group = ("default", "low")
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_every_run_of_a_known_length_is_an_arrival(spark: SparkSession) -> None:
     from jobmaster.pipeline.plan.starts import Recorded, starts
 
@@ -45,7 +46,6 @@ def test_every_run_of_a_known_length_is_an_arrival(spark: SparkSession) -> None:
     assert {row["ahead_us"] for row in found} == {None}, "the due time of a later attempt says nothing of the first one"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "limits",
     [Limits(), pytest.param(Limits(at_once=3, start_us=2000), marks=pytest.mark.long)],
@@ -94,7 +94,6 @@ def test_spark_replays_what_a_loop_replays(spark: SparkSession, limits: Limits) 
     assert second.count("low") == pytest.approx(counts[LOW] / 2, rel=0.3)
 
 
-@pytest.mark.slow
 def test_the_plan_is_a_configuration_with_its_error_and_is_reviewed_later(
     seeded: SeededCluster, tmp_path: Path
 ) -> None:
@@ -136,7 +135,6 @@ def test_the_plan_is_a_configuration_with_its_error_and_is_reviewed_later(
     assert (reviewed.failed, reviewed.summary["held"]) == (False, True)
 
 
-@pytest.mark.slow
 def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: SeededCluster, tmp_path: Path) -> None:
     """All jobs waited ten seconds, whatever the replay says of its queues."""
     from jobmaster.pipeline.plan.plan import plan
@@ -165,7 +163,6 @@ def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: S
     assert "default/very_low" not in checked.summary["missed"]
 
 
-@pytest.mark.slow
 def test_a_plan_reads_no_more_than_its_days(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.lake.full_history import open_history
     from jobmaster.pipeline.plan.starts import recorded_since
@@ -185,7 +182,6 @@ def test_a_plan_reads_no_more_than_its_days(seeded: SeededCluster) -> None:
     assert counts == {2: 40, 3: 80}
 
 
-@pytest.mark.slow
 def test_too_little_history_and_unknown_lanes_are_refused(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.plan.plan import plan
     from jobmaster.pipeline.plan.review import review
@@ -201,7 +197,6 @@ def test_too_little_history_and_unknown_lanes_are_refused(seeded: SeededCluster)
         plan(seeded.run(), PlanOptions({"payrol/high": 1.0}))
 
 
-@pytest.mark.slow
 def test_an_unknown_kind_of_agent_is_refused() -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.context import PipelineContext

@@ -16,6 +16,7 @@ from tests.integration.spark.steps.figures_lake import context_of, hour_of, toge
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow
 UNTIL = datetime(2030, 3, 12, 10, 30, tzinfo=UTC)
 
 
@@ -53,7 +54,6 @@ def marks(page: str) -> int:
     return page.split("<svg", 2)[1].count("<rect")
 
 
-@pytest.mark.slow
 def test_an_hour_is_shown_by_the_minute_in_the_zone_and_its_files_have_the_same_numbers(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -98,7 +98,6 @@ def table_of_failures(where: Path) -> list[str]:
     return [row["line"] for row in csv.DictReader((where / "reports/figures/failures.csv").read_text().splitlines())]
 
 
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_year_is_shown_by_the_week_and_its_last_days_by_the_hour(spark: SparkSession, tmp_path: Path) -> None:
     days = [UNTIL.replace(hour=0, minute=0) - timedelta(days=back) for back in range(365, 0, -1)]
