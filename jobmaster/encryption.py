@@ -141,7 +141,7 @@ class PayloadCipher:
         return opened
 
     def seal_error(self, handler: str, job_id: bytes, info: ErrorInfo) -> ErrorInfo:
-        """An error whose message and traceback nobody reads without a key. Its type and reason stay."""
+        """An error whose message and traceback cannot be read without a key. Its type and reason stay."""
         data = msgspec.json.encode(_ErrorText(info.message, info.traceback))
         text = self._sealed(SealKind.ERROR, handler, job_id, data)
         return msgspec.structs.replace(info, message=SEALED_TEXT_PREFIX + text, traceback="")

@@ -510,7 +510,7 @@ class Telemetry:
 
 
 class _Collector:
-    """Reads a ``Telemetry`` when somebody scrapes."""
+    """Reads a ``Telemetry`` at each scrape."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry

@@ -1,4 +1,4 @@
-"""A geocoding API of somebody else: it counts what each tenant asks for. ``python server.py [port]``; it listens on the
+"""A geocoding API of another company: it counts what each tenant asks for. ``python server.py [port]``; it listens on the
 loopback only.
 
 ``GET /geocode/<tenant>/<place>`` answers a coordinate, ``POST /state/down`` and ``POST /state/up`` break and mend it,

@@ -19,7 +19,7 @@ PASSWORD = "<password>"  # noqa: S105 - a place for one
 
 
 class StoreUser(StrEnum):
-    """Who works with a store. The name of the user is ``jobmaster-``, the cluster, ``-`` and this word."""
+    """A role at a store. The name of the user is ``jobmaster-``, the cluster, ``-`` and this word."""
 
     LOADER = "loader"
     """Loads the functions and claims the store: ``jobmaster store init``."""

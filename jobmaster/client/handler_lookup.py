@@ -140,7 +140,7 @@ class HandlerLookup:
         )
 
     async def secret_arguments(self, handler: str) -> tuple[str, ...]:
-        """Arguments of a handler, declared here or published by agents, whose values nobody is shown."""
+        """Arguments of a handler, declared here or published by agents, whose values people are not shown."""
         resolved = self.local(handler)
         if resolved is not None and resolved.handler is not None:
             return resolved.handler.options.secret

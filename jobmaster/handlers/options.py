@@ -97,8 +97,8 @@ class JobOptions(TypedDict, total=False):
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries). Only a
     ``Snooze`` of the handler itself leads to another one."""
     secret: str | Sequence[str]
-    """Arguments whose values nobody is shown: lists and pages have ``***`` in their place, and the values are cut out of the
-    texts of errors, of ``ctx.log`` and of ``ctx.progress``. The handler gets the true values."""
+    """Arguments whose values people are not shown: lists and pages have ``***`` in their place, and the values are cut out of
+    the texts of errors, of ``ctx.log`` and of ``ctx.progress``. The handler gets the true values."""
     keep_logs: int
     """Lines of each run that are kept with the job, those of ``logging`` among them: the last ones, at most 10,000. Default:
     those of ``ctx.log`` alone, at most 100. 0 = none."""

@@ -72,7 +72,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     limited: bool = False
     """It has limits, so an agent must know of them."""
     secret: tuple[str, ...] = ()
-    """Arguments whose values nobody is shown."""
+    """Arguments whose values people are not shown."""
     tenant: str | None = None
     """For whom its jobs run when their submit names no tenant."""
     digest: str = ""

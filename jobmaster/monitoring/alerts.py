@@ -1,4 +1,4 @@
-"""The alert rules: an expression, and what a person needs who is woken by it."""
+"""The alert rules: an expression, and what the person on call needs to know."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ ALERTS: tuple[Alert, ...] = (
         _PAGE,
         "{{ $value }} jobs of {{ $labels.job }} had no seal and were not run",
         "Jobs of handlers in `encryption.require` had plain arguments, and ended as FAILED without a run.",
-        "A program that has no key submits such jobs, or a server of the cluster is written to by somebody else.",
+        "A program that has no key submits such jobs, or another program writes to a server of the cluster.",
         "`jobmaster job list --error jobmaster.encryption.NotSealed` shows them. Look for a producer without "
         "`encryption.active`, a schedule, a workflow or SQL that names the handler; otherwise find out who can write to "
         "the master and the stores.",

@@ -50,7 +50,7 @@ async def move_cluster(
     """Move all unfinished jobs, with what belongs to them; safe to repeat after any interruption.
 
     Args:
-        actor: who asked for it, for the operator's log.
+        actor: name for the operator's log.
         archive: the source becomes ``archived`` when it is empty, so that late producers get an error.
 
     Raises:

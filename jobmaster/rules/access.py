@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: scopes, and the roles that stand for several of them."""
+"""Rights over HTTP: scopes, and roles that are sets of scopes."""
 
 from __future__ import annotations
 

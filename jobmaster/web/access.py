@@ -1,4 +1,4 @@
-"""Who sends a request, and what that caller may do.
+"""Authentication of the caller of a request, and what the caller may do.
 
 A caller is known by a token: programs send it as ``Authorization: Bearer``, browsers as the password of HTTP Basic, whose
 user is the caller's name. Tokens are random, so they are compared by their SHA-256; a slow hash would cost processor time in
@@ -124,7 +124,7 @@ class FailureLimit:
 
 
 class Access:
-    """Decides who sends a request. One for each application.
+    """Identifies the caller of a request. One for each application.
 
     Args:
         settings: tokens, and what an anonymous caller may read.
@@ -208,7 +208,7 @@ def is_known_host(host: str, hosts: Collection[str]) -> bool:
 
 
 def _check_local(connection: HTTPConnection) -> None:
-    """Without authentication only this machine may read, and no proxy may stand between, behind which anybody may be."""
+    """Without authentication only this machine may read, and not through a proxy, which would hide the caller's machine."""
     client = connection.client
     proxied = any(name in connection.headers for name in _FORWARDED)
     if proxied or (client is not None and not is_loopback(client.host)):

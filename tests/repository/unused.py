@@ -176,7 +176,7 @@ class _Uses:
             self._texts |= module.texts
             if not module.path.endswith("/__init__.py"):
                 self._imports |= module.imports
-        # A package that imports a name hands it on: that is a use if somebody imports it from the package.
+        # A package that imports a name hands it on: that is a use if a module imports it from the package.
         for module in modules:
             if module.path.endswith("/__init__.py"):
                 self._imports |= {found for found in module.imports if (module.name, found[1]) in self._imports}

@@ -1,6 +1,6 @@
 """What the process of an agent and its host do, for the row of the agent: published with a renewal, now and then.
 
-The figures of the process are for lists of agents and hosts. Whoever needs them as a series scrapes ``/metrics``.
+The figures of the process are for lists of agents and hosts. A series of them comes from ``/metrics``.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class Inspection:
 
         Args:
             subject: what was acted on: its name or id, or the beginning of it.
-            actor: who acted: the whole name, or the part before the ``@``.
+            actor: the operator: the whole name, or the part before the ``@``.
             since: seconds, or a ``timedelta``: done so long ago at most.
             limit: most lines, 1 to 100,000.
 

@@ -23,7 +23,7 @@ NAME_BYTES_MAX = 63
 
 
 class Role(StrEnum):
-    """Who works with the schema of a cluster. The name of the role is that of the schema, ``_`` and this word."""
+    """A role in the schema of a cluster. The name of the role is that of the schema, ``_`` and this word."""
 
     OWNER = "owner"
     """Migrates and retires: the schema and everything in it is its own."""

@@ -83,7 +83,7 @@ class NewBatch(NamedTuple):
     callbacks: tuple[Callback, ...]
     key: str | None = None
     producer: bytes | None = None
-    """Of a batch with a key: who fills it, an id of its own for each run."""
+    """Of a batch with a key: id of the program run that fills it."""
 
 
 class FoundBatch(NamedTuple):

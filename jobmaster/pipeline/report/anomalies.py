@@ -96,7 +96,7 @@ def find_anomalies(
             if here is None or len(before) < WEEKS_MIN:
                 continue
             usual, deviation = deviation_of(here, before)
-            # Fewer failures and shorter waits are no reason to wake somebody.
+            # Fewer failures and shorter waits are no reason for an alert.
             if deviation >= threshold or (measure is Measure.CREATED and deviation <= -threshold):
                 found.append(Anomaly(here, usual, deviation, len(before)))
     return sorted(found, key=lambda one: (-abs(one.deviation), one.observation))

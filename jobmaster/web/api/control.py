@@ -254,7 +254,7 @@ def _pause_change(change: PauseChange) -> PauseChangeRecord:
 
 
 def _unconfirmed(kind: str, value: str) -> PauseChangeRecord:
-    """Of a change that is stored; who has not confirmed it is in the list of agents."""
+    """Of a change that is stored. The list of agents shows those that have not confirmed it."""
     return PauseChangeRecord(
         kind=PauseKind(kind), value=value, changed=True, confirmed=False, until_at=None, agents=None, obeying=None
     )

@@ -232,7 +232,7 @@ async def list_locks(call: Call) -> list[LockRecord]:
 
 @OPERATIONS.delete("/locks/{name:path}", scope=Scope.SERVERS)
 async def release_lock(call: Call, name: Name) -> ReleaseRecord:
-    """Take a lock from its holder, who may work for a third of its ttl all the same."""
+    """Take a lock from its holder; the holder may work on for a third of the ttl."""
     released = await call.cluster.release_lock(name, actor=call.actor)
     return ReleaseRecord(released=None if released is None else record_of(LockRecord, released))
 

@@ -313,7 +313,7 @@ async def test_a_claimed_list_that_lost_its_name_is_named_again_and_keeps_its_bu
     await one_bucket.store.claim(one_bucket.fence, "b", 1)
     keys = one_bucket.store.keys.bucket(one_bucket.bucket_id)
     await one_bucket.raw.delete(keys.lists)
-    await one_bucket.raw.set(keys.claimed_prefix + b"of somebody else", b"1")
+    await one_bucket.raw.set(keys.claimed_prefix + b"of another agent", b"1")
     assert await one_bucket.store.known_lists(one_bucket.bucket_id) == ["a", "b"]
     await one_bucket.store.close_intake(one_bucket.fence)
     assert await one_bucket.store.delete_bucket(one_bucket.bucket_id, ["a", "gone"]) is ReplyStatus.NOT_EMPTY

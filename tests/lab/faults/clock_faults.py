@@ -15,7 +15,7 @@ _PRODUCER_SECONDS = (-30, -5, 5, 30)
 _STORE_SECONDS = (-600, -5, -0.3, 0.3)
 _MASTER_SECONDS = (-60, -20, -0.3, 0.3)
 """0.3 s are less than what an owner stops before the end of its lease. What is longer goes back first: the step to the right
-time is then one forward by more than a lease, after which nobody may certify a death for a term."""
+time is then one forward by more than a lease, after which no agent may certify a death for a term."""
 
 
 def step_agents(targets: Targets, rng: random.Random, seconds: float) -> InjectedFault:

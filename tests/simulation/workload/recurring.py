@@ -109,7 +109,7 @@ def left_behind(history: History) -> list[str]:
 
 
 def gaps(history: History, untouched: list[Schedule]) -> list[str]:
-    """Nominal times without a line, of schedules that nobody has touched; and lines that do not follow each other."""
+    """Nominal times without a line, of schedules without a change; and lines that do not follow each other."""
     tables = history.master.statements.tables
     wrong = []
     for schedule in untouched:

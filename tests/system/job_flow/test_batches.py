@@ -1,4 +1,4 @@
-"""Batches over real agents, real stores and a real master: ended once, whoever dies."""
+"""Batches over real agents, real stores and a real master: ended once, whichever process dies."""
 
 from __future__ import annotations
 

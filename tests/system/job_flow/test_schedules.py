@@ -20,8 +20,8 @@ SECOND = 1_000_000
 SCHEDULES = 50
 LEADER_LEASE_SECONDS, LEADER_RENEW_SECONDS = 20.0, 2.0
 LATE_SECONDS = 10.0
-"""For a machine with three times its load. A leader that is killed leaves its lease for at least 18 seconds, in which nobody
-makes jobs."""
+"""For a machine with three times its load. A leader that is killed leaves its lease for at least 18 seconds, in which no
+agent makes jobs."""
 
 
 def now_us() -> int:

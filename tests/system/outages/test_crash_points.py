@@ -343,7 +343,7 @@ async def test_of_a_producer_that_cancels(
 async def test_of_a_producer_that_changes(
     deployment: FaultyDeployment, point: CrashPoint, later: bool, tmp_path: Path, faults: FaultDirectory, again: bool
 ) -> None:
-    """Every job ends once, whether the change is sent again or nobody comes back for it."""
+    """Every job ends once, whether the change is sent again or never sent again."""
     ledger = Ledger(tmp_path / "ledger")
     deployment.give("wait", FaultSpec("store.claim", Action.HOLD))
     args = {"path": str(deployment.path("witness"))}

@@ -87,7 +87,7 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(
     async def tried() -> bool:
         return victim.count("bucket_taken") + helper.count("bucket_taken") >= 1
 
-    await eventually(tried, PATIENCE_SECONDS, "somebody to try to drain them")
+    await eventually(tried, PATIENCE_SECONDS, "an attempt to drain them")
     async with await open_cluster(usual(deployment.settings), handlers) as cluster:
         path = str(deployment.path("ran"))
         held = [await cluster.submit(note, {"path": path}, durability="master", after=0.3 * n) for n in range(1, 11)]

@@ -1,6 +1,6 @@
 -- evaluate: breakers whose numbers say so open, and half-open ones open again or close
 -- in: $1 text[] breakers
--- in: $2 boolean nobody waits for a trial: one success is enough then
+-- in: $2 boolean no job waits for a trial: one success is enough then
 -- out: name text, state text, reason text, version bigint (of the pauses)
 -- move: nothing
 -- fence: compare-and-set on the epoch: of two agents that come to the same result one changes it. A statement of its own after

@@ -8,7 +8,7 @@
 -- out: state text, due_at timestamptz, priority smallint, lane text, handler text
 -- move: HELD -> HELD
 -- fence: compare-and-set on the state; a job that was onboarded meanwhile has left the master and is not touched. The token stays:
---        a HELD row is nobody's assignment. A job whose expiry is not after the new due time is left alone. A job that is put
+--        a HELD row is no assignment. A job whose expiry is not after the new due time is left alone. A job that is put
 --        off gets its own due time back; its line in put_off is void from then on. What is overdue keeps its place when it
 --        is to run now.
 -- index: job_pkey, one partition; put_off_pkey

@@ -1,6 +1,6 @@
 -- left: what keeps a cluster from being empty
 -- in: nothing
--- out: buckets bigint (open ones), overdue bigint (agents whose lease has run out and that nobody has declared dead), in_flight boolean,
+-- out: buckets bigint (open ones), overdue bigint (agents without a death certificate whose lease has run out), in_flight boolean,
 --      waiting boolean (jobs that can be moved), workflows bigint, batches bigint (that have not ended)
 -- move: nothing
 -- fence: none, it reads

@@ -1,4 +1,4 @@
--- note_once: an act that happens once, as a line of the operator log, whoever asks for it again
+-- note_once: an act that happens once, as a line of the operator log; repeated requests add none
 -- in: $1 text the actor
 -- in: $2 text what was done, as the command is called
 -- in: $3 text to what

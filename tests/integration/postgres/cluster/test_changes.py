@@ -22,7 +22,7 @@ from tests.integration.postgres.fixture import (
 
 
 async def test_a_change_that_waits_for_an_onboarding_leaves_the_assignment_alone(db: MasterFixture) -> None:
-    """The claim comes first: the row is read again after the wait, and is nobody's to change in the master."""
+    """The claim comes first: the row is read again after the wait, and no change in the master is allowed."""
     job_id = new_id()
     await db.master.intake.insert_held([new_job(job_id)])
     bucket, owner = uuids([db.fence.bucket_id, db.fence.owner])

@@ -93,7 +93,7 @@ async def test_a_confirmation_that_comes_first_is_seen_by_the_expiry_that_waits(
     bucket = uuids([db.fence.bucket_id])[0]
     args = (uuids([job_id])[0], 1, bucket, db.fence.epoch, b"1", "test")
     async with db.open_transaction("requests/confirm", *args) as commit:
-        assert await db.master.maintenance.expire_unconfirmed(10) == 0, "locked: it is somebody's business already"
+        assert await db.master.maintenance.expire_unconfirmed(10) == 0, "locked: another transaction is at work on it"
         await commit()
     assert await db.master.maintenance.expire_unconfirmed(10) == 0
     assert await db.state(job_id) == "SUCCEEDED"

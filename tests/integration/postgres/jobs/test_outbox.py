@@ -58,7 +58,7 @@ async def test_a_message_exists_when_and_only_if_the_outcome_stands(db: MasterFi
         attempt = AttemptTransaction(source, row)
         async with attempt.transaction():
             await attempt.send_message("outbox.webhooks", {"key": "k1", "payload": {"order": 17}}, None)
-            assert await messages(db) == [], "nobody sees it before the commit"
+            assert await messages(db) == [], "it is not visible before the commit"
         conclusion = await attempt.conclude(row, lambda: True)
         assert conclusion is (Conclusion.REFUSED if superseded else Conclusion.COMMITTED)
         expected = [] if superseded else [("outbox.webhooks", "HELD", 4, {"key": "k1", "payload": {"order": 17}})]

@@ -1,4 +1,4 @@
-"""Reports of handlers: guarded by the token, read with the job, removed when nobody needs them."""
+"""Reports of handlers: guarded by the token, read with the job, removed when they are not needed."""
 
 from __future__ import annotations
 

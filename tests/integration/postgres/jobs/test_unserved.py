@@ -91,7 +91,7 @@ async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(s
         LANE,
         PRIORITY,
     )
-    assert front == 1, "what is due now is what somebody can run"
+    assert front == 1, "what is due now is what some agent can run"
     assert (await serving.view(lost[7].id)).due_us == due + 7
     (found,) = await serving.master.unserved.find(60.0, 1000)
     assert (found.jobs, found.oldest_us, found.cause.handler) == (500, due, "lost")

@@ -166,7 +166,7 @@ async def test_while_the_master_is_away_a_confirmation_waits(harness: Transactio
 async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(harness: TransactionalHarness) -> None:
     (entry,) = harness.put("leaves_it")
     await until(lambda: log)
-    assert harness.state(entry) == "PROCESSING", "the row is there before anybody can confirm"
+    assert harness.state(entry) == "PROCESSING", "the row is there before a confirmation is possible"
     assert log[0].startswith(f"{text(entry.id)}:1:")
     go.set()
     await harness.settled()
