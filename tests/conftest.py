@@ -22,6 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import hypothesis
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from tests.support.driver_lookups import remember_builtin_types, remember_versions
@@ -60,6 +61,19 @@ gc.disable()
 # A shell that runs the tests in the background ignores SIGINT, and every program that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the fast part, properties are tried without the numbers and texts of the product's source.
+
+    hypothesis reads them from every module that was imported, 9 ms of a processor each, in each process of a run.
+    """
+    if config.option.markexpr == "not slow":
+        providers._get_local_constants = lambda: providers._local_constants
+    if hasattr(config, "workerinput"):
+        from tests.support.file_order import collect_from_own_place
+
+        collect_from_own_place(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -18,6 +18,12 @@ def test_the_folders_of_the_order_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+def test_wherever_a_process_begins_it_collects_each_file_once() -> None:
+    places = file_order.places_of(ROOT / "tests")
+    files = (ROOT / "tests").rglob("test_*.py")
+    assert [path.name for path in files if sum(path.is_relative_to(place) for place in places) != 1] == []
+
+
 def test_the_mark_slow_is_written_out_where_it_is_used() -> None:
     """With `-m "slow and ..."` a file without that text is not imported (tests/conftest.py)."""
     other_ways = re.compile(

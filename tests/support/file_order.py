@@ -6,6 +6,7 @@ pytest-xdist orders files by their number of tests. The longest tests stand in f
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xdist.scheduler import (  # type: ignore[import-untyped]  # it has no types
@@ -55,6 +56,8 @@ _WHOLE_FILES = (
     "tests/system/web/",
 )
 """Files of slow tests that share a cluster: each process that runs one of the tests starts the cluster first."""
+_DIVIDED = ("integration", "system", "unit")
+"""Folders of most files."""
 _PARTS = {"tests/system/outages/test_crash_points.py": 3}
 """The same, with so many tests that as many processes share them."""
 
@@ -81,5 +84,34 @@ def _folder_of(nodeid: str) -> str | None:
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Bring the tests into the order of their files; the order within a file stays."""
-    items.sort(key=lambda item: next((at for at, path in enumerate(_LONGEST) if item.nodeid.startswith(path)), 99))
+    """Bring the tests into the order of their files, whatever order they were collected in; within a file it stays."""
+    items.sort(key=lambda item: (_rank(item.nodeid), item.nodeid.split("::", 1)[0]))
+
+
+def _rank(nodeid: str) -> int:
+    return next((at for at, path in enumerate(_LONGEST) if nodeid.startswith(path)), len(_LONGEST))
+
+
+def collect_from_own_place(config: pytest.Config) -> None:
+    """Each process of a run that collects everything begins with other folders, and then goes round.
+
+    All processes import all test files. In a new checkout the first import of a file compiles it. Processes that went the
+    same way at the same speed would all compile the same file at the same time, and none would find it compiled.
+    """
+    if config.args_source is not config.ArgsSource.TESTPATHS:
+        return
+    places = [str(place) for path in config.args for place in places_of(config.rootpath / path)]
+    worker = config.workerinput  # type: ignore[attr-defined]  # xdist adds it
+    start = len(places) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    config.args[:] = places[start:] + places[:start]
+
+
+def places_of(tests: Path) -> list[Path]:
+    """Folders and files that have all test files below a folder, each in one of them."""
+    folders = [tests, *(tests / name for name in _DIVIDED)]
+    return sorted(
+        place
+        for folder in folders
+        for place in folder.iterdir()
+        if place not in folders and ((place.is_dir() and any(place.rglob("test_*.py"))) or place.match("test_*.py"))
+    )
