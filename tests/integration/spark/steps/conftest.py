@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
+from benchmarks.support.synthetic_history import fill_day
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
 from tests.conftest import MIGRATED_SCHEMA
@@ -28,6 +30,11 @@ class SeededCluster(PipelineCluster):
     def execute(self, query: str) -> None:
         """Run some statements."""
         self.sql(lambda connection: connection.execute(query))
+
+    def fill_days(self, *days: int, rows: int, rate: float = 1.0) -> None:
+        """Finished jobs that were created so many days ago, so many for each day; see ``fill_day``."""
+        for day in days:
+            self.sql(partial(fill_day, day=day, rows=rows, rate=rate))
 
 
 def rolled(seeded: SeededCluster, *, minutes_seconds: float = 0.0, has_page: bool = False, **words: Any) -> Any:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.clock import SystemClock
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
@@ -70,7 +69,7 @@ class Archiver:
 
 @pytest.fixture
 def filled(seeded: SeededCluster) -> SeededCluster:
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     # Stops the archiver inside its own transaction, before the state it is about to commit.
     seeded.execute(
         f"""
@@ -197,7 +196,7 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
     server = new_postgres()
     seeded = seeded_cluster(server.dsn, store_url, cluster_name, tmp_path)
     seeded.spark = spark
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     real = parquet_export.write
 
     def restarting(*arguments: Any) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from tests.integration.spark.steps.conftest import SeededCluster, forge
 
 if TYPE_CHECKING:
@@ -156,10 +155,9 @@ def whole(seeded: SeededCluster) -> SeededCluster:
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.rollup import rollup
 
-    for day in (3, 2):
-        seeded.sql(lambda connection, day=day: fill_day(connection, day, ROWS))  # type: ignore[misc]
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
-    seeded.sql(lambda connection: fill_day(connection, 0, LIVE_ROWS, 0.001))
+    seeded.fill_days(0, rows=LIVE_ROWS, rate=0.001)
     some_failed(seeded)
     rollup(seeded.run())
     for name in TABLES:
@@ -211,7 +209,7 @@ def test_every_mutation_of_a_job_is_found_after_it_was_archived(seeded: SeededCl
     """The files hold what the tables held, so no digest shows it."""
     from jobmaster.pipeline.steps.archive import archive
 
-    seeded.sql(lambda connection: fill_day(connection, 3, LIVE_ROWS))
+    seeded.fill_days(3, rows=LIVE_ROWS)
     some_failed(seeded)
     jobs = edited(seeded, {name: mutation for name, mutation in JOBS.items() if name not in STAYING}, {})
     archive(seeded.run(), 2.0, keep=False)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.steps.archive import archive
 from jobmaster.pipeline.steps.forget_jobs import Forgotten, compact, forget_jobs
@@ -39,8 +38,7 @@ def rows_of(seeded: SeededCluster, dataset: str = "jobs") -> pa.Table:
 def test_the_tables_follow_the_archive_and_what_is_forgotten(
     seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2 * 86_400.0 - 5, keep=False)
     assert not (seeded.lake / "jobs/v1/_delta_log").exists(), "only who asks for tables gets them"
     tables(seeded.run())
@@ -76,8 +74,7 @@ def test_the_log_has_the_times_of_each_file_so_that_readers_leave_files_out(seed
     import pyarrow as pa
     from pyarrow import parquet
 
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
     tables(seeded.run())
     actions = pa.table(table_of(seeded).get_add_actions(flatten=True)).to_pylist()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.history.archive import Archive
 from jobmaster.model.errors import InputError, Refused
@@ -33,8 +32,7 @@ SET headers = convert_to(json_build_object('metadata', json_build_object(
 
 
 def fill(seeded: SeededCluster) -> None:
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
 
 
 @pytest.fixture
@@ -127,7 +125,7 @@ def test_after_old_days_are_forgotten_audit_and_figures_go_on(seeded: SeededClus
         seeded.run(), Forgotten(before=seeded.value("SELECT date_trunc('day', now(), 'UTC') - interval '2 days'"))
     )
     assert len(parquet(seeded)) == ROWS
-    seeded.sql(partial(fill_day, day=0, rows=ROWS))
+    seeded.fill_days(0, rows=ROWS)
     done = audit(seeded.run(), 10)
     assert (done.summary["audit_violations"], done.summary["audited_jobs"]) == (0, 2 * ROWS)
     rollup(seeded.run(), rebuild=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def test_lake_and_master_are_one_table(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
     for day in (3, 2, 0):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS, rate=0.0 if day == 0 else 1.0))
+        seeded.fill_days(day, rows=ROWS, rate=0.0 if day == 0 else 1.0)
     counts = "SELECT handler, state, count(*) AS count FROM jobs WHERE state IN ('FAILED', 'EXPIRED') GROUP BY 1, 2"
     expected = {tuple(row) for row in seeded.sql(lambda connection: connection.fetch(counts))}
     assert archive(seeded.run(), 2.0, keep=False).rows == 2 * ROWS
@@ -90,7 +89,7 @@ def test_a_range_that_leaves_the_master_while_a_query_runs_is_an_error_and_no_ga
     from jobmaster.pipeline.spark.errors import run_spark
     from jobmaster.pipeline.steps.archive import archive
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     reader = reader_of(options_of(seeded))
     parts = reader.partitions()
     assert seeded.spark is not None
@@ -111,7 +110,7 @@ def test_a_range_that_leaves_the_master_while_a_query_runs_is_an_error_and_no_ga
 
 def test_a_read_that_takes_too_long_is_ended_and_says_by_what(seeded: SeededCluster) -> None:
     """Another session keeps the table locked. The wait counts, and the limit is below that of a wait for a lock."""
-    seeded.sql(lambda connection: fill_day(connection, 1, 10))
+    seeded.fill_days(1, rows=10)
     parts = reader_of(options_of(seeded, table="jobs", numPartitions="1")).partitions()
     reader = reader_of(options_of(seeded, table="jobs", maxStatementSeconds="1"))
 

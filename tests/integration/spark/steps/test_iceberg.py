@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.steps.archive import archive
@@ -49,8 +48,7 @@ def version(seeded: SeededCluster) -> int:
 def test_the_tables_follow_the_archive_and_what_is_forgotten(
     seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2 * 86_400.0 - 5, keep=False)
     assert not (seeded.lake / "jobs/v1/metadata").exists(), "only who asks for tables gets them"
     tables(seeded.run(), "iceberg")
@@ -86,8 +84,7 @@ def test_a_run_that_was_killed_while_it_wrote_a_table_is_completed_by_the_next(
     seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Readers have the earlier table until the name of the new one is written."""
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2 * 86_400.0 - 5, keep=False)
     tables(seeded.run(), "iceberg")
     real = Lake.write
@@ -114,7 +111,7 @@ def test_a_run_that_was_killed_while_it_wrote_a_table_is_completed_by_the_next(
 @needs_pyiceberg
 def test_of_the_values_of_columns_the_metadata_has_times_only(seeded: SeededCluster) -> None:
     """What is forgotten leaves nothing in the manifests of earlier snapshots."""
-    seeded.sql(partial(fill_day, day=2, rows=ROWS))
+    seeded.fill_days(2, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
     tables(seeded.run(), "iceberg")
     table = table_of(seeded)
@@ -129,7 +126,7 @@ def test_a_lake_may_have_tables_of_both_formats(seeded: SeededCluster) -> None:
     pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
     from deltalake import DeltaTable
 
-    seeded.sql(partial(fill_day, day=3, rows=ROWS))
+    seeded.fill_days(3, rows=ROWS)
     for form in ("delta", "iceberg"):
         tables(seeded.run(), form)
     archive(seeded.run(), 2.0, keep=False)
@@ -146,7 +143,7 @@ def test_spark_reads_the_table(seeded: SeededCluster) -> None:
     import subprocess
     import sys
 
-    seeded.sql(partial(fill_day, day=2, rows=ROWS))
+    seeded.fill_days(2, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
     tables(seeded.run(), "iceberg")
     program = (

@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import JobMasterError, Refused, Unavailable
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.report import html, svg
@@ -106,7 +104,7 @@ def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(seeded: SeededClu
 
     rows = 20_000
     seeded.lake = small_disk / "lake"
-    seeded.sql(lambda connection: fill_day(connection, 3, rows))
+    seeded.fill_days(3, rows=rows)
     with pytest.raises(Unavailable, match="No space left on device"):
         archive(seeded.run(), 2.0, keep=False)
     assert seeded.value("SELECT count(*) FROM jobs") == rows
@@ -126,8 +124,7 @@ def test_a_lake_that_is_read_only_is_one_clear_error_and_nothing_leaves_or_is_fo
 
     rows = 300
     seeded.lake = small_disk / "lake"
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=rows))
+    seeded.fill_days(3, 2, rows=rows)
     assert archive(seeded.run(), 2 * 86_400.0 - 5, keep=False).rows == rows, "the older day"
     before = {path: path.read_bytes() for path in seeded.lake.rglob("*.parquet")}
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

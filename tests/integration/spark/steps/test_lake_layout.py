@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.lake.lake import Lake
@@ -30,8 +28,7 @@ ROWS = 200
 def archived(seeded: SeededCluster) -> SeededCluster:
     """Two days in a lake that lies below a root for several clusters."""
     seeded.lake = seeded.lake.with_name("the root") / "cluster={cluster}"
-    for day in (3, 2):
-        seeded.sql(partial(fill_day, day=day, rows=ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     assert archive(seeded.run(), 2.0, keep=False).rows == 2 * ROWS
     seeded.lake = Path(seeded.run().lake)
     return seeded

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
 from jobmaster.pipeline.plan.agent_simulation import Limits, Queue, waits_of_agent
@@ -100,8 +99,7 @@ def test_the_plan_is_a_configuration_with_its_error_and_is_reviewed_later(
     from jobmaster.pipeline.plan.plan import plan
     from jobmaster.pipeline.plan.review import review
 
-    seeded.sql(lambda connection: fill_day(connection, 3, 3000, 0.02))
-    seeded.sql(lambda connection: fill_day(connection, 2, 3000, 0.02))
+    seeded.fill_days(3, 2, rows=3000, rate=0.02)
     out = tmp_path / "buckets.yaml"
     options = PlanOptions({"critical": 1.0, "payroll/low": 1.0}, slots=1, agents=2, arrivals={"": 1.5}, out=out)
     outcome = plan(seeded.run(), options)
@@ -139,8 +137,7 @@ def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: S
     """All jobs waited ten seconds, whatever the replay says of its queues."""
     from jobmaster.pipeline.plan.plan import plan
 
-    seeded.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
-    seeded.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
+    seeded.fill_days(3, 2, rows=1000, rate=0.02)
     rolled(seeded)  # the plan takes the growth from its figures
     seeded.execute("UPDATE job SET waited_us = 10000000, changed_at = changed_at + interval '10 s'")
     out = tmp_path / "buckets.yaml"
@@ -168,8 +165,7 @@ def test_a_plan_reads_no_more_than_its_days(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.plan.starts import recorded_since
     from jobmaster.pipeline.steps.archive import archive
 
-    seeded.sql(lambda connection: fill_day(connection, 3, 40, 0.01))
-    seeded.sql(lambda connection: fill_day(connection, 2, 40, 0.01))
+    seeded.fill_days(3, 2, rows=40, rate=0.01)
     archive(seeded.run(), 86_400.0, keep=False)
     with open_history(seeded.run()) as history:
         assert {file.path.partition("day=")[2][:10] for one in history.archived for file in one.files}
@@ -190,7 +186,7 @@ def test_too_little_history_and_unknown_lanes_are_refused(seeded: SeededCluster)
         plan(seeded.run(), PlanOptions())
     with pytest.raises(InputError, match="has no plan that can be reviewed"):
         review(seeded.run())
-    seeded.sql(lambda connection: fill_day(connection, 2, 50, 0.01))
+    seeded.fill_days(2, rows=50, rate=0.01)
     with pytest.raises(InputError, match="needs two days"):
         plan(seeded.run(), PlanOptions(check=True))
     with pytest.raises(InputError, match="has a lane 'payrol'"):

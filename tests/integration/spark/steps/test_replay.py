@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
 from tests.integration.spark.steps.conftest import SeededCluster
 
@@ -25,12 +24,12 @@ def replayed(seeded: SeededCluster, **choice: str) -> int:
 def test_a_replay_has_the_jobs_of_the_lake_and_the_next_one_only_what_has_failed_since(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     seeded.execute("UPDATE job SET lane = 'default'")  # no agent serves another one here
     in_lake = seeded.value("SELECT count(*) FROM job WHERE state = 'FAILED'")
     archive(seeded.run(), 2.0, keep=False)
     assert seeded.value("SELECT count(*) FROM job") == 0
-    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
     seeded.execute("UPDATE job SET lane = 'default'")
     assert in_lake
     # The range of yesterday is archived, too, and ends at midnight.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
 from tests.integration.spark.steps.conftest import SeededCluster, rolled
 
@@ -188,7 +187,7 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded:
     def rolled_up(**words: Any) -> Any:
         return rolled(seeded, minutes_seconds=MINUTES_SECONDS, **words)
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     assert rolled_up().summary["rolled_up_jobs"] == ROWS
     assert rolled_up().summary["days"] == [], "nothing was touched since"
     first = figures(seeded)
@@ -196,7 +195,7 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded:
     assert rolled_up().summary["days"] == [], "its jobs have only moved"
     rolled_up(rebuild=True)
     assert figures(seeded) == first
-    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
     seeded.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
     later = rolled_up(has_page=True)
     assert later.summary["rolled_up_jobs"] == ROWS
@@ -212,7 +211,7 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded:
 @pytest.mark.parametrize("rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebuild: bool) -> None:
     """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     late = seeded.value(
         "UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
         " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id"
@@ -236,10 +235,9 @@ def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebu
 def test_a_rollup_reads_only_ranges_with_changes_and_those_of_their_days(
     seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
-    seeded.sql(lambda connection: fill_day(connection, 2, ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     rolled(seeded)
-    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
     midnight = "date_trunc('day', now(), 'UTC')"
     seeded.execute(f"UPDATE job SET changed_at = clock_timestamp() WHERE id >= uuid_floor({midnight})")
     today = seeded.value(f"SELECT to_char({midnight} AT TIME ZONE 'UTC', 'YYYY-MM-DD')")
@@ -327,10 +325,9 @@ def test_the_audit_finds_what_was_deleted_since_a_rollup_and_what_the_manifest_h
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.audit import audit
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
-    seeded.sql(lambda connection: fill_day(connection, 2, ROWS))
+    seeded.fill_days(3, 2, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
-    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
     rolled(seeded)
     assert audit(seeded.run(), 10).summary["audit_violations"] == 0
     seeded.execute("""
@@ -355,7 +352,7 @@ def test_the_audit_finds_what_was_deleted_since_a_rollup_and_what_the_manifest_h
 def test_what_a_crashed_rollup_left_counts_for_nothing(seeded: SeededCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     from jobmaster.pipeline.lake.lake import Lake
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     real = Lake.sync
     monkeypatch.setattr(Lake, "sync", _interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -375,9 +372,9 @@ def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(seede
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.audit import audit
 
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     archive(seeded.run(), 2.0, keep=False)
-    seeded.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
     clean = audit(seeded.run(), 10)
     assert (clean.rows, clean.summary["audit_violations"], clean.failed) == (2 * ROWS, 0, False)
     seeded.execute(

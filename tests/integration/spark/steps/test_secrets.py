@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.support.synthetic_history import fill_day
 from jobmaster.model.errors import InputError
 from tests.integration.spark.steps.conftest import seeded_cluster
 from tests.support.patience import PATIENCE_SECONDS
@@ -28,7 +27,7 @@ def test_no_password_is_shown_by_a_session_of_a_user(
     """A read, a view, a write, two streams and the archive; Spark's settings are its defaults."""
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     seeded = seeded_cluster(migrated_dsn, store_url, cluster_name, tmp_path)
-    seeded.sql(lambda connection: fill_day(connection, 3, ROWS))
+    seeded.fill_days(3, rows=ROWS)
     schema, out = seeded.settings.schema_name(), tmp_path / "out"
     out.mkdir()
     env = {"SPARK_LOCAL_IP": "127.0.0.1", "SECRET_URL": with_password(migrated_dsn)}
