@@ -17,15 +17,18 @@ import asyncpg
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
+from jobmaster.doctor.findings import CheckStatus, Finding
 from jobmaster.master.master import Master
+from jobmaster.master.reports import Reader
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
+from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster.wiring import open_reader
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.rescuer import StoreRescuer
@@ -266,6 +269,20 @@ class DrivenCluster:
         self.opened.append(store)
         await store.initialise(master.cluster.uid, new_id())
         return master, store
+
+    async def finding(self, check: Callable[[ClusterSettings, Reader], Awaitable[Finding]]) -> tuple[CheckStatus, str]:
+        """Status and detail that a check of ``jobmaster doctor`` finds."""
+        settings = ClusterSettings(
+            cluster=self.cluster,
+            master=MasterSettings(dsn=self.dsn, schema=self.schema),
+            stores={"default": StoreSettings(url=self.store_url)},
+        )
+        reader = await open_reader(settings)
+        try:
+            found = await check(settings, reader)
+        finally:
+            await reader.close()
+        return found.status, found.detail
 
     async def agent(self, kind: type[Participant] = Participant, lease_seconds: float = 600.0) -> Participant:
         """A registered agent."""

@@ -8,8 +8,7 @@ from typing import Any, cast
 from jobmaster.doctor.findings import CheckStatus
 from jobmaster.doctor.life import hosts_finding
 from jobmaster.model.job import Priority
-from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, MasterSettings, Safety, StoreSettings
-from jobmaster.wiring import open_reader
+from jobmaster.settings.model import AgentSettings, BucketCounts, Safety
 from jobmaster_agents.buckets.host_standing import HostStanding
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import EventLog
@@ -54,20 +53,6 @@ def _provisioner(owner: Owner, worker: _Worker, lanes: list[str]) -> BucketProvi
     return made
 
 
-async def _finding(driven: DrivenCluster) -> tuple[CheckStatus, str]:
-    settings = ClusterSettings(
-        cluster=driven.cluster,
-        master=MasterSettings(dsn=driven.dsn, schema=driven.schema),
-        stores={"default": StoreSettings(url=driven.store_url)},
-    )
-    reader = await open_reader(settings)
-    try:
-        found = await hosts_finding(settings, reader)
-    finally:
-        await reader.close()
-    return found.status, found.detail
-
-
 async def test_a_flapping_host_opens_only_what_no_other_host_serves_until_its_time_is_over(
     driven: DrivenCluster,
 ) -> None:
@@ -77,10 +62,12 @@ async def test_a_flapping_host_opens_only_what_no_other_host_serves_until_its_ti
     provisioner = _provisioner(here, worker, ["alone", there.lane])
     await driven.rows(_DIED, "here", 0.0, 40)
     await driven.rows(_DIED, "here", 60.0, 3)
-    assert (await _finding(driven))[0] is CheckStatus.OK, "all agents of a machine die at once when it restarts"
+    assert (await driven.finding(hosts_finding))[0] is CheckStatus.OK, (
+        "all agents of a machine die at once when it restarts"
+    )
 
     await driven.rows(_DIED, "here", 240.0, 3)
-    status, detail = await _finding(driven)
+    status, detail = await driven.finding(hosts_finding)
     assert status is CheckStatus.WARN
     assert detail.startswith("here is cordoned for ")
     await provisioner.open_all()
@@ -91,7 +78,7 @@ async def test_a_flapping_host_opens_only_what_no_other_host_serves_until_its_ti
     assert worker.lanes() == {"alone", there.lane}, "no other host is left"
 
     await driven.rows("UPDATE agent SET ended_at = ended_at - interval '16 minutes' WHERE state = 'DEAD'")
-    assert (await _finding(driven))[0] is CheckStatus.OK, "it ends by itself"
+    assert (await driven.finding(hosts_finding))[0] is CheckStatus.OK, "it ends by itself"
 
 
 def _text(id_: bytes) -> str:

@@ -7,8 +7,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.doctor.findings import CheckStatus
 from jobmaster.doctor.life import suspicion_finding
-from jobmaster.settings.model import ClusterSettings, MasterSettings, OnSuspicion, Safety, StoreSettings
-from jobmaster.wiring import open_reader
+from jobmaster.settings.model import OnSuspicion, Safety
 from jobmaster_agents.buckets.refusal_watch import LOOK_SECONDS, RefusalWatch
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.suspicion_watch import SuspicionWatch
@@ -20,20 +19,6 @@ from tests.support.hand_clock import HandClock
 
 def _watch(owner: Owner, rule: OnSuspicion) -> SuspicionWatch:
     return SuspicionWatch(owner.master, Safety(on_suspicion=rule), Suspicions(owner.master, rule, EventLog()))
-
-
-async def _finding(driven: DrivenCluster) -> tuple[CheckStatus, str]:
-    settings = ClusterSettings(
-        cluster=driven.cluster,
-        master=MasterSettings(dsn=driven.dsn, schema=driven.schema),
-        stores={"default": StoreSettings(url=driven.store_url)},
-    )
-    reader = await open_reader(settings)
-    try:
-        found = await suspicion_finding(settings, reader)
-    finally:
-        await reader.close()
-    return found.status, found.detail
 
 
 async def _noted(driven: DrivenCluster) -> list[str]:
@@ -66,7 +51,7 @@ async def test_two_owners_of_an_epoch_are_recorded_once_and_freeze_that_bucket_a
     freezes = rule is OnSuspicion.FREEZE
     assert await driven.bucket_state(owner.fence.bucket_id) == ("FROZEN" if freezes else "ACTIVE", 1)
     assert await driven.bucket_state(other.fence.bucket_id) == ("ACTIVE", 1)
-    status, detail = await _finding(driven)
+    status, detail = await driven.finding(suspicion_finding)
     assert status is CheckStatus.WARN
     assert "two_owners" in detail
     assert detail.endswith("(its buckets were frozen)") is freezes

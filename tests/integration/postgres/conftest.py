@@ -134,6 +134,20 @@ async def db(shared: _Cluster) -> MasterFixture:
 
 
 @pytest.fixture
+async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
+    """A cluster in a database of its own, for tests that change partitions."""
+    settings = MasterSettings()
+    sql = await connect(migrated_dsn)
+    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
+    db = MasterFixture(migrated_dsn, master, sql)
+    await db.agent(db.owner)
+    db.fence = await db.bucket()
+    yield db
+    await master.close()
+    await sql.close()
+
+
+@pytest.fixture
 async def rescuer(db: MasterFixture) -> bytes:
     """A second living agent."""
     return await db.agent(new_id())

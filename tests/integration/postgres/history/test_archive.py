@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.history.archive import Archive
-from jobmaster.master.master import Master
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.model.flow.batch import NewBatch, range_of
@@ -26,20 +24,6 @@ from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, fin
 from tests.support.patience import PATIENCE_SECONDS
 
 FILES = (LakeFile("jobs", "jobs/part.parquet", 1, 100, "ab"),)
-
-
-@pytest.fixture
-async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
-    """A cluster in a database of its own, because partitions are changed."""
-    settings = MasterSettings()
-    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(migrated_dsn, master, sql)
-    await db.agent(db.owner)
-    db.fence = await db.bucket()
-    yield db
-    await master.close()
-    await sql.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Nothing here looks at a clock: what a step would do to others is read from the l
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import ANY
@@ -20,7 +19,6 @@ from jobmaster.doctor.checks import master_findings
 from jobmaster.master.driver.statements import sql as statement_text
 from jobmaster.master.history import archive as archive_module
 from jobmaster.master.history.archive import Archive
-from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings
@@ -43,23 +41,15 @@ _HARMLESS = {"AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdate
 
 
 @pytest.fixture
-async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
+async def fresh(fresh: MasterFixture) -> MasterFixture:
     """A cluster in a database of its own with an old range of 1000 jobs, of which 700 are unfinished."""
-    settings = MasterSettings()
-    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(migrated_dsn, master, sql)
-    await db.agent(db.owner)
-    db.fence = await db.bucket()
-    await sql.execute(_FILL, True, UNFINISHED, FAR, 0, 1)
-    await sql.execute(_FILL, False, FINISHED, FAR, UNFINISHED, 1)
-    await sql.execute(
+    await fresh.sql.execute(_FILL, True, UNFINISHED, FAR, 0, 1)
+    await fresh.sql.execute(_FILL, False, FINISHED, FAR, UNFINISHED, 1)
+    await fresh.sql.execute(
         "INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome) "
         "SELECT id, 1, gen_random_uuid(), 1, 'failed' FROM job WHERE state = 'HELD'"
     )
-    yield db
-    await master.close()
-    await sql.close()
+    return fresh
 
 
 @pytest.fixture(autouse=True)

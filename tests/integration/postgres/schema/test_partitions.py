@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
@@ -19,20 +17,6 @@ from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, final_row, hold_row, new_job, uuids
-
-
-@pytest.fixture
-async def fresh(migrated_dsn: str) -> AsyncIterator[MasterFixture]:
-    """A cluster in a database of its own, because partitions are changed."""
-    settings = MasterSettings()
-    sql = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
-    master = await Master.connect(dsn=migrated_dsn, schema=SCHEMA, settings=settings, application_name="tests")
-    db = MasterFixture(migrated_dsn, master, sql)
-    await db.agent(db.owner)
-    db.fence = await db.bucket()
-    yield db
-    await master.close()
-    await sql.close()
 
 
 async def _ranges(db: MasterFixture, parent: str = "job") -> list[tuple[str, UUID | None, UUID]]:
