@@ -18,7 +18,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents import agent_main, run_agent
 from jobmaster_agents.buckets import anti_entropy
-from jobmaster_agents.leader import maintenance, maintenance_schedule
+from jobmaster_agents.leader import maintenance, maintenance_runner
 from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 
 MAINTENANCE_SECONDS = 0.5
@@ -60,8 +60,8 @@ def hasten() -> None:
     anti_entropy.PACE_SECONDS = 0.1
     vars(maintenance)["_SENDER_GONE_SECONDS"] = MAINTENANCE_SECONDS
 
-    def hastened(name: str, every_seconds: float, run: Any) -> maintenance_schedule.MaintenanceTask:
-        return maintenance_schedule.MaintenanceTask(name, min(every_seconds, MAINTENANCE_SECONDS), run)
+    def hastened(name: str, every_seconds: float, run: Any) -> maintenance_runner.MaintenanceTask:
+        return maintenance_runner.MaintenanceTask(name, min(every_seconds, MAINTENANCE_SECONDS), run)
 
     vars(maintenance)["MaintenanceTask"] = hastened
 

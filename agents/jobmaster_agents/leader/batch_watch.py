@@ -17,8 +17,8 @@ from jobmaster.model.flow.batch import DueBatch, EndReason
 from jobmaster.ports import LeaderBatches
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.maintenance_schedule import BATCHES as TASK
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MORE, MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import BATCHES as TASK
+from jobmaster_agents.leader.maintenance_runner import IDLE_SECONDS, MORE, MaintenanceTask
 from jobmaster_agents.outcomes.batch_tally import note_end
 
 LOOK_SECONDS = 5.0

@@ -15,7 +15,7 @@ from jobmaster.ports import LeaderBreakers
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.breakers.reporter import log_changes
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import MaintenanceTask
 
 LOOK_SECONDS = 1.0
 """Time between two looks while a breaker is half-open."""

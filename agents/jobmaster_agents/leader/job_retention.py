@@ -18,7 +18,7 @@ from jobmaster.retention.retire import Retiring
 from jobmaster.settings.model import ClusterSettings, RetiredJobs
 from jobmaster.wiring import open_archive
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS
+from jobmaster_agents.leader.maintenance_runner import IDLE_SECONDS
 
 LOOK_SECONDS = 600.0
 """Between two looks. A range is a day at least, so a range leaves at most this much too late."""

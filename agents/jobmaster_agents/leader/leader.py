@@ -5,7 +5,7 @@ lease of some agent is over. Owners of matching buckets get a hint through their
 polls the master for due jobs.
 
 Only that statement and the read of the bucket map are on the path of the renewal. Hints are sent by a periodic task of their
-own (``due_notifier``). So are the maintenance tasks (``maintenance_schedule``): one at a time and one a second at most, which
+own (``due_notifier``). So are the maintenance tasks (``maintenance_runner``): one at a time and one a second at most, which
 bounds the load. A silent store or a long maintenance task never costs the leader its lease.
 
 The leader's lease has an epoch. Losing it is harmless: every maintenance task is safe when two agents run it. A leader hands
@@ -25,7 +25,7 @@ from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
-from jobmaster_agents.leader.maintenance_schedule import (
+from jobmaster_agents.leader.maintenance_runner import (
     BATCHES,
     IDLE_SECONDS,
     LATE_JOBS,

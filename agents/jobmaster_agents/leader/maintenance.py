@@ -10,7 +10,7 @@ from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, Rep
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import LATE_JOBS, MORE, SIGNALS, MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import LATE_JOBS, MORE, SIGNALS, MaintenanceTask
 from jobmaster_agents.leader.resurrected_buckets import BUCKETS_MAX, ResurrectedBuckets
 from jobmaster_agents.state.store_reachability import StoreReachability
 

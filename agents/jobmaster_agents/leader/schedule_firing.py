@@ -23,7 +23,7 @@ from jobmaster.rules.fire_decision import decide_fires
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier
-from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import MaintenanceTask
 
 PAGE_SCHEDULES = 1000
 """Schedules that are read at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.ports import SuspicionMaster
 from jobmaster.settings.model import OnSuspicion, Safety
-from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import MaintenanceTask
 from jobmaster_agents.state.suspicions import Suspicions
 
 LOOK_SECONDS = 30.0

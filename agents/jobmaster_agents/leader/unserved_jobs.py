@@ -25,7 +25,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.maintenance_schedule import MORE, MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import MORE, MaintenanceTask
 
 TASK = "unserved"
 EVERY_SECONDS = 60.0

@@ -12,7 +12,7 @@ from jobmaster.metric_values import OTHER
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
 from jobmaster.telemetry import RunOutcome, Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.line_limit import LineLimit
+from jobmaster_agents.log_rate_limit import LogRateLimit
 from jobmaster_agents.state.time_limits import trace_fields_of
 
 _MESSAGE_CHARS = 500
@@ -33,7 +33,7 @@ class FailureLog:
     def __init__(self, telemetry: Telemetry, log: EventLog, now: Callable[[], float]) -> None:
         self._telemetry = telemetry
         self._log = log
-        self._line_limit = LineLimit(now)
+        self._log_rate_limit = LogRateLimit(now)
 
     def ended(self, rows: Iterable[FinalRow]) -> None:
         """These outcomes were committed, and none is a success."""
@@ -81,7 +81,7 @@ class FailureLog:
     def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
         """Fields of the line; ``None``: there have been enough lines."""
         name = self._telemetry.handler_label(row.handler)
-        left_out = self._line_limit.admit("" if name == OTHER else name, event)
+        left_out = self._log_rate_limit.admit("" if name == OTHER else name, event)
         if left_out is None:
             return None
         return {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from jobmaster.model.job import Priority
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.line_limit import LineLimit
+from jobmaster_agents.log_rate_limit import LogRateLimit
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.time_limits import trace_fields_of
 
@@ -22,7 +22,7 @@ class HandlerLog:
     def __init__(self, telemetry: Telemetry, log: EventLog, now: Callable[[], float]) -> None:
         self._telemetry = telemetry
         self._log = log
-        self._line_limit = LineLimit(now)
+        self._log_rate_limit = LogRateLimit(now)
 
     def overdue(self, job: ClaimedJob, seconds: float) -> None:
         """An attempt has run for so long, and that is more than ``warn_after`` of its handler."""
@@ -40,7 +40,7 @@ class HandlerLog:
     def _fields(self, job: ClaimedJob, event: Event) -> dict[str, object] | None:
         """Fields of a line about this job; ``None``: there have been enough lines."""
         entry = job.entry
-        left_out = self._line_limit.admit(entry.handler, event)
+        left_out = self._log_rate_limit.admit(entry.handler, event)
         if left_out is None:
             return None
         whose: dict[str, object] = {"job": entry.id, "handler": entry.handler, "attempt": entry.attempt + 1}

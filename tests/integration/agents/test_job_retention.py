@@ -24,7 +24,7 @@ from jobmaster.settings.model import (
 from jobmaster.wiring import open_reader
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader import job_retention
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS
+from jobmaster_agents.leader.maintenance_runner import IDLE_SECONDS
 from tests.integration.agents.fixture import DrivenCluster, Owner
 
 DAY_MS = 86_400_000

@@ -18,7 +18,7 @@ from jobmaster.ports import Written
 from jobmaster.telemetry import GROUPS_MAX, HANDLERS_MAX, JOB_SECONDS, METRICS, Kind, RunOutcome, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
 from jobmaster_agents.launch.shared_deadline import AgentPhase, ChildCounters, Deadline
-from jobmaster_agents.line_limit import LINES, WINDOW_SECONDS
+from jobmaster_agents.log_rate_limit import LINES, WINDOW_SECONDS
 from jobmaster_agents.outcomes.failure_log import FailureLog
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.run_agent import show_child_counters

@@ -21,7 +21,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader import due_notifier
 from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import Leader, may_lead
-from jobmaster_agents.leader.maintenance_schedule import IDLE_SECONDS, MaintenanceTask
+from jobmaster_agents.leader.maintenance_runner import IDLE_SECONDS, MaintenanceTask
 from jobmaster_agents.state import store_reachability
 from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.hand_clock import HandClock, trusted

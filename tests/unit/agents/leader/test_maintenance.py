@@ -15,7 +15,7 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettin
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.maintenance import ClusterMaintenance
-from jobmaster_agents.leader.maintenance_schedule import MORE
+from jobmaster_agents.leader.maintenance_runner import MORE
 from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.hand_clock import HandClock
 from tests.support.master_parts import MasterParts

@@ -12,7 +12,7 @@ from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.maintenance_schedule import MORE
+from jobmaster_agents.leader.maintenance_runner import MORE
 from jobmaster_agents.leader.unserved_jobs import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobsMonitor
 from tests.support.hand_clock import HandClock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmaster_agents.leader.maintenance_schedule import MaintenanceTask, MaintenanceTasks
+from jobmaster_agents.leader.maintenance_runner import MaintenanceTask, MaintenanceTasks
 from tests.support.hand_clock import HandClock
 
 EVERY_SECONDS = 60.0

@@ -21,7 +21,7 @@ class _Window(NamedTuple):
     left_out: int
 
 
-class LineLimit:
+class LogRateLimit:
     """Decides whether one more line is logged; the next line after a gap has the number of those left out.
 
     Args:
