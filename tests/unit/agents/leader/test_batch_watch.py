@@ -12,7 +12,7 @@ from jobmaster.model.flow.batch import BatchState, ConcludedBatch, DueBatch, End
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.batch_watch import AGAIN_SECONDS_MAX, LOOK_SECONDS, NOTES, QUIET_SECONDS, BatchWatch
-from jobmaster_agents.leader.maintenance_schedule import MORE
+from jobmaster_agents.leader.maintenance_runner import MORE
 from jobmaster_agents.outcomes import batch_tally
 from jobmaster_agents.outcomes.batch_tally import RECOUNT_SECONDS, BatchTally
 from tests.support.hand_clock import HandClock
