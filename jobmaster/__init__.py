@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from jobmaster.model.flow.breaker import BreakerState, BreakerView
     from jobmaster.model.flow.bulk_operation import BulkKind, BulkPreview, BulkState, BulkView, SkipCause
     from jobmaster.model.flow.limit import LimitView
+    from jobmaster.model.flow.lock import LockView, OnceState, OnceView
     from jobmaster.model.flow.signal import KeptSignal, OnTimeout, Recipients, SignalSent, WaitingJobs
     from jobmaster.model.flow.uniqueness import SubmitAnswer
     from jobmaster.model.flow.workflow import RunsOn, StepState, StepView, WorkflowState, WorkflowView
@@ -131,7 +132,6 @@ if TYPE_CHECKING:
     from jobmaster.model.job_change import ChangeEffect, JobChange
     from jobmaster.model.job_log import LogLevel, LogLine
     from jobmaster.model.job_view import Attempt, JobView
-    from jobmaster.model.lock import LockView, OnceState, OnceView
     from jobmaster.model.pause import Pause, PauseChange, PauseKind
     from jobmaster.model.schedule import FireOutcome, Misfire, Overlap
     from jobmaster.passwords import PasswordFunctions
@@ -361,15 +361,15 @@ _MODULE_OF = {
     "Lock": "jobmaster.client.locks.lock",
     "LockHeld": "jobmaster.model.errors",
     "LockLost": "jobmaster.model.errors",
-    "LockView": "jobmaster.model.lock",
+    "LockView": "jobmaster.model.flow.lock",
     "Misfire": "jobmaster.model.schedule",
     "NewSchedule": "jobmaster.client.schedules.new_schedule",
     "NotFound": "jobmaster.model.errors",
     "NotUnique": "jobmaster.model.errors",
     "OnFull": "jobmaster.model.job",
     "OnTimeout": "jobmaster.model.flow.signal",
-    "OnceState": "jobmaster.model.lock",
-    "OnceView": "jobmaster.model.lock",
+    "OnceState": "jobmaster.model.flow.lock",
+    "OnceView": "jobmaster.model.flow.lock",
     "Opening": "jobmaster.wiring",
     "OutcomeUnknown": "jobmaster.model.errors",
     "Overlap": "jobmaster.model.schedule",

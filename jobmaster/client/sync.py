@@ -57,13 +57,13 @@ from jobmaster.client.tenants.sync import SyncTenants
 from jobmaster.client.workflows.sync import SyncWorkflows
 from jobmaster.handlers import Call, Handlers
 from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.flow.lock import LockView, OnceView
 from jobmaster.model.flow.uniqueness import SubmitAnswer
 from jobmaster.model.inspection.schedule_view import ScheduleView
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import JobChange
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import Attempt, JobView
-from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import Pause, PauseChange
 from jobmaster.model.response import response_schema
 

@@ -17,10 +17,10 @@ from jobmaster.handlers.received_signal import ReceivedSignal
 from jobmaster.handlers.run_log import LogSink, RunLog
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.batch import range_of
-from jobmaster.model.inspection.redaction import SecretTexts
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_log import LINES_DEFAULT, LogLevel, LogLevelName
 from jobmaster.model.job_view import moment
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.model.run_progress import RunProgress, checked_progress
 
 if TYPE_CHECKING:

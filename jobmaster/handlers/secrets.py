@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobmaster.model.errors import InputError
-from jobmaster.model.inspection.redaction import SecretTexts
 from jobmaster.model.job import ErrorInfo
 from jobmaster.model.job_log import RELAYED, LogLine
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.suggestion import did_you_mean
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobmaster.master.driver.connection import Row, StatementRunner, to_us
-from jobmaster.model.lock import ATTEMPT_ENDED, LockView, OnceState, OnceView
+from jobmaster.model.flow.lock import ATTEMPT_ENDED, LockView, OnceState, OnceView
 from jobmaster.ports import LockAnswer
 
 ERROR_CHARS_MAX = 1000

@@ -11,8 +11,8 @@ import msgspec
 
 from jobmaster.model.errors import InputError
 from jobmaster.model.ids import created_ms
-from jobmaster.model.inspection.redaction import SecretTexts, masked_arguments
 from jobmaster.model.job import ErrorInfo, Headers, JobState, Priority
+from jobmaster.model.redaction import SecretTexts, masked_arguments
 from jobmaster.model.response import PRIORITY_LABEL, response_schema
 from jobmaster.model.run_progress import RunProgress
 from jobmaster.model.trace_context import trace_id_of

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.flow.lock import LockView, OnceView
 from jobmaster.model.flow.tenant import TenantView
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState, NewJob
 from jobmaster.model.job_change import ChangedRow, NewValues
 from jobmaster.model.job_view import Attempt, JobFilter, JobView
-from jobmaster.model.lock import LockView, OnceView
 from jobmaster.model.pause import PauseFollower, PauseKind
 from jobmaster.model.trace_context import TraceContext
 from jobmaster.ports.batches import ClientBatches

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from jobmaster.model.cluster import ClusterMode
+from jobmaster.model.flow.lock import LockView
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, ErrorInfo, JobState
 from jobmaster.model.job_view import JobView
-from jobmaster.model.lock import LockView
 from jobmaster.model.schedule import FireOutcome, Schedule
 from jobmaster.rules.unserved_cause import UnservedCause
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import JobMasterError
-from jobmaster.model.inspection.redaction import SecretTexts, masked_arguments
+from jobmaster.model.redaction import SecretTexts, masked_arguments
 
 SECRET = st.text(min_size=4, max_size=40).filter(lambda text: "*" not in text)
 FORMS: list[Callable[[str], str]] = [str, repr, json.dumps, lambda text: quote(text, safe="")]

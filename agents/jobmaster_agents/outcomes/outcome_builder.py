@@ -24,8 +24,8 @@ from jobmaster.handlers.lifespan import Lifespan
 from jobmaster.handlers.run_log import LogSink
 from jobmaster.handlers.secrets import hide_in_context, without_secrets
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.inspection.redaction import SecretTexts
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.rules.capabilities import lacking
 from jobmaster.settings.model import JobDefaults, Limits

@@ -12,8 +12,8 @@ from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_record, emit_rows
 from jobmaster.model.errors import LockHeld, NotFound
+from jobmaster.model.flow.lock import LockView
 from jobmaster.model.job_view import iso
-from jobmaster.model.lock import LockView
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster

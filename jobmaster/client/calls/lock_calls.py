@@ -21,7 +21,7 @@ from jobmaster.client.locks.options import (
 )
 from jobmaster.handlers import check_name
 from jobmaster.handlers.once import once_action
-from jobmaster.model.lock import LockView, OnceView
+from jobmaster.model.flow.lock import LockView, OnceView
 
 
 class LockCalls(ClusterParts):

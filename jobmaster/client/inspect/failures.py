@@ -11,9 +11,9 @@ from jobmaster.client.submitter import SubmitChecks
 from jobmaster.encryption import CannotOpen, PayloadCipher, is_sealed, opened_view
 from jobmaster.model.errors import InputError
 from jobmaster.model.inspection.failures import FailureGroup, Failures
-from jobmaster.model.inspection.redaction import MASK
 from jobmaster.model.job import JobState
 from jobmaster.model.job_view import JobFilter, JobView, id_before
+from jobmaster.model.redaction import MASK
 from jobmaster.ports import Queries
 from jobmaster.ports.inspection import InspectionQueries
 from jobmaster.rules.failure_group import SEALED_LINE, error_line

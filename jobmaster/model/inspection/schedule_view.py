@@ -10,9 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from jobmaster.model.inspection.redaction import masked_arguments
 from jobmaster.model.job import Headers, Priority
 from jobmaster.model.job_view import EPOCH, moment
+from jobmaster.model.redaction import masked_arguments
 from jobmaster.model.schedule import Fire, FireOutcome, Misfire, Overlap, Schedule, ScheduleRow, ScheduleSource
 
 _JSON = msgspec.json.Decoder()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from jobmaster.clock import Clock
-from jobmaster.model.lock import ATTEMPT_ENDED, LockView, OnceState, OnceView
+from jobmaster.model.flow.lock import ATTEMPT_ENDED, LockView, OnceState, OnceView
 from jobmaster.ports import LockAnswer
 
 NEVER_BEGUN = ("", -1, 0)

@@ -14,6 +14,7 @@ import msgspec
 from jobmaster.model.event import EventKind
 from jobmaster.model.flow.batch import BatchState
 from jobmaster.model.flow.breaker import BreakerState
+from jobmaster.model.flow.lock import OnceState
 from jobmaster.model.flow.signal import Recipients
 from jobmaster.model.flow.uniqueness import SubmitAnswer
 from jobmaster.model.flow.workflow import RunsOn, StepState, WorkflowState
@@ -21,7 +22,6 @@ from jobmaster.model.inspection.schedule_view import ScheduleState
 from jobmaster.model.job import Durability, JobState, Priority, PriorityLabel
 from jobmaster.model.job_change import ChangeEffect
 from jobmaster.model.job_log import LogLevel, LogLevelName
-from jobmaster.model.lock import OnceState
 from jobmaster.model.pause import PauseKind
 from jobmaster.model.schedule import FireOutcome, Misfire, Overlap, ScheduleSource
 

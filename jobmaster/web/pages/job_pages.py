@@ -16,10 +16,10 @@ from jobmaster.client.jobs.timeline import TimelineLine, changes_of, timeline
 from jobmaster.csv_text import csv_line
 from jobmaster.model.errors import InputError, NotFound
 from jobmaster.model.ids import created_ms
-from jobmaster.model.inspection.redaction import SecretTexts
 from jobmaster.model.job import JobState
 from jobmaster.model.job_log import LogLine
 from jobmaster.model.job_view import JobView
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.web.pages.job_search import QUALIFIERS, VIEWS, parsed_search, searches_without, span_or_time
 from jobmaster.web.pages.map_pages import id_of
 from jobmaster.web.pages.site import View, bounded

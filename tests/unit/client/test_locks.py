@@ -17,7 +17,7 @@ from jobmaster.client.locks.once import run_once
 from jobmaster.client.locks.options import LockOptions, lock_options
 from jobmaster.handlers.once import OnceAction
 from jobmaster.model.errors import InputError, LockHeld, LockLost, OutcomeUnknown, Unavailable
-from jobmaster.model.lock import ATTEMPT_ENDED, OnceState
+from jobmaster.model.flow.lock import ATTEMPT_ENDED, OnceState
 from jobmaster.ports import LockAnswer
 from jobmaster.testing.memory.locks import MemoryLocks
 from tests.support.hand_clock import HandClock

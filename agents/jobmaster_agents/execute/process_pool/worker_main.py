@@ -59,8 +59,8 @@ from jobmaster.handlers.lifespan import OpenLifespans
 from jobmaster.handlers.middleware import Innermost
 from jobmaster.handlers.secrets import hide_in_context
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.inspection.redaction import SecretTexts
 from jobmaster.model.job import ErrorInfo, Headers, Priority
+from jobmaster.model.redaction import SecretTexts
 from jobmaster.model.trace_context import TraceContext
 from jobmaster.tracing import open_tracing
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind

@@ -11,7 +11,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql
 from jobmaster.master.master import Master
-from jobmaster.model.lock import ATTEMPT_ENDED
+from jobmaster.model.flow.lock import ATTEMPT_ENDED
 from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, MasterFixture
