@@ -226,8 +226,8 @@ def _jdbc_writer(frame: Any, settings: ClusterSettings, server: PostgresServer) 
         "'images.resize' AS handler",
         "1 AS token",
         "current_timestamp() AS due_at",
-        "encode(args, 'utf-8') AS args",
-        "encode(to_json(named_struct('key', key)), 'utf-8') AS headers",
+        "encode(args, 'UTF-8') AS args",
+        "encode(to_json(named_struct('key', key)), 'UTF-8') AS headers",
     )
     options = {
         **_jdbc_options(server, settings.schema_name()),

@@ -88,7 +88,7 @@ class DemoOptions(NamedTuple):
     report: Path | None = None
     """Run the data pipeline over the history at the end, and write its page here."""
     viewer: Viewer | None = None
-    """Asked before the kill and before the end; ``None``: nobody watches."""
+    """Asked before the kill and before the end; ``None``: the demo does not wait."""
 
 
 def run_demo(options: DemoOptions) -> tuple[DemoSummary, AuditReport]:

@@ -1,4 +1,4 @@
-"""Somebody who watches the demo in a browser, and says by Enter when it may go on."""
+"""The user who watches the demo in a browser: Enter lets it go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINE_BYTES = 1024
 async def until_enter(descriptor: int) -> None:
     """Wait for a line, or for the end of the input. A file that cannot be waited for is taken as ended.
 
-    Inside of the loop, not in a thread: the end of the program would wait for a thread that reads.
+    In the event loop, not in a thread: the end of the program would wait for a thread that reads.
     """
     loop = asyncio.get_running_loop()
     pressed = asyncio.Event()
@@ -29,7 +29,7 @@ async def until_enter(descriptor: int) -> None:
 
 
 class Viewer:
-    """Asks before each step that is worth to be seen.
+    """Waits for Enter before each step that is worth seeing.
 
     Args:
         descriptor: where Enter comes from.

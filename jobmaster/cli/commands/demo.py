@@ -59,7 +59,7 @@ def demo(
     Each job indexes one Python source file of the standard library. The agent store acknowledges half of the jobs; the other
     half is held on the master until due. Of two agents one is drained and replaced, the other is killed while it runs jobs.
     Then the results in the master are compared with a plain loop over the same files, and the invariants are audited. The
-    pages are served meanwhile; with --watch the kill waits until somebody looks at them. With --pipeline, Spark rolls the
+    pages are served meanwhile; with --watch the kill waits for Enter. With --pipeline, Spark rolls the
     history up, audits it again and plans bucket counts from it. Servers and data are private and are deleted at the end.
     Exit code 1 when a check fails.
 
