@@ -18,7 +18,8 @@ LACKING: dict[str, Any] = {
 
 
 def agent(pid: int, *handlers: str) -> dict[str, Any]:
-    return {"name": "default", "host": "web-1", "pid": pid, "mode": "full", "handlers": list(handlers)}
+    row = {"name": "default", "host": "web-1", "pid": pid, "mode": "full"}
+    return {**row, "handlers": list(handlers), "settings": "{}"}
 
 
 def test_agents_with_different_handlers_are_no_fault_while_every_due_job_has_one() -> None:
