@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import griffe
@@ -40,10 +41,7 @@ _PARTS = "jobmaster.client.calls."
 
 def reference() -> str:
     """The whole page."""
-    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
-    package = loader.load("jobmaster")
-    assert isinstance(package, griffe.Module)
-    loader.resolve_aliases(implicit=True)
+    package = package_read()
     parts = [HEAD]
     for module, purpose in MODULES.items():
         parts.append(f"## {module}\n\n{purpose}\n")
@@ -52,6 +50,16 @@ def reference() -> str:
     parts.append(f"## {FIXTURES}\n\n{FIXTURES_PURPOSE}\n")
     parts.extend(fixture_entry(fixture) for fixture in fixtures(package))
     return "\n".join(parts)
+
+
+@cache
+def package_read() -> griffe.Module:
+    """The package, as its source describes it."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
+    package = loader.load("jobmaster")
+    assert isinstance(package, griffe.Module)
+    loader.resolve_aliases(implicit=True)
+    return package
 
 
 def fixtures(package: griffe.Module) -> list[griffe.Function]:

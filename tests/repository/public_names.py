@@ -21,7 +21,16 @@ import griffe
 
 from jobmaster.cli.main import root as command_line
 from jobmaster.telemetry import METRICS
-from tests.repository.api_reference import MODULES, ROOT, clean, members_of, public_names, signatures, target
+from tests.repository.api_reference import (
+    MODULES,
+    ROOT,
+    clean,
+    members_of,
+    package_read,
+    public_names,
+    signatures,
+    target,
+)
 
 RECORD = Path(__file__).with_name("public_names.json")
 VIEWS = (
@@ -47,10 +56,7 @@ class Difference(NamedTuple):
 
 def python_names() -> Names:
     """Of each public module: functions and classes, and public members of classes."""
-    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
-    package = loader.load("jobmaster")
-    assert isinstance(package, griffe.Module)
-    loader.resolve_aliases(implicit=True)
+    package = package_read()
     found: Names = {}
     for module in MODULES:
         for name in public_names(module):

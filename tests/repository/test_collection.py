@@ -14,7 +14,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_folders_of_the_order_exist() -> None:
-    named = {*file_order._LONGEST, *file_order._ONE_PROCESS, *file_order._WHOLE_FILES, *file_order._PARTS}
+    named = {
+        *file_order._LONGEST,
+        *file_order._ONE_PROCESS,
+        *file_order._WHOLE_FILES,
+        *file_order._PARTS,
+        *file_order._TOGETHER,
+    }
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 

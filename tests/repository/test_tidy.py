@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -189,7 +190,8 @@ def none_of(found: list[str]) -> None:
 
 
 def test_functions_are_short() -> None:
-    none_of(apart_from(over(tidy.long_functions, *CODE), LONG))
+    found = [item for path in files(*CODE, suffix=".py") for item in tidy.long_functions(place(path), source(path))]
+    none_of(apart_from(found, LONG))
 
 
 @pytest.mark.filterwarnings("default:.* lines, more than")
@@ -283,6 +285,10 @@ def parsed(check: Callable[[str, ast.Module], list[str]]) -> Callable[[str], lis
     return lambda text: check("sample.py", ast.parse(text))
 
 
+def long_functions(text: str) -> list[str]:
+    return tidy.long_functions("sample.py", text)
+
+
 LONG_FUNCTION = "def f():\n" + "    pass\n" * 60
 RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
     "module length": (lambda text: tidy.long_modules("sample.py", text), "x = 1\n" * 601, "x = 1\n" * 600),
@@ -291,7 +297,17 @@ RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
         " ".join(f"a/m{number}.py" for number in range(21)),
         " ".join(["a/__init__.py", *(f"a/m{number}.py" for number in range(20))]),
     ),
-    "function length": (parsed(tidy.long_functions), LONG_FUNCTION, LONG_FUNCTION[: -len("    pass\n")]),
+    "function length": (long_functions, LONG_FUNCTION, LONG_FUNCTION[: -len("    pass\n")]),
+    "function length at the end of a class": (
+        long_functions,
+        "class A:\n" + textwrap.indent(LONG_FUNCTION, "    ") + "x = 1\n",
+        "class A:\n    def f(self): ...\n\n    def g(\n        self,\n    ) -> None: ...\n" + "x = 1\n" * 60,
+    ),
+    "function length with a text and inner functions": (
+        long_functions,
+        'def f():\n    x = """\ndef g(): ...\n"""\n    def h(): ...\n' + "    pass\n" * 56,
+        'def f():\n    x = """\ndef g(): ...\n"""\n    def h(): ...\n' + "    pass\n" * 55,
+    ),
     "fragment": (lambda text: tidy.fragments({"a/b.py": text, "a/c.py": "from a.b import x"}), "x = 1\n", "x = 1\n" * 60),
     "fragment of a neighbour": (
         lambda text: tidy.fragments({"a/b.py": "x = 1\n", "a/c.py": "from a import b", "d/e.py": text}),

@@ -46,6 +46,7 @@ _REGISTRY = re.compile(
     r"pypi[.]org|pythonhosted|python[.]org/simple|index-url=|artifactory|/repository/pypi|/pypi/simple"
 )
 _NODES = "nodes of the tree"
+_LONG_TEXT = re.compile(r"(\"{3}|'{3}).*?\1", re.DOTALL)
 _COURT = re.compile(r"\b(judge|judgement|verdict)", re.IGNORECASE)
 """Servers and agents check leases and write certificates; rules decide; checks have a status."""
 
@@ -74,14 +75,36 @@ def long_modules(place: str, source: str) -> list[str]:
     return [f"{place}: {lines} lines, more than {LINES_SOFT_MAX}"] if lines > LINES_SOFT_MAX else []
 
 
-def long_functions(place: str, tree: ast.Module) -> list[str]:
-    """Functions over the limit."""
+def long_functions(place: str, source: str) -> list[str]:
+    """Functions over the limit. Only a module whose text may have one is parsed."""
+    if not _may_have_a_long_function(source):
+        return []
     found = []
-    for function in functions(tree):
+    for function in functions(syntax_tree(source)):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
             found.append(f"{place}:{function.name}: {length} lines, {FUNCTION_LINES_MAX} are allowed")
     return found
+
+
+def _may_have_a_long_function(source: str) -> bool:
+    """By the indentation: a function ends before the next line that is not deeper than its ``def``.
+
+    Texts in three quotes count as empty lines. A closing bracket before the colon, and a comment, may be no deeper.
+    """
+    text = _LONG_TEXT.sub(lambda match: "\n" * match[0].count("\n"), source)
+    begun: list[tuple[int, int]] = []
+    for number, line in enumerate(text.split("\n")):
+        code = line.lstrip()
+        if not code or code[0] in ")]}#":
+            continue
+        depth = len(line) - len(code)
+        while begun and begun[-1][0] >= depth:
+            if number - begun.pop()[1] > FUNCTION_LINES_MAX:
+                return True
+        if code.startswith(("def ", "async def ")):
+            begun.append((depth, number))
+    return any(text.count("\n") - first > FUNCTION_LINES_MAX for _, first in begun)
 
 
 def fragments(modules: Mapping[str, str]) -> list[str]:
@@ -284,10 +307,9 @@ def unwelcome_words(place: str, text: str) -> list[str]:
         "word of a court": _COURT,
     }
     return [
-        f"{place}:{number}: {what}: {match[0]!r}"
-        for number, line in enumerate(text.splitlines(), 1)
+        f"{place}:{text.count(chr(10), 0, match.start()) + 1}: {what}: {match[0]!r}"
         for what, pattern in patterns.items()
-        if (match := pattern.search(line))
+        for match in pattern.finditer(text)
         # A container has a directory for temporary files of its own.
         if not (place.startswith("config/deploy/") and match[0] == "/tmp")
     ]

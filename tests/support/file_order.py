@@ -56,6 +56,8 @@ _WHOLE_FILES = (
     "tests/system/web/",
 )
 """Files of slow tests that share a cluster: each process that runs one of the tests starts the cluster first."""
+_TOGETHER = {"tests/repository/test_public_names.py": "tests/repository/test_api_reference.py"}
+"""Files that share what another file has read: the source of the whole package, by griffe."""
 _DIVIDED = ("integration", "system", "unit")
 """Folders of most files."""
 _PARTS = {"tests/system/outages/test_crash_points.py": 3}
@@ -66,7 +68,8 @@ class FileOrder(LoadFileScheduling):  # type: ignore[misc]  # its base has no ty
     """Whole files in the order of the collection; the files of some folders go to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _folder_of(nodeid) or nodeid.split("::", 1)[0]
+        file = nodeid.split("::", 1)[0]
+        return _folder_of(nodeid) or _TOGETHER.get(file, file)
 
 
 class SetupOrder(LoadScopeScheduling):  # type: ignore[misc]  # its base has no type
