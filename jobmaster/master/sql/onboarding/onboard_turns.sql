@@ -55,7 +55,8 @@ WITH RECURSIVE b AS MATERIALIZED (
           AND NOT j.cancel_requested
           AND ($8::text[] IS NULL OR j.handler = ANY ($8) OR (j.id = ANY ($12::uuid[]) AND j.handler = ANY ($13::text[])))
           AND ($10::text[] IS NULL OR NOT has_tag(j.headers, $10))
-          AND ($11::text[] IS NULL OR required_words(j.headers) <@ $11)
+          AND ($11::text[] IS NULL OR substring(j.headers FROM 1 FOR 13) <> '{"requires":['::bytea
+               OR required_words(j.headers) <@ $11)
         ORDER BY j.due_at, j.id
         LIMIT least($7::integer, greatest(w.weight, 2 * $7 / w.tenants))
     ) AS c
@@ -65,7 +66,7 @@ WITH RECURSIVE b AS MATERIALIZED (
     SELECT l.id, l.due_at, l.size, c.turn, c.place
     FROM chosen c
     CROSS JOIN LATERAL (
-        SELECT j.id, j.due_at, (octet_length(j.args) + octet_length(j.headers))::bigint AS size FROM job j
+        SELECT j.id, j.due_at, octet_length(j.args) + octet_length(j.headers) AS size FROM job j
         WHERE j.id = c.id AND j.state = 'HELD' AND NOT j.cancel_requested
         FOR UPDATE SKIP LOCKED
     ) AS l
@@ -73,6 +74,7 @@ WITH RECURSIVE b AS MATERIALIZED (
     SELECT d.id
     FROM (SELECT due.id, due.size, sum(due.size) OVER (ORDER BY due.turn, due.place, due.due_at, due.id) AS total FROM due) AS d
     WHERE d.total <= $9::bigint OR d.total = d.size
+    ORDER BY d.id
 ), moved AS (
     UPDATE job j
     SET state = 'ASSIGNED', token = j.token + 1, bucket_id = $1, bucket_epoch = $2, expires_at = NULL,

@@ -68,6 +68,9 @@ async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: MasterF
     assert max(node["Actual Rows"] for node in due) <= 100, "no more rows are read than are taken"
     by_key = {table for table, index in _scans(nodes) if index == "_pkey"}
     assert len(by_key) == 1, "each row is looked for in its own partition only"
+    assert ["d.id"] in [node.get("Sort Key") for node in nodes], (
+        "neighbours in the table are written one after the other"
+    )
 
 
 @pytest.mark.parametrize("generic", [False, True])
