@@ -26,6 +26,8 @@ from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultyPort
 SINGLE_JOBS = 12
 BULK_JOBS = 120
 CHUNK_JOBS = 20
+FILL_JOBS = 240
+"""More chunks than are on their way when the third one is answered, so some are left for the next run."""
 LOCK, LOCK_SECONDS = "import", 4.0
 ACTION = ("load-rates", "3")
 
@@ -67,7 +69,7 @@ async def main(config: str, ledger: Ledger, situation: Situation) -> None:
     elif situation is Situation.FILL:
         batches.SILENT_SECONDS, batch.SIGN_SECONDS = 1.0, 0.2
         async with cluster.batch("filled", key=ledger.path.parent.name) as filled:
-            summary = await filled.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
+            summary = await filled.submit_many([witness] * FILL_JOBS, handler=jobs.quick)
         ledger.add("batch", filled.id_bytes)
         for job_id in summary.ids.as_bytes():
             ledger.add("acknowledged", job_id)

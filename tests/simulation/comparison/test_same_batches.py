@@ -29,7 +29,7 @@ class BatchUsers(TwoMasters):
 
     def __init__(self) -> None:
         super().__init__()
-        for table in ("batch", "batch_range", "batch_tally", "batch_note", "batch_callback", "batch_dropped"):
+        for table in ("batch", "batch_range", "batch_tally", "batch_callback", "batch_dropped"):
             self.wait(self.sql.execute(f"DELETE FROM {table}"))
         self.ranges = [range_of(new_id()) for _ in range(4)]
         self.jobs = [lowest[:12] + number.to_bytes(4, "big") for lowest in self.ranges for number in range(1, 5)]

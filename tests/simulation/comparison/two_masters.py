@@ -35,6 +35,7 @@ TABLES = (
     "idempotency",
     "unique_key",
     "quarantine",
+    "batch_note",
     "operator_log",
     "pause",
     "named_lock",

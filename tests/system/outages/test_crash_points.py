@@ -37,6 +37,7 @@ from tests.crash_points.faulty_producer import (
     ACTION,
     BULK_JOBS,
     CHUNK_JOBS,
+    FILL_JOBS,
     LOCK,
     SINGLE_JOBS,
     Ledger,
@@ -300,13 +301,13 @@ async def test_of_a_producer_that_fills_a_batch(
     assert ledger.ids("batch") == []
     assert await asyncio.to_thread(produce, deployment, ledger, point.situation, faults) == 0
     stored_again = len(ledger.ids("acknowledged"))
-    assert (stored_again == 0) if point.call == "master.close" else (0 < stored_again <= BULK_JOBS)
+    assert (stored_again == 0) if point.call == "master.close" else (0 < stored_again <= FILL_JOBS)
     deployment.withdraw("wait")
     view = await deployment.client.batches.wait(ledger.ids("batch")[0], timeout=patient(HEAL_SECONDS))
     assert view.counts is not None
-    assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, BULK_JOBS, BULK_JOBS)
+    assert (view.state, view.size, view.counts.succeeded) == (BatchState.SUCCEEDED, FILL_JOBS, FILL_JOBS)
     rows = await deployment.fetch("SELECT id FROM job WHERE handler = 'quick' AND id > $1 AND id < $2", *_bounds(view))
-    assert len(rows) == BULK_JOBS
+    assert len(rows) == FILL_JOBS
     runs = Counter(line[0] for line in deployment.witnessed(str(ledger.path.with_name("witness"))))
     assert set(runs.values()) == {1}
     await deployment.healed(final_rows(deployment, [row["id"].bytes for row in rows]), rescues_max=0)
