@@ -1,5 +1,4 @@
 -- 0084 batch notes: a batch whose last job no agent has ended is counted at once, too.
--- programs: >= 0083
 
 -- Ranges of batches of which a job has ended without an agent that tells of it (batches/tally): it has expired, was cancelled while it
 -- waited, was given up by a rescue, or was confirmed from outside. One row for each such job, so that no statement waits for another
