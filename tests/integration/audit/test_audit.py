@@ -495,6 +495,20 @@ async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: A
     assert not any(report.violations.values()), report.evidence
 
 
+async def test_a_bucket_whose_rescuer_dies_after_the_exit_of_its_maker_is_no_unclean_exit(history: AuditedCluster) -> None:
+    """The maker gave the bucket back and left; the rescuer that drained it has died."""
+    left, rescuer, bucket = fresh(), fresh(), fresh()
+    await history.add_agent(left, "ACTIVE")
+    await history.add_bucket(bucket, left)
+    await history.add_event(bucket, "ACTIVE", "LOST", 1, left)
+    await history.execute("UPDATE agent SET state = 'RETIRED', ended_at = clock_timestamp() WHERE id = $1", left)
+    await history.add_agent(rescuer, "DEAD")
+    await history.add_event(bucket, "LOST", "DRAINING", 2, rescuer)
+    await history.add_event(bucket, "DRAINING", "LOST", 2, rescuer)
+    report = await history.audit(quiet_seconds=0.0)
+    assert report.violations["I14"] == 0, report.evidence
+
+
 async def test_a_job_whose_metadata_looks_like_a_fire_is_none(history: AuditedCluster) -> None:
     for state in ("HELD", "SUCCEEDED", "SUCCEEDED"):
         await history.add_job(state, headers=b'{"metadata":{"nominal_us":"1900000000000000","schedule":"nightly"}}')
