@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ import redis.asyncio
 import yaml
 
 from benchmarks.support.report import REPOSITORY
+from jobmaster.agentstore.keys import Keys
 from jobmaster.embedded.cluster import EmbeddedCluster, EmbeddedOptions
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
@@ -136,6 +138,12 @@ class MeasuredCluster:
             for pid in descendants(agent.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signum)
+
+    def empty_buckets(self) -> None:
+        """The keys of all buckets go, for a run whose agents are dead and forgotten by the master."""
+        with redis.Redis.from_url(self.url) as store:
+            while keys := list(itertools.islice(store.scan_iter(Keys("bench").every_bucket, count=1000), 1000)):
+                store.unlink(*keys)
 
     # ------------------------------------------------------------ looking
 
