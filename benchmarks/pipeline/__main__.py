@@ -16,7 +16,6 @@ from benchmarks.pipeline import archive_rollup, export_beside, read_write, rollu
 from benchmarks.support.report import output_options, progress, show
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 
-
 PARTS = ("history", "moving", "increment", "export")
 
 
