@@ -49,7 +49,7 @@ class SeedRun(msgspec.Struct, frozen=True, kw_only=True):
     seeds_per_cpu_second: float
 
 
-class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
+class FaultRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run of real servers under faults.
 
     Attributes:
@@ -60,6 +60,7 @@ class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
         lost: acknowledged jobs without an outcome that no fault excuses.
         excused: those that their level does not promise to keep through a fault that was played.
         violations: kinds of broken promises, and what was left undone.
+        mended: the commit that mended all that the run found, and what it was; empty: nothing was found, or it is open.
     """
 
     commit: str
@@ -72,6 +73,7 @@ class FaultRun(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     excused: int
     violations: int
+    mended: str = ""
 
 
 class NotKept(Exception):
@@ -166,11 +168,12 @@ def faults_summary(runs: Sequence[FaultRun]) -> tuple[str, bool]:
         if runs
         else (0, 0, 0)
     )
-    broken = sum(run.violations for run in runs)
+    broken = sum(run.violations for run in runs if not run.mended)
+    mended = sum(run.violations for run in runs if run.mended)
     commits = len({run.commit for run in runs})
     text = (
         f"{total:,} of {ACKNOWLEDGED_WANTED:,} acknowledged jobs at {commits} commits, {lost:,} lost, "
-        f"{excused:,} excused by a fault that their level does not cover, {broken:,} broken promises"
+        f"{excused:,} excused by a fault that their level does not cover, {broken:,} broken promises, {mended:,} mended"
     )
     return text, total >= ACKNOWLEDGED_WANTED and lost == 0 and broken == 0
 
