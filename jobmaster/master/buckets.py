@@ -13,7 +13,7 @@ from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence
 from jobmaster.specification.bucket_transitions import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 
-_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE, BucketEvent.ADOPT_REMAINS}
+_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE, BucketEvent.RESURRECT}
 """Moves that have a statement of their own, because they check or change more than the state."""
 
 _COUNT_MAX = 2**31 - 1
@@ -61,20 +61,22 @@ class Buckets:
         answer = await self._control.write("buckets/create", owner, *columns(rows))
         return bool(answer[0]["owner_ok"])
 
-    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_bucket(self, bucket: Bucket, reason: str) -> bool:
         """A bucket that has no row any more -> LOST, above every epoch it ever had (that of ``bucket`` does not count).
         False: it has a row, or the owner has ended."""
         args = (bucket.owner, bucket.id, bucket.store, bucket.lane, bucket.priority, reason)
-        return bool((await self._control.write("buckets/adopt", *args))[0]["adopted"])
+        return bool((await self._control.write("buckets/resurrect", *args))[0]["resurrected"])
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
         answer = await self._control.write("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
 
-    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_retired(self, bucket: Bucket, reason: str) -> bool:
         """READY_TO_DELETE -> LOST: the keys of a retired bucket hold jobs again. False: its row has changed, or is gone."""
-        return bool((await self._control.write("buckets/adopt_remains", bucket.id, bucket.epoch, reason))[0]["adopted"])
+        return bool(
+            (await self._control.write("buckets/resurrect_retired", bucket.id, bucket.epoch, reason))[0]["resurrected"]
+        )
 
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
         """Record a bucket that its store has lost, for operators. Sent again, nothing is added.

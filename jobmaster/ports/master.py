@@ -137,7 +137,7 @@ class MoveBuckets(Protocol):
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         """Compare-and-set of a bucket's state by its present owner and epoch, with a ``bucket_event``. No owner moves it out
-        of READY_TO_DELETE: that is ``adopt_remains``."""
+        of READY_TO_DELETE: that is ``resurrect_retired``."""
         ...
 
 
@@ -213,12 +213,12 @@ class ProvisionerBuckets(Protocol):
 class MaintenanceBuckets(Protocol):
     """For maintenance tasks."""
 
-    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_bucket(self, bucket: Bucket, reason: str) -> bool:
         """A bucket that has keys but no row -> LOST, above every epoch it ever had. False: it has a row, or the owner has
         ended."""
         ...
 
-    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_retired(self, bucket: Bucket, reason: str) -> bool:
         """READY_TO_DELETE -> LOST: the keys of a retired bucket hold jobs. False: its row has changed, or is gone."""
         ...
 

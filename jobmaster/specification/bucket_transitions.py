@@ -27,7 +27,7 @@ class BucketEvent(StrEnum):
     """A healthy agent takes it to evacuate it; epoch + 1."""
     DRAINED = "drained"
     """The rescuer has emptied it."""
-    ADOPT_REMAINS = "adopt_remains"
+    RESURRECT = "resurrect"
     """Keys of a retired bucket were found in a store."""
     FREEZE = "freeze"
     UNFREEZE = "unfreeze"
@@ -43,7 +43,7 @@ TRANSITIONS: dict[tuple[BucketState, BucketEvent], BucketState] = {
     (S.DRAINING, BucketEvent.LOSE): S.LOST,
     (S.LOST, BucketEvent.TAKE): S.DRAINING,
     (S.DRAINING, BucketEvent.DRAINED): S.READY_TO_DELETE,
-    (S.READY_TO_DELETE, BucketEvent.ADOPT_REMAINS): S.LOST,
+    (S.READY_TO_DELETE, BucketEvent.RESURRECT): S.LOST,
     (S.ACTIVE, BucketEvent.FREEZE): S.FROZEN,
     (S.FROZEN, BucketEvent.UNFREEZE): S.ACTIVE,
 }

@@ -72,7 +72,7 @@ class ClusterMaintenance:
             MaintenanceTask("expiry", 30.0, self.expire_jobs),
             MaintenanceTask(LATE_JOBS, 60.0, self.reassign_late),
             MaintenanceTask(SIGNALS, 60.0, self.end_waits),
-            MaintenanceTask("resurrected", 60.0, self.resurrected.adopt),
+            MaintenanceTask("resurrected", 60.0, self.resurrected.resurrect),
             MaintenanceTask("retention", 3600.0, self.forget_leftovers),
         ]
 
@@ -201,7 +201,7 @@ class ClusterMaintenance:
         return MORE if more else None
 
     async def forget_buckets(self) -> None:
-        """Delete the keys of retired buckets, then their tombstones. Keys that hold jobs again are adopted instead.
+        """Delete the keys of retired buckets, then their tombstones. Keys that hold jobs again are resurrected instead.
 
         Only tombstones of stores that answer are read: those of a silent store must not fill the page. For a store that is
         no longer in the configuration only the tombstone is deleted; `ResurrectedBuckets` finds keys that are left there
@@ -231,7 +231,7 @@ class ClusterMaintenance:
                 return
             if status is ReplyStatus.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
-                if await self._master.buckets.adopt_remains(bucket, reason):
+                if await self._master.buckets.resurrect_retired(bucket, reason):
                     self.resurrected.note(bucket.id, store, reason)
                 continue
             await self._drop(bucket)

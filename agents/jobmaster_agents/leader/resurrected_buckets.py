@@ -1,5 +1,5 @@
-"""Buckets whose keys are in a store although the master has forgotten them: the store was rolled back. They are adopted as
-LOST buckets, and a rescue evacuates them.
+"""Buckets whose keys are in a store although the master has forgotten them: the store was rolled back. They get rows as LOST
+buckets, and a rescue evacuates them.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from jobmaster_agents.state.store_reachability import StoreReachability
 
 BUCKETS_MAX = 64
 """Buckets that one run of a task handles."""
-_ADOPTED_LANE = "default"
-_ADOPTED_PRIORITY = Priority.MEDIUM
+_LANE = "default"
+_PRIORITY = Priority.MEDIUM
 
 
 class ResurrectedBuckets:
     """Finds such buckets and adopts them.
 
     Args:
-        on_lost: called when a bucket was adopted (the rescue may begin).
+        on_lost: called when a bucket was resurrected (the rescue may begin).
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class ResurrectedBuckets:
         self._telemetry = telemetry
         self._log = log
 
-    async def adopt(self) -> None:
-        """Adopt buckets that have keys in a store and no row in the master: the store was rolled back behind the tombstone.
+    async def resurrect(self) -> None:
+        """Give a row to buckets that have keys in a store and none in the master: the store was rolled back behind the tombstone.
 
         The stores are listed before the master: a bucket is created in the master before it is opened in its store, so a
         bucket that the master's list lacks is not a new one. Lane and priority are not in the store; the jobs go to the
@@ -69,7 +69,7 @@ class ResurrectedBuckets:
             if not self._reachability.answers(found[bucket_id]):
                 continue
             try:
-                await self._adopt(bucket_id, found[bucket_id])
+                await self._resurrect(bucket_id, found[bucket_id])
             except Unavailable as error:  # (of the store or of the master: the next run begins again)
                 self._reachability.failed(found[bucket_id], error)
             except Refused as error:
@@ -77,25 +77,25 @@ class ResurrectedBuckets:
         if refusal is not None:
             raise refusal
 
-    async def _adopt(self, bucket_id: bytes, store: str) -> None:
+    async def _resurrect(self, bucket_id: bytes, store: str) -> None:
         keys = self._stores[store]
         if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not ReplyStatus.NOT_EMPTY:
             return  # the bucket was empty, and its keys are deleted now
         bucket = Bucket(
             id=bucket_id,
             store=store,
-            lane=_ADOPTED_LANE,
-            priority=_ADOPTED_PRIORITY,
+            lane=_LANE,
+            priority=_PRIORITY,
             state=BucketState.LOST,
             epoch=0,
             owner=self._agent_id,
         )
         reason = "its store holds jobs of a bucket the master has forgotten"
-        if await self._master.buckets.adopt_bucket(bucket, reason):
+        if await self._master.buckets.resurrect_bucket(bucket, reason):
             self.note(bucket_id, store, reason)
 
     def note(self, bucket_id: bytes, store: str, reason: str) -> None:
-        """A bucket was adopted: count it, log it, and let the rescue begin."""
+        """A bucket was resurrected: count it, log it, and let the rescue begin."""
         self._telemetry.buckets_resurrected += 1
         self._log.error(Event.BUCKET_RESURRECTED, {"bucket": bucket_id, "store": store, "reason": reason})
         self._on_lost()

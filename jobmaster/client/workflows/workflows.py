@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.client.submitter import SubmitChecks
-from jobmaster.client.workflows.compiled import Compiler
 from jobmaster.client.workflows.definition import Flow, Step, StepOptions, as_flow, step
+from jobmaster.client.workflows.graph_compiler import Compiler
 from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Call, check_name
 from jobmaster.model import ids

@@ -1,15 +1,14 @@
-"""The jobs of a cluster in memory, and the clock that runs ahead while a job that is due later runs."""
+"""The jobs of a cluster in memory."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
-from jobmaster.clock import SystemClock, new_id
+from jobmaster.clock import new_id
 from jobmaster.codec import decode_error, decode_headers, encode_error
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
@@ -25,6 +24,7 @@ from jobmaster.model.schedule import Fire, ScheduleRow
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.testing.memory.batches import MemoryBatches
 from jobmaster.testing.memory.breakers import MemoryBreakers
+from jobmaster.testing.memory.clock import MemoryClock
 from jobmaster.testing.memory.job_logs import MemoryJobLogs
 from jobmaster.testing.memory.locks import MemoryLocks
 
@@ -36,37 +36,6 @@ _NO_SIGNAL = encode_error(
     ErrorInfo(type="NoSignal", message="the signal that the job waited for has not come in time", reason="no_signal")
 )
 _WAITS = frozenset({JobState.SAVE_PENDING, JobState.HELD, JobState.ASSIGNED})
-
-
-class MemoryClock:
-    """The machine's clocks; the wall clock is ahead while a job runs that is due later."""
-
-    def __init__(self) -> None:
-        self._system = SystemClock()
-        self.boottime = self._system.boottime
-        self._lock = threading.Lock()
-        self._open: list[int] = []
-        """How far ahead each of the runs under way needs the clock. They may overlap, and end in any order."""
-        self._ahead_us = 0
-
-    def wall_us(self) -> int:
-        """Microseconds since 1970."""
-        return self._system.wall_us() + self._ahead_us
-
-    @contextmanager
-    def at_least(self, moment_us: int) -> Iterator[None]:
-        """The wall clock shows this moment, or the present one when that is later."""
-        ahead_us = max(moment_us - self._system.wall_us(), 0)
-        self._change(self._open.append, ahead_us)
-        try:
-            yield
-        finally:
-            self._change(self._open.remove, ahead_us)
-
-    def _change(self, how: Callable[[int], None], ahead_us: int) -> None:
-        with self._lock:
-            how(ahead_us)
-            self._ahead_us = max(self._open, default=0)
 
 
 class Unconfirmed(NamedTuple):

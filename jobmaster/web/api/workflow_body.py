@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from jobmaster.client.workflows.compiled import STEPS_MAX
 from jobmaster.client.workflows.definition import Choice, Flow, Step, StepOptions, result_of, step
+from jobmaster.client.workflows.graph_compiler import STEPS_MAX
 from jobmaster.handlers import Call as HandlerCall
 from jobmaster.model.errors import InputError
 from jobmaster.model.flow.workflow import RunsOn

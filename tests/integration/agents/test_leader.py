@@ -213,7 +213,7 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(driven: Drive
     await driven.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     await owner.die()
     kicks: list[int] = []
-    await maintenance_of(keeper, kicks).resurrected.adopt()
+    await maintenance_of(keeper, kicks).resurrected.resurrect()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await driven.jobs()
@@ -236,7 +236,7 @@ async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(dr
     while await driven.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
         await maintenance.forget_buckets()
     assert len(await driven.jobs()) == 1, "three of them are known to the store only"
-    await maintenance.resurrected.adopt()
+    await maintenance.resurrected.resurrect()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await driven.jobs()
@@ -256,8 +256,8 @@ async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_h
     assert taken is not None
     await driven.rows("DELETE FROM bucket WHERE id = $1", text(bucket_id))
     again = msgspec.structs.replace(taken, owner=keeper.agent_id)
-    assert await keeper.master.buckets.adopt_bucket(again, "the test")
-    assert not await keeper.master.buckets.adopt_bucket(again, "the test")
+    assert await keeper.master.buckets.resurrect_bucket(again, "the test")
+    assert not await keeper.master.buckets.resurrect_bucket(again, "the test")
     rows = await driven.rows("SELECT state, epoch FROM bucket WHERE id = $1", text(bucket_id))
     assert [(row["state"], row["epoch"]) for row in rows] == [("LOST", taken.epoch + 1)]
     await keeper.rescue().tick()

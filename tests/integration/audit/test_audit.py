@@ -495,7 +495,9 @@ async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: A
     assert not any(report.violations.values()), report.evidence
 
 
-async def test_a_bucket_whose_rescuer_dies_after_the_exit_of_its_maker_is_no_unclean_exit(history: AuditedCluster) -> None:
+async def test_a_bucket_whose_rescuer_dies_after_the_exit_of_its_maker_is_no_unclean_exit(
+    history: AuditedCluster,
+) -> None:
     """The maker gave the bucket back and left; the rescuer that drained it has died."""
     left, rescuer, bucket = fresh(), fresh(), fresh()
     await history.add_agent(left, "ACTIVE")

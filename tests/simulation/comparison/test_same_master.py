@@ -447,13 +447,13 @@ class Masters(TwoMasters):
         self.both(lambda master: master.buckets.move_bucket(*fence, to, "test"))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents)
-    def adopt_remains(self, bucket: int, epoch: int | None, agent: int) -> None:
+    def resurrect_retired(self, bucket: int, epoch: int | None, agent: int) -> None:
         fence = self.fence(bucket, epoch, agent)
         row = Bucket(
             id=fence.bucket_id, store="store", lane="default", priority=3, state=BucketState.READY_TO_DELETE,
             epoch=fence.epoch, owner=fence.owner,
         )  # fmt: skip
-        self.both(lambda master: master.buckets.adopt_remains(row, "test"))
+        self.both(lambda master: master.buckets.resurrect_retired(row, "test"))
 
     @rule(bucket=buckets, unfreeze=st.booleans())
     def operate(self, bucket: int, unfreeze: bool) -> None:
@@ -469,12 +469,12 @@ class Masters(TwoMasters):
         self.both(lambda master: master.buckets.drop_bucket(self.buckets[bucket]))
 
     @rule(bucket=buckets, agent=agents)
-    def adopt(self, bucket: int, agent: int) -> None:
+    def resurrect(self, bucket: int, agent: int) -> None:
         row = Bucket(
             id=self.buckets[bucket], store="store", lane="default", priority=3, state=BucketState.LOST, epoch=0,
             owner=self.agents[agent],
         )  # fmt: skip
-        self.both(lambda master: master.buckets.adopt_bucket(row, "test"))
+        self.both(lambda master: master.buckets.resurrect_bucket(row, "test"))
 
     @rule(agent=agents, dead=st.booleans())
     def end_agent(self, agent: int, dead: bool) -> None:

@@ -276,18 +276,18 @@ class ClusterStatements(
                 created.append(bucket_id)
         return [Record(owner_ok=True, created=created)]
 
-    def buckets_adopt(
+    def buckets_resurrect(
         self, old: Snapshot, owner: bytes, bucket_id: bytes, store: str, lane: str, priority: int, reason: str
     ) -> list[Record]:
         row = self.tables.agents.get(owner)
         if row is None or row.state != "ACTIVE" or bucket_id in self.tables.buckets:
-            return [Record(adopted=False)]
+            return [Record(resurrected=False)]
         epoch = max((e.epoch for e in self.tables.events if e.bucket_id == bucket_id), default=0) + 1
         self.tables.buckets[bucket_id] = BucketRow(
             bucket_id, store, lane, priority, "LOST", epoch, owner, self.now_us()
         )
         self._tell(bucket_id, None, "LOST", epoch, owner, reason)
-        return [Record(adopted=True)]
+        return [Record(resurrected=True)]
 
     def buckets_move(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, sources: Sequence[str], to: str, reason: str
@@ -299,13 +299,13 @@ class ClusterStatements(
             self._move(bucket, to, owner, reason)
         return [Record(moved=bucket.state in sources or bucket.state == to, state=bucket.state)]
 
-    def buckets_adopt_remains(self, old: Snapshot, bucket_id: bytes, epoch: int, reason: str) -> list[Record]:
+    def buckets_resurrect_retired(self, old: Snapshot, bucket_id: bytes, epoch: int, reason: str) -> list[Record]:
         bucket = self.tables.buckets.get(bucket_id)
         if bucket is None or bucket.epoch != epoch:
-            return [Record(adopted=False)]
+            return [Record(resurrected=False)]
         if bucket.state == "READY_TO_DELETE":
             self._move(bucket, "LOST", b"", reason)
-        return [Record(adopted=bucket.state in ("READY_TO_DELETE", "LOST"))]
+        return [Record(resurrected=bucket.state in ("READY_TO_DELETE", "LOST"))]
 
     def buckets_note_loss(self, old: Snapshot, *columns: Any) -> list[Record]:
         return []  # a line for people, which no agent reads

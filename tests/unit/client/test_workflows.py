@@ -13,8 +13,8 @@ import pytest
 from jobmaster.client.handler_lookup import HandlerLookup
 from jobmaster.client.signals.wait import signal
 from jobmaster.client.submitter import SubmitChecks
-from jobmaster.client.workflows.compiled import DEPTH_MAX, STEPS_MAX, WAITS_MAX, Compiler
 from jobmaster.client.workflows.definition import Flow, branch, chain, group, previous, result_of, step
+from jobmaster.client.workflows.graph_compiler import DEPTH_MAX, STEPS_MAX, WAITS_MAX, Compiler
 from jobmaster.client.workflows.workflows import Workflows
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_headers

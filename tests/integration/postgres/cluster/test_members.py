@@ -168,7 +168,7 @@ async def test_a_bucket_moves_only_for_its_owner_and_epoch_and_by_the_table(db: 
 async def test_only_the_housekeeper_loses_a_retired_bucket(db: MasterFixture) -> None:
     """An owner whose memory is behind the master's row would have its own clean exit rescued (I14)."""
     bucket = await db.bucket_row(db.fence.bucket_id)
-    assert not await db.master.buckets.adopt_remains(bucket, "jobs"), "not of a living bucket"
+    assert not await db.master.buckets.resurrect_retired(bucket, "jobs"), "not of a living bucket"
     for to in (BucketState.COMPLETING, BucketState.READY_TO_DELETE):
         assert await db.master.buckets.move_bucket(*db.fence, to, "test")
     assert not await db.master.buckets.move_bucket(*db.fence, BucketState.LOST, "test")
@@ -176,11 +176,11 @@ async def test_only_the_housekeeper_loses_a_retired_bucket(db: MasterFixture) ->
     assert [each.id for each in await db.master.buckets.owned_buckets(db.owner)] == [bucket.id], (
         "its tombstone is known"
     )
-    assert not await db.master.buckets.adopt_remains(msgspec.structs.replace(bucket, epoch=7), "jobs"), (
+    assert not await db.master.buckets.resurrect_retired(msgspec.structs.replace(bucket, epoch=7), "jobs"), (
         "of another epoch"
     )
-    assert await db.master.buckets.adopt_remains(bucket, "jobs")
-    assert await db.master.buckets.adopt_remains(bucket, "jobs"), "sent again"
+    assert await db.master.buckets.resurrect_retired(bucket, "jobs")
+    assert await db.master.buckets.resurrect_retired(bucket, "jobs"), "sent again"
     assert (await db.bucket_row(bucket.id)).state is BucketState.LOST
     (event,) = await db.sql.fetch("SELECT from_state, actor, reason FROM bucket_event WHERE to_state = 'LOST'")
     assert tuple(event) == ("READY_TO_DELETE", None, "jobs")

@@ -108,10 +108,10 @@ class Master(MasterParts):
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         return [f"job_{span}"]
 
-    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_bucket(self, bucket: Bucket, reason: str) -> bool:
         return self.ledger.setdefault(bucket.id, bucket) is bucket
 
-    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+    async def resurrect_retired(self, bucket: Bucket, reason: str) -> bool:
         there = self.ledger.get(bucket.id)
         if there is None or there.epoch != bucket.epoch:
             return False
@@ -231,7 +231,7 @@ async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> No
     risen = new_id()
     harness.stores["two"].keys = {risen: 1}
     with pytest.raises(StoreRefused):
-        await harness.maintenance.resurrected.adopt()
+        await harness.maintenance.resurrected.resurrect()
     assert harness.master.ledger[risen].state is BucketState.LOST
 
 
@@ -262,13 +262,13 @@ async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
     harness = MaintenanceHarness()
     risen, empty = new_id(), new_id()
     harness.stores["two"].keys = {risen: 5, empty: 0}
-    await harness.maintenance.resurrected.adopt()
+    await harness.maintenance.resurrected.resurrect()
     assert harness.master.ledger[risen].state is BucketState.LOST
     assert harness.master.ledger[risen].store == "two"
     assert empty not in harness.master.ledger
     assert harness.stores["two"].keys == {risen: 5}
     assert harness.kicks == 1
-    await harness.maintenance.resurrected.adopt()
+    await harness.maintenance.resurrected.resurrect()
     assert harness.kicks == 1  # known now
 
 
@@ -278,7 +278,7 @@ async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
     newborn = harness.master.retired()
     harness.stores["one"].keys[newborn.id] = 1
     before = harness.master.ledger[newborn.id]
-    await harness.maintenance.resurrected.adopt()
+    await harness.maintenance.resurrected.resurrect()
     assert harness.master.ledger[newborn.id] == before
     assert harness.kicks == 0
 
@@ -288,7 +288,7 @@ async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
     harness.stores["one"].failure = Unavailable("away")
     risen = new_id()
     harness.stores["two"].keys = {risen: 1}
-    await harness.maintenance.resurrected.adopt()
+    await harness.maintenance.resurrected.resurrect()
     assert harness.master.ledger[risen].state is BucketState.LOST
 
 
