@@ -46,7 +46,7 @@ class ResurrectedBuckets:
         self._log = log
 
     async def resurrect(self) -> None:
-        """Give a row to buckets that have keys in a store and none in the master: the store was rolled back behind the tombstone.
+        """Give a row to buckets that have keys in a store but none in the master: the store went back behind the tombstone.
 
         The stores are listed before the master: a bucket is created in the master before it is opened in its store, so a
         bucket that the master's list lacks is not a new one. Lane and priority are not in the store; the jobs go to the
