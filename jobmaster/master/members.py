@@ -122,7 +122,7 @@ class Members:
                 return bool(present[0]["state"] == _ENDED[0 if dead else 1])
             if not dead:
                 return bool(await rows_of(connection, "members/retire", agent_id, reason))
-            ended = await rows_of(connection, "members/end_dead", agent_id, reason, process_ended)
+            ended = await rows_of(connection, "members/certify_on_proof", agent_id, reason, process_ended)
             await rows_of(connection, "buckets/lose", reason)
             return bool(ended)
 

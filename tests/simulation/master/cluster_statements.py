@@ -158,7 +158,9 @@ class ClusterStatements(
         row = self.tables.agents.get(agent_id)
         return [] if row is None else [Record(state=row.state)]
 
-    def members_end_dead(self, old: Snapshot, agent_id: bytes, reason: str, process_ended: bool) -> list[Record]:
+    def members_certify_on_proof(
+        self, old: Snapshot, agent_id: bytes, reason: str, process_ended: bool
+    ) -> list[Record]:
         return self._end(agent_id, "DEAD", process_ended=process_ended)
 
     def members_retire(self, old: Snapshot, agent_id: bytes, reason: str) -> list[Record]:

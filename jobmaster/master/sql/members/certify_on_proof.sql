@@ -1,4 +1,4 @@
--- end_dead: a death certificate on proof, or by the agent itself
+-- certify_on_proof: a death certificate on proof, or by the agent itself
 -- in: $1 uuid agent
 -- in: $2 text reason
 -- in: $3 boolean its process has ended: its runs are over, and what was lent to it is free at once
