@@ -278,6 +278,9 @@ class AgentRuntime:
             self.schedule_firing.span_of_fire = tracing.fired
         self.batch_tally = BatchTally(config.agent_id, master.batches, self.due_notifier.notify, clock, telemetry, log)
         self.bucket_worker.outcome_writer.on_ended = self.batch_tally.ended
+        self.bucket_worker.memory_recovery.on_ended = self.batch_tally.ended
+        for rescuer in self.rescuer.by_store.values():
+            rescuer.on_ended = self.batch_tally.ended
         batch_watch = BatchWatch(
             config.agent_id,
             master.batches,
@@ -373,14 +376,13 @@ class AgentRuntime:
             self.failure_detector,
             self._store_connector,
         ]
-        periodic_tasks += [self.reachability, self.due_notifier, *self.rescuer.by_store.values()]
+        periodic_tasks += [self.reachability, self.due_notifier, self.batch_tally, *self.rescuer.by_store.values()]
         if self._agent.mode in WORKING_MODES:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
                 self.bucket_worker.run_progress,
                 self.bucket_worker.job_log,
                 self.accept_time,
-                self.batch_tally,
                 self.permit_hints,
                 self.permit_borrower,
                 self.anti_entropy,

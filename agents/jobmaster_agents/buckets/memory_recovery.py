@@ -81,6 +81,8 @@ class MemoryRecovery:
         self._may_commit = may_commit
         self._left: dict[OwnedBucket, _Left] = {}
         self._batches: BatchWrite[_Copy] = BatchWrite(BatchSize(_BATCH_ROWS), _id_of, _bytes_of)
+        self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
+        """Called with the outcomes that the master has now."""
 
     def keep(self, owned: OwnedBucket, dropped: Iterable[ClaimedJob]) -> int:
         """Take the live copies of a lost bucket; how many of them were only in its store and in this process."""
@@ -139,7 +141,9 @@ class MemoryRecovery:
         if not self._may_commit():
             raise Unavailable("the lease does not allow to commit")
         if finals := [copy.row for copy in some if isinstance(copy.row, FinalRow)]:
-            return await self._outcomes.record_final(finals)
+            written = await self._outcomes.record_final(finals)
+            self.on_ended([row for row in finals if row.id in written.accepted])
+            return written
         return await self._outcomes.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
 
     async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:

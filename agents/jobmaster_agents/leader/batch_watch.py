@@ -74,11 +74,11 @@ class BatchWatch:
 
     async def look(self) -> bool | None:
         """Take what was noted, and look at those that are due; ``MORE`` when there is more."""
-        ranges, jobs = await self._batches.take_notes(self._agent_id, NOTES)
-        self._noted(ranges)
-        due = await self._batches.due(BATCHES, LOST_SECONDS)
+        due = await self._batches.due(BATCHES, LOST_SECONDS)  # first: it does not depend on the notes
         for batch in due:
             await self._look_at(batch)
+        ranges, jobs = await self._batches.take_notes(self._agent_id, NOTES)
+        self._noted(ranges)
         return MORE if len(due) == BATCHES or jobs == NOTES else None
 
     async def _look_at(self, batch: DueBatch) -> None:

@@ -73,7 +73,7 @@ class BatchTally:
     def noted(self, ranges: Iterable[bytes]) -> None:
         """The leader has added other jobs of these ranges to its tallies: their batches may have ended."""
         for lowest in ranges:
-            self._to_count.setdefault(lowest, self._now())
+            self._to_count[lowest] = self._now()  # later than a count under way, whose snapshot may lack the tallies
             self.kicked.set()
 
     async def tick(self) -> float:

@@ -188,6 +188,7 @@ class KeptReplay:
         await self._until_answered.may_commit()
         if await copied(self._outcomes, rows):
             self._metrics.ended(rows)
+            self._outcome_writer.on_ended(rows)
             return Written(True, frozenset(row.id for row in rows))
         written = await self._until_answered(
             "record_final",
@@ -197,6 +198,7 @@ class KeptReplay:
             timeouts=len(rows) == 1,
         )
         self._metrics.accepted(rows, written)
+        self._outcome_writer.on_ended([row for row in rows if row.id in written.accepted])
         return written
 
     async def _write(

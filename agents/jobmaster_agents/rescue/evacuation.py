@@ -65,6 +65,7 @@ class Evacuation:
         page_jobs: int,
         max_rescues: int,
         on_quarantined: Callable[[Sequence[UnstorableEntry]], None] = lambda _: None,
+        on_ended: Callable[[Sequence[FinalRow]], None] = lambda _: None,
     ) -> None:
         self.bucket = bucket
         self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
@@ -77,6 +78,7 @@ class Evacuation:
         self.wait_seconds = 0.0
         self._unfit: list[UnstorableEntry] = []
         self._on_quarantined = on_quarantined
+        self._on_ended = on_ended
         self._master = master
         self._store = store
         self._may_write = may_write
@@ -180,7 +182,13 @@ class Evacuation:
         kept = decode_rows(raw)
         for encoded, error in kept.unreadable:
             self._note_unfit(encoded[ID_AT], _KEPT, encoded, f"it cannot be read: {error}")
-        await self._write(_KEPT, kept.finals, self._master.outcomes.record_final)
+
+        async def record(rows: Sequence[FinalRow]) -> Written:
+            written = await self._master.outcomes.record_final(rows)
+            self._on_ended([row for row in rows if row.id in written.accepted])
+            return written
+
+        await self._write(_KEPT, kept.finals, record)
         for fence, rows in kept.holds.items():
 
             async def hold(some: Sequence[HoldRow], fence: Fence = fence) -> Written:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.model.job import FinalRow
 from jobmaster.ports import EvacuationStore, RescuerMaster, UnstorableEntry
 from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
@@ -92,6 +93,8 @@ class StoreRescuer:
         self._store_dead_seconds = store_dead_seconds
         self._floors: dict[bytes, int] = {}
         self.unfinished: dict[bytes, _Unfinished] = {}
+        self.on_ended: Callable[[Sequence[FinalRow]], None] = lambda rows: None
+        """Called with the outcomes of a dead owner that the master has now."""
         self._moved: set[tuple[str, int]] = set()
         self._silences = 0
         self._leaving = False
@@ -211,6 +214,7 @@ class StoreRescuer:
             page_jobs=self._page_jobs,
             max_rescues=self._max_rescues,
             on_quarantined=lambda unfit: self._note_quarantined(bucket, unfit),
+            on_ended=self.on_ended,
         )
         # Noted before the first step: this agent owns the bucket and must come back to it after every interruption.
         work = self.unfinished[bucket.id] = _Unfinished(evacuation, self._now())

@@ -306,6 +306,10 @@ class LimitedStarts:
             if full is not None:
                 full.freed = self._number
             has_waiting = full is not None and (full.by_rate or self.wake(key, min(count, _PROBE_MAX)))
+            if full is not None and not has_waiting and key[0] == ORDERING:
+                # The time of the next question is that of an earlier denial, up to a second ahead. A job of the key that
+                # comes now finds the key free. ``_ask`` forgets the limit; at once, an end during a question would be missed.
+                self._ask_at(full, self._now() + _HINT_SECONDS)
             if not has_waiting or key[0] == ORDERING:
                 # The next job of an ordering key may wait in another agent, though some wait here.
                 elsewhere.append(key)

@@ -18,6 +18,7 @@ from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.jobs import fails, noop, note, until_file
+from tests.system.operation.test_metrics import scrape
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -86,6 +87,26 @@ async def test_a_batch_whose_last_job_no_agent_ends_is_counted_by_the_note_of_it
     assert (view.state, view.counts.succeeded, view.counts.cancelled) == (BatchState.FAILED, 1, 1)
     assert view.tallied == 2, "by a look of the leader it would have ended ten seconds later"
     await _noted(deployment, "complete", "failure")
+
+
+async def test_the_note_of_an_end_is_counted_where_an_agent_that_runs_no_jobs_leads(
+    deployment: Deployment, cluster: Cluster
+) -> None:
+    kinds = deployment.document["agents"]
+    kinds["default"]["mode"], kinds["leader"] = "execution", {"mode": "leader", "weight": 10}
+    deployment.document["observability"]["metrics_port"] = 0
+    leader = await deployment.start_agent("--name", "leader")
+    port = int((await leader.wait_event("metrics_served"))["port"])
+    await deployment.start_agent("--name", "default")
+    async with cluster.batch("cancelled") as batch:
+        left = [await batch.submit(call(noop), after=3600) for _ in range(2)]
+    for receipt in left:
+        await receipt.cancel()
+    view = await batch.wait(timeout=PATIENCE_SECONDS)
+    assert (view.state, view.tallied) == (BatchState.FAILED, 2)
+    figures = await scrape(port)
+    assert figures["jobmaster_batches_ended_total:FAILED"] == 1
+    assert figures["jobmaster_batches_found_total"] == 0, "by the leader's look, ten seconds later"
 
 
 async def test_a_cancelled_batch_stops_what_runs_and_starts_nothing_more(

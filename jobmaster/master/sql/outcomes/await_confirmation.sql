@@ -14,6 +14,7 @@
 -- fence: identity (token, bucket, epoch) on the row and a state in flight; no bucket lock: the row stays with the run that it
 --        waits for, and belongs to no bucket's work any more. The row is there: its start was written. One that a failover
 --        forgot is not made anew (no row comes back), and the attempt counts as failed.
+--        A job that is cancelled here has no run time: by that the trigger of batch notes knows that no agent reports its end.
 -- index: job_pkey, one partition
 UPDATE job
 SET state = CASE WHEN cancel_requested THEN 'CANCELLED'::job_state ELSE 'WAITING' END,
@@ -21,7 +22,7 @@ SET state = CASE WHEN cancel_requested THEN 'CANCELLED'::job_state ELSE 'WAITING
     expires_at = CASE WHEN NOT cancel_requested THEN clock_timestamp() + make_interval(secs => $6::double precision) END,
     due_at = clock_timestamp() + make_interval(secs => $6 + $7::double precision),
     error = CASE WHEN NOT cancel_requested THEN $8::bytea END,
-    waited_us = $9::bigint, ran_us = $10::bigint, changed_at = clock_timestamp()
+    waited_us = $9::bigint, ran_us = CASE WHEN NOT cancel_requested THEN $10::bigint END, changed_at = clock_timestamp()
 WHERE id = $1::uuid AND token = $2::integer AND bucket_id = $3::uuid AND bucket_epoch = $4::bigint
   AND state IN ('ASSIGNED', 'PROCESSING')
 RETURNING state::text AS state

@@ -61,6 +61,13 @@ async def _not_confirmed(db: MasterFixture, job_id: bytes, rescuer: bytes) -> No
     assert await db.master.maintenance.expire_unconfirmed(10) == 1
 
 
+async def _cancelled_when_it_returns(db: MasterFixture, job_id: bytes, rescuer: bytes) -> None:
+    await _running(db, job_id)
+    await db.master.requests.cancel(job_id, tombstone=None, actor="test")
+    row = final_row(job_id, db.fence)._replace(attempt=1)
+    assert await db.master.outcomes.await_confirmation(row, 60.0, 7.0, None)
+
+
 async def _given_up_by_a_rescue(db: MasterFixture, job_id: bytes, rescuer: bytes) -> None:
     await _running(db, job_id)
     await db.lost()
@@ -86,6 +93,7 @@ async def _quarantined(db: MasterFixture, job_id: bytes, rescuer: bytes) -> None
     "end",
     [
         _cancelled, _cancelled_without_a_row, _expired, _confirmed, _confirmed_while_it_runs, _not_confirmed,
+        _cancelled_when_it_returns,
         _given_up_by_a_rescue, _given_up_without_a_row, _quarantined,
     ],
 )  # fmt: skip

@@ -90,8 +90,11 @@ async def test_an_outcome_of_a_job_whose_row_is_known_is_written_and_not_counted
     for writer, gate in on_its_way.items():
         if not gate.reached.is_set():
             harness.master.script[writer].clear()
+    told: list[FinalRow] = []
+    harness.bucket_worker.memory_recovery.on_ended = told.extend
     assert await harness.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
     assert harness.master.rows[entry.id].state == state
+    assert [row.id for row in told] == ([entry.id] if name != "fail" else []), "batches count it"
     assert len(harness.master.attempts) == (name == "fail")
     for gate in on_its_way.values():
         gate.opened.set()

@@ -438,6 +438,25 @@ async def test_an_end_during_a_question_of_its_ordering_key_is_not_missed(harnes
     await until(lambda: ran == ["first", "second"])
 
 
+async def test_the_next_job_of_an_ordering_key_that_is_free_again_does_not_wait(harness: WorkerHarness) -> None:
+    """The denial of the second job set a time for the next question that is long after the end of the second job."""
+    bucket = harness.bucket()
+    jobs = [job("ordered", name, ordering_key="k") for name in ("first", "second", "third")]
+    harness.master.permits.in_order = [one.id for one in jobs]  # type: ignore[attr-defined]
+    harness.submit(bucket, jobs[:1])
+    await until(lambda: ran)
+    harness.submit(bucket, jobs[1:2])
+    await until(lambda: waiting(harness, bucket) == 1)
+    await end("first")
+    await until(lambda: ran == ["first", "second"])
+    await end("second")
+    await until(lambda: harness.master.rows[jobs[1].id].state == "SUCCEEDED")
+    await turns(200)
+    harness.clock.now += 0.03
+    harness.submit(bucket, jobs[2:])
+    await until(lambda: ran == ["first", "second", "third"])
+
+
 async def test_of_too_many_jobs_of_an_ordering_key_the_latest_is_sent_away(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
     jobs = [job("ordered", f"{n}", ordering_key="k") for n in range(8)]

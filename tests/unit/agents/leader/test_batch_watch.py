@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ class FakeBatches:
         self.ended: set[bytes] = set()
         self.counting_seconds = 0.0
         self.is_full: list[bytes] = []
+        self.during_full: Callable[[], None] = lambda: None
         self.notes: list[bytes] = []
 
     async def due(self, limit: int, lost_seconds: float) -> list[DueBatch]:
@@ -57,7 +58,9 @@ class FakeBatches:
         return [batch_id]
 
     async def full(self, ids: Iterable[bytes]) -> list[bytes]:
-        return self.is_full
+        answer = list(self.is_full)  # as of its snapshot
+        self.during_full()
+        return answer
 
     async def tally(self, agent_id: bytes, ended: Mapping[bytes, int]) -> None:
         self.asked.append(("tally", dict(ended)))
@@ -100,6 +103,25 @@ async def test_a_batch_whose_last_job_no_agent_has_ended_is_counted_at_once(batc
     batches.notes, batches.is_full = [one], [one]
     assert await _watch(batches, tally).look() is None
     assert tally.kicked.is_set()
+    await tally.tick()
+    assert batches.asked == [("conclude", one, None)]
+
+
+async def test_a_note_that_comes_during_a_count_leads_to_another_count(batches: FakeBatches) -> None:
+    """The count under way has read before the leader added what it took."""
+    one = range_of(new_id())
+    tally = _tally(batches)
+    tally.noted([one])
+
+    def taken() -> None:
+        batches.clock.now += 0.001
+        batches.is_full = [one]
+        tally.noted([one])
+
+    batches.during_full = taken
+    await tally.tick()
+    assert batches.asked == []
+    batches.during_full = lambda: None
     await tally.tick()
     assert batches.asked == [("conclude", one, None)]
 

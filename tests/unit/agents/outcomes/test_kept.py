@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobmaster.model.errors import CodeError, Refused
-from jobmaster.model.job import Entry, JobState
+from jobmaster.model.job import Entry, FinalRow, JobState
 from jobmaster.ports import Written
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -168,6 +168,8 @@ async def test_kept_outcomes_are_written_before_the_bucket_is_retired(harness: W
     harness.master.finals.clear()
     harness.store.buckets[bucket.fence.bucket_id].assigned.clear()
     in_store(harness, bucket).extend(kept)
+    told: list[FinalRow] = []
+    harness.bucket_worker.outcome_writer.on_ended = told.extend
     hold = Gate(LOST)
     harness.master.script["hold"].append(hold)
     leaving = asyncio.ensure_future(
@@ -180,6 +182,7 @@ async def test_kept_outcomes_are_written_before_the_bucket_is_retired(harness: W
     assert await leaving == []
     assert harness.master.rows[entries[0].id].state == JobState.SUCCEEDED
     assert harness.master.rows[entries[1].id].state == "HELD"
+    assert [row.id for row in told] == [entries[0].id], "batches count it"
 
 
 async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(harness: WorkerHarness) -> None:

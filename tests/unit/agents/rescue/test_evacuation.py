@@ -52,6 +52,8 @@ class EvacuationPorts(MasterParts):
         self.aside: list[UnstorableEntry] = []
         self.aside_fails: Exception | None = None
         self.unfit_rows: set[bytes] = set()
+        self.superseded: set[bytes] = set()
+        """Outcomes that the rows of their jobs refuse."""
         self.remove_word = ReplyStatus.OK
         self.claimed_pages: list[bool] = []
         self.limits: list[tuple[int, int]] = []
@@ -81,7 +83,8 @@ class EvacuationPorts(MasterParts):
         if self.unfit_rows.intersection(row.id for row in rows):
             raise ValueRefused("this row cannot be stored")
         self.finals.extend(rows)
-        return Written(True, frozenset(), refused=frozenset(row.id for row in rows))
+        ids = frozenset(row.id for row in rows)
+        return Written(True, ids - self.superseded, refused=ids & self.superseded)
 
     async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         self.calls.append(f"hold {len(rows)}")
@@ -114,11 +117,15 @@ class EvacuationPorts(MasterParts):
         return self.closes.pop(0)
 
 
-def an_evacuation(ports: EvacuationPorts, sound: Callable[[], bool] = lambda: True) -> Evacuation:
+def an_evacuation(
+    ports: EvacuationPorts,
+    sound: Callable[[], bool] = lambda: True,
+    on_ended: Callable[[Sequence[FinalRow]], None] = lambda _: None,
+) -> Evacuation:
     bucket = Bucket(
         id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
     )
-    return Evacuation(bucket, ports, ports, sound, page_jobs=100, max_rescues=3)
+    return Evacuation(bucket, ports, ports, sound, page_jobs=100, max_rescues=3, on_ended=on_ended)
 
 
 async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
@@ -325,15 +332,19 @@ async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     final = FinalRow(
         new_id(), "SUCCEEDED", 4, "payroll", "work", 2, dead.bucket_id, 2, 1, 0, 0, 5, 6, b"{}", b"", b"1", None
     )
+    late = final._replace(id=new_id())
+    ports.superseded = {late.id}
     hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
     other = hold._replace(id=new_id())
-    raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
+    raw = [keep_final(dead, final), keep_final(dead, late), keep_hold(dead, hold), keep_hold(older, other)]
     ports.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("claimed", 1)]
-    evacuation = an_evacuation(ports)
+    told: list[FinalRow] = []
+    evacuation = an_evacuation(ports, on_ended=told.extend)
     assert await evacuation.run() is EvacuationEnd.DRAINED
-    assert ports.finals == [final]
+    assert ports.finals == [final, late]
+    assert told == [final], "batches count it"
     assert ports.holds == [(dead, hold), (older, other)]
-    assert ports.calls.index("final 1") < ports.calls.index("rescue 1")
+    assert ports.calls.index("final 2") < ports.calls.index("rescue 1")
     assert evacuation.rescued == 1  # kept ones had ended: no agent was running them
 
 
