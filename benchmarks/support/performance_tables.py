@@ -508,6 +508,7 @@ def of_pipeline(report: Report) -> list[str]:
         "read, all columns of `jobs`": "read_rows_per_second",
         "the same with Spark's JDBC reader": "jdbc_read_rows_per_second",
         "write, new rows": "write_rows_per_second",
+        "the same columns with Spark's JDBC writer, without a look for rows that are there": "jdbc_write_rows_per_second",
         "the same batch again, nothing inserted": "replay_rows_per_second",
         "archive: verified, published, dropped": "archive_rows_per_second",
     }
@@ -515,6 +516,7 @@ def of_pipeline(report: Report) -> list[str]:
         (f"{report['rows']:,} jobs", "rows/s"),
         [(title, report[name]) for title, name in rates.items() if report.get(name) is not None],
     )
+    lines += ["", *_of_history(report)]
     if not report.get("queries"):
         return lines
     ways = {"plain": "plain", "options": "with options", "frame": "`table_frame`"}
@@ -522,6 +524,30 @@ def of_pipeline(report: Report) -> list[str]:
     names = (*(f"{way}_seconds" for way in ways), "jdbc_seconds", *(f"{way}_over_jdbc" for way in ways))
     rows = [(query, *(one.get(name, "-") for name in names)) for query, one in report["queries"].items()]
     return [*lines, "", *table(heads, rows)]
+
+
+def _of_history(report: Report) -> list[str]:
+    """What a whole history takes, and what an export costs others; only what the report has."""
+    old, new = report.get("increment_old_jobs", 0), report.get("increment_new_jobs", 0)
+    names = {
+        f"roll-up of {report.get('archived_jobs', 0):,} jobs, from nothing": "rollup_seconds",
+        f"audit of {report.get('archived_jobs', 0):,} jobs": "audit_seconds",
+        f"roll-up of a day of {new:,} jobs over {old:,} earlier ones": "increment_new_seconds",
+        "the same with nothing new": "increment_nothing_seconds",
+    }
+    rows = [(title, report[name]) for title, name in names.items() if name in report]
+    lines = table(("history", "seconds"), rows) if rows else []
+    if "driver_rss_mb" in report:
+        lines += ["", f"The driver took {report['driver_rss_mb']} MB beside Java."]
+    if "submit_p99_over_alone" in report:
+        alone, beside = (report[name]["p99_ms"] for name in ("submit_alone", "submit_beside_export"))
+        lines += [
+            "",
+            f"Submits at level `master`, 50 a second: p99 {alone} ms alone, {beside} ms beside exports of "
+            f"{report['export_rows']:,} jobs that follow each other on the same two cores "
+            f"({report['submit_p99_over_alone']} times, the median of turns).",
+        ]
+    return lines
 
 
 def of_busy_workers(report: Report) -> list[str]:
