@@ -30,6 +30,7 @@ FRAGMENTS = {
     "jobmaster/master/schema/index_building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster_agents/limit_publisher.py": "a periodic task of its own, as schedule_publisher.py",
     "jobmaster/testing/memory/limits.py": "one part of the master in memory, as its neighbours",
+    "jobmaster/testing/memory/clock.py": "a clock is looked for under its name, beside jobmaster/clock.py",
     "jobmaster/master/changes.py": "one part of the master, as its neighbours",
     "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
     "jobmaster/testing/memory/events.py": "one part of the master in memory, as its neighbours",
