@@ -56,8 +56,10 @@ _BULK = (
     "pipeline/open_stream_batch", "pipeline/end_stream_batch", "pipeline/rate_limit", "pipeline/sources",
     "pipeline/write_result", "pipeline/writes", "pipeline/run_progress", "pipeline/report_driver", "pipeline/is_paused",
     "pipeline/take_room", "pipeline/measure_backlog", "pipeline/backfills", "pipeline/open_backfill",
-    "pipeline/pause_backfill", "pipeline/resume_backfill",
+    "pipeline/pause_backfill", "pipeline/resume_backfill", "pipeline/finish_files", "pipeline/finished_files",
+    "pipeline/take_place", "maintenance/note_operations",
 )  # fmt: skip
+"""Writes of Spark, and the commands about them."""
 _MANAGED = (
     "requests/*", "changes/*", "batches/*", "workflows/*", "signals/*", "limits/*", "breakers/*", "pauses/*", "locks/*",
     "schedules/*", "buckets/*", "members/*", "stores/*", "unserved/*", "bulk/start", "bulk/cancel",

@@ -3,6 +3,7 @@ acl` give them."""
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -123,6 +124,25 @@ async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_wha
     for word in ("does not allow", "permission denied", "NOPERM", "forbids"):
         assert word not in agent.log.read_text(), agent.log.read_text()
     await _refused_in_sql(admin_dsn)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+async def test_a_producer_submits_files_with_spark_and_repeats_it(least: Least, tmp_path: Path) -> None:
+    agent = await least.act_as(Role.AGENT, StoreUser.AGENT).start_agent()  # it publishes its handlers
+    files = tmp_path / "orders"
+    files.mkdir()
+    for number in range(2):
+        (files / f"{number}.csv").write_text(f"one,other\n{number},1\n{number},2\n")
+    producer = least.act_as(Role.PRODUCER, StoreUser.PRODUCER)
+    words = ["--format", "csv", "--handler", "add", "--key", "*", "--master", "local[1]", "-o", "json"]
+    words += ["--lake", str(tmp_path / "lake")]
+    for inserted in (4, 0):
+        done = producer.run("pipeline", "submit", str(files), *words)
+        assert done.returncode == 0, done.stderr
+        assert (found := json.loads(done.stdout))["inserted"] == inserted, found
+    least.act_as(Role.AGENT, StoreUser.AGENT)
+    assert await agent.terminate() == 0
 
 
 async def _refused_in_sql(admin_dsn: str) -> None:
