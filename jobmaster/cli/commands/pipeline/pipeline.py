@@ -6,7 +6,6 @@ Every command imports its step when it runs, so ``--help`` costs neither Spark n
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,14 @@ import click
 
 from jobmaster.cli.commands.job_inputs import DURATION
 from jobmaster.cli.commands.pipeline.figures import anomalies, cost, objectives, rollup
-from jobmaster.cli.commands.pipeline.step import note_backfill, note_batch, open_context, session_options, share, step
+from jobmaster.cli.commands.pipeline.step import (
+    note_backfill,
+    note_batch,
+    open_shared,
+    session_options,
+    step,
+    step_context,
+)
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
 
@@ -357,19 +363,18 @@ def run(
 ) -> None:
     """Run several steps in one Spark session.
 
-    A step is the name of a command of the pipeline, or in quotes a name with its options. All steps are parsed before the
-    first one starts. A step that fails ends the run; after a step whose check found violations the others continue, and the
-    exit code is 1.
+    A step is the name of a command of the pipeline, or in quotes a name with its options. --dry-run, --lake, --master and
+    --conf are for all steps, and refused inside the quotes of one. All steps are parsed before the first one starts.
+    A step that fails ends the run; after a step whose check found violations the others continue, and the exit code is 1.
 
     \b
     Examples:
       jobmaster pipeline run rollup audit plan
       jobmaster pipeline run "archive --older-than 7d" rollup audit --lake lake
     """
-    contexts = [_context(ctx, text) for text in steps]
+    contexts = [step_context(ctx, pipeline_group, text) for text in steps]
     failed = False
-    shared = open_context(invocation, spark_master, spark_conf, lake, dry_run)
-    share(ctx, shared)
+    shared = open_shared(ctx, invocation, spark_master, spark_conf, lake, dry_run)
     try:
         for inner in contexts:
             invocation.note(f"step {inner.info_name}")
@@ -379,19 +384,6 @@ def run(
         shared.close()
     if failed:
         ctx.exit(EXIT_FAILED)
-
-
-def _context(ctx: click.Context, text: str) -> click.Context:
-    """One step, its options read."""
-    try:
-        name, *arguments = shlex.split(text)
-    except ValueError as error:
-        raise click.UsageError(f"step {text!r} cannot be read: {error}", ctx) from None
-    command = None if name == "run" else pipeline_group.commands.get(name)
-    if command is None:
-        known = ", ".join(word for word in pipeline_group.commands if word != "run")
-        raise click.UsageError(f"{name!r} is no step; the steps are {known}", ctx)
-    return command.make_context(name, arguments, parent=ctx)
 
 
 @step("review")

@@ -5,10 +5,12 @@ A command is a function that takes a ``PipelineContext`` and returns a ``StepRes
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
@@ -92,9 +94,46 @@ def open_context(
     return PipelineContext(invocation.settings, PipelineOptions(session, lake, dry_run), invocation.note)
 
 
-def share(ctx: click.Context, context: PipelineContext) -> None:
-    """Share one pipeline context with the steps below a click context."""
+def open_shared(ctx: click.Context, invocation: Invocation, *session: Any) -> PipelineContext:
+    """Create one context for all steps below a click context.
+
+    Args:
+        session: values of ``session_options``, in the order of ``open_context``.
+    """
+    context: PipelineContext = open_context(invocation, *session)
     ctx.meta[_SHARED] = context
+    return context
+
+
+def step_context(run: click.Context, group: click.Group, text: str) -> click.Context:
+    """The click context of one step of a run, its options read. All steps share one session and one lake.
+
+    Args:
+        group: the commands of the pipeline.
+        text: name and options of the step, as in a shell.
+
+    Raises:
+        UsageError: there is no such step, an option is wrong, or it is one of ``session_options``.
+    """
+    try:
+        name, *arguments = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"step {text!r} cannot be read: {error}", run) from None
+    command = None if name == "run" else group.commands.get(name)
+    if command is None:
+        known = ", ".join(word for word in group.commands if word != "run")
+        raise click.UsageError(f"{name!r} is no step; the steps are {known}", run)
+    inner = command.make_context(name, arguments, parent=run)
+    for option in session_options():
+        if inner.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            word = option.opts[0]
+            example = word if word == "--dry-run" else f"{word} {option.metavar}"
+            raise click.UsageError(
+                f"step {text!r}: {word} is for all steps of a run, which share one session and one lake; give it to the run, "
+                f"outside the quotes of a step: jobmaster pipeline run {example} {name}",
+                run,
+            )
+    return inner
 
 
 def note_batch(context: PipelineContext, action: str, result: StepResult) -> StepResult:
