@@ -57,7 +57,7 @@ _BULK = (
     "pipeline/write_result", "pipeline/writes", "pipeline/run_progress", "pipeline/report_driver", "pipeline/is_paused",
     "pipeline/take_room", "pipeline/measure_backlog", "pipeline/backfills", "pipeline/open_backfill",
     "pipeline/pause_backfill", "pipeline/resume_backfill", "pipeline/finish_files", "pipeline/finished_files",
-    "pipeline/take_place", "maintenance/note_operations",
+    "pipeline/take_place", "pipeline/known_sources", "maintenance/note_operations",
 )  # fmt: skip
 """Writes of Spark, and the commands about them."""
 _MANAGED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +20,10 @@ _ENDINGS = {
     ".jsonl.gz": "json", ".parquet": "parquet", ".orc": "orc",
 }  # fmt: skip
 _DATABASE = re.compile(r"^postgres(ql)?://")
+_CONNECT = "pyspark.sql.connect."
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
+_FILE_URL = re.compile(r"^file:(//)?(?=/)")
+_USER = re.compile(r"(?i)(?<=[?&])(user|password)=[^&]*&?")
 _VIEW = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<path>.+)$")
 CORRUPT = "_corrupt_record"
 
@@ -56,12 +61,52 @@ class SourceSpec(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Description for messages and for the name of a batch; without a password."""
+        """Description for the name of a source, without user and password; ``located`` makes all spellings the same."""
+        words = ["query"] if self.place is None else [self.place]
+        if self.place is not None and _DATABASE.match(self.place):
+            words = [f"postgresql://{_without_user(self.place)}", self.table or ""]
+        return " ".join(filter(None, [*words, self.sql, *self.views]))
+
+    @property
+    def earlier_descriptions(self) -> tuple[str, ...]:
+        """What earlier versions made of it: paths as they were typed, an address with a user without its scheme, no views."""
         if self.place is None:
-            return f"query {self.sql}"
+            return (f"query {self.sql}",)
         if _DATABASE.match(self.place):
-            return f"{mask_secrets(self.place.rpartition('@')[2])} {self.table or self.sql}"
-        return self.place if self.sql is None else f"{self.place} {self.sql}"
+            scheme, _, rest = self.place.partition("://")
+            with_user = f"{mask_secrets(rest.rpartition('@')[2])} {self.table or self.sql}"
+            return with_user, f"{scheme}://{with_user}"
+        return (self.place if self.sql is None else f"{self.place} {self.sql}",)
+
+
+def located(spark: SparkSession, source: SourceSpec) -> SourceSpec:
+    """The source with absolute paths, so that a resume from another directory reads the same files. Paths stay where the
+    session resolves them elsewhere: on the server of Spark Connect, or in another default file system such as HDFS."""
+    if type(spark).__module__.startswith(_CONNECT) or not _default_file_system(spark).startswith("file:"):
+        return source
+    views = []
+    for view in source.views:
+        match = _VIEW.match(view)
+        views.append(view if match is None else f"{match['name']}={_absolute(match['path'])}")
+    return source._replace(place=_absolute(source.place) if source.place else source.place, views=tuple(views))
+
+
+def _default_file_system(spark: SparkSession) -> str:
+    """``file:///`` or ``hdfs://...``: where Spark looks for a path without a scheme. Spark has no public function for it."""
+    found: str = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")
+    return found
+
+
+def _absolute(path: str) -> str:
+    bare = _FILE_URL.sub("", path)
+    return path if _SCHEME.match(bare) else os.path.abspath(bare)
+
+
+def _without_user(address: str) -> str:
+    """The address of a database after its scheme, without user and password."""
+    place, mark, options = address.partition("://")[2].partition("?")
+    options = _USER.sub("", f"{mark}{options}").rstrip("?&")
+    return mask_secrets(f"{place.rpartition('@')[2]}{options}")
 
 
 def format_of(path: str, wanted: str | None) -> str:

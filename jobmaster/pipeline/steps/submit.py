@@ -21,7 +21,7 @@ from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.pipeline.steps.backfills import SubmitRequest, books, open_backfill, stored_request
 from jobmaster.pipeline.steps.finished_files import LeftRows, left_rows
-from jobmaster.pipeline.steps.inputs import read_input
+from jobmaster.pipeline.steps.inputs import located, read_input
 from jobmaster.pipeline.steps.mapping import map_rows
 from jobmaster.pipeline.steps.write_progress import ProgressReporter, WriteWatch
 
@@ -66,10 +66,11 @@ def submit(context: PipelineContext, order: SubmitRequest, *, json_progress: boo
         Conflict: the backfill is paused.
     """
     spec = _spec(context, order)
+    given, order = order, order._replace(source=located(context.spark, order.source))
     frame = read_input(context.spark, order.source)
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
-    if order.batch is None and "asOf" not in options:
-        options.setdefault("remember", source_name(order))
+    if order.batch is None and "asOf" not in options and "remember" not in options:
+        options["remember"] = _default_name(context, order, given)
     order = order._replace(options=options)
     left = LeftRows(frame, None, 0) if context.dry_run else left_rows(context, order, frame)
     found = map_rows(left.frame, order.mapping, spec, left.file)
@@ -92,12 +93,36 @@ def _expected(order: SubmitRequest, frame: DataFrame) -> int | None:
     return run_spark(lambda: int(frame.count())) if order.count_first or is_cheap else None
 
 
-def source_name(order: SubmitRequest) -> str:
-    """Default name under which the rows are remembered.
+def _default_name(context: PipelineContext, order: SubmitRequest, given: SubmitRequest) -> str:
+    """Name under which the rows are remembered, without ``--remember``. A source that an earlier version has named by its
+    address as it was typed keeps that name: under another one all of its rows would be submitted again.
+
+    Args:
+        order: its source is located.
+        given: the same, as it was typed.
+    """
+    name = source_name(order.handler, order.source.description)
+    earlier = [source_name(order.handler, one) for one in given.source.earlier_descriptions]
+    known = {row["name"] for row in context.connection.fetch("pipeline/known_sources", [name, *earlier])}
+    kept = next((one for one in earlier if one in known), None)
+    if name in known or kept is None:
+        return name
+    context.progress(
+        f"the rows are remembered as {kept!r}, the name that an earlier version gave to this source; "
+        f'if those were other rows than these: --remember "{name}"'
+    )
+    return kept
+
+
+def source_name(handler: str, description: str) -> str:
+    """Default name under which the rows of a source are remembered.
 
     Two sources never have the same name, however long they are: otherwise rows of one would be skipped as rows of the other.
+
+    Args:
+        description: of the source, located.
     """
-    name = f"{order.handler} from {order.source.description}"
+    name = f"{handler} from {description}"
     if len(name) <= _BATCH_CHARS:
         return name
     digest = sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
