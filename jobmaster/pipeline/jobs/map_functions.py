@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 import msgspec
 from msgspec import inspect as types
 
-from jobmaster.handlers import Handlers, JobContext
+from jobmaster.handlers import Fail, Handlers, JobContext
 from jobmaster.model.errors import ConfigError
+from jobmaster.model.job import Delivery
 from jobmaster.pipeline.jobs.driver_call import PROGRESS
 from jobmaster.pipeline.jobs.functions import SparkFunction, handler_name, refuse_mode, stand_in
 from jobmaster.pipeline.jobs.map_application import MapApplications, MapTerms
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DECLARED = "__spark_map__"
+_REPEATED = "Spark gives rows of a chunk to the function again when a part of it fails"
 _Fielded = types.StructType | types.DataclassType
 _SPARK_TYPES: Mapping[type[types.Type], str] = {
     types.BoolType: "boolean",
@@ -88,7 +90,8 @@ def spark_map(
         idle_seconds: how long the application waits for jobs before it ends.
         start_seconds: how long its driver may take until it is ready. One that takes longer is ended, and the attempts of
             the jobs that wait for it have failed.
-        options: as of ``Handlers.job``, without ``mode`` and ``secret``.
+        options: as of ``Handlers.job``, without ``mode``, ``secret`` and a ``delivery`` of at most once. A job whose submit
+            asks for that fails before Spark has it.
 
     Raises:
         ConfigError: the function cannot be a handler, a field has a type that is no column of Spark, or a number is too low.
@@ -117,6 +120,11 @@ def _check_options(options: JobOptions) -> None:
         raise ConfigError(
             "a job of spark_map has no secret arguments: lines of its driver are kept with another job of the chunk",
             hint="give the function a name under which it finds the secret value",
+        )
+    if options.get("delivery") == Delivery.AT_MOST_ONCE:
+        raise ConfigError(
+            f"spark_map has no delivery={Delivery.AT_MOST_ONCE.value!r}: {_REPEATED}",
+            hint="leave delivery out, and let the function be safe to repeat; or declare a handler without Spark",
         )
 
 
@@ -151,6 +159,11 @@ def _runner(
     applications = MapApplications(terms, order)
 
     async def run(ctx: JobContext[Any], *given: Any, **named: Any) -> Any:
+        if ctx.headers.at_most_once:
+            raise Fail(
+                f"the submit asked for delivery={Delivery.AT_MOST_ONCE.value!r}, which spark_map does not have: {_REPEATED}. "
+                "The function was not called; submit the job without delivery"
+            )
         bound = vars(run)["__signature__"].bind(ctx, *given, **named)
         arguments = {key: value for key, value in bound.arguments.items() if key != "ctx"}
         answer = await applications.answer(ctx, msgspec.to_builtins(arguments))

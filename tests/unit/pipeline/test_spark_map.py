@@ -17,6 +17,7 @@ import pytest
 
 from jobmaster.handlers import Fail, Handlers, JobContext, Retry, decisions
 from jobmaster.model.errors import ConfigError, Refused, Unavailable
+from jobmaster.model.job import Headers
 from jobmaster.pipeline.jobs import SparkFailed, SparkRowFailed, map_application, map_chunks, map_functions, spark_map
 from jobmaster.pipeline.jobs.driver_errors import DriverError, described, known_error
 from jobmaster.pipeline.jobs.map_application import MapApplications, MapTerms
@@ -97,6 +98,7 @@ def test_the_fields_of_the_row_are_the_arguments_of_a_job() -> None:
         (late, {"row": Picture}, "is a plain function"),
         (measure, {"row": Picture, "mode": "process"}, "has no mode"),
         (measure, {"row": Picture, "secret": "path"}, "no secret arguments"),
+        (measure, {"row": Picture, "delivery": "at_most_once"}, "rows of a chunk to the function again"),
         (measure, {"row": Picture, "rows": 0}, "rows=0 is below 1"),
         (measure, {"row": Picture, "gather_seconds": -1}, "gather_seconds=-1 is below 0"),
         (measure, {"row": Picture, "rows": 2.5}, "rows=2.5 is no whole number"),
@@ -113,6 +115,21 @@ def test_what_cannot_be_rows_of_spark_is_refused(function: Any, given: dict[str,
     with pytest.raises(ConfigError) as caught:
         spark_map(Handlers(), **given)(function)
     assert said in str(caught.value)
+
+
+async def test_a_job_that_may_be_started_once_fails_before_an_application_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr(MapApplications, "answer", lambda *given: begun.append(given))
+    handlers = Handlers()
+    spark_map(handlers, name="pictures.measure", row=Picture)(measure)
+    handler = handlers.of(measure)
+    assert handler is not None
+    ctx = msgspec.structs.replace(job_context(), headers=Headers(at_most_once=True))
+    with pytest.raises(Fail, match="The function was not called"):
+        await handler.function(ctx, path="a.png")
+    assert begun == []
 
 
 # ---------------------------------------------------------------- in an executor
