@@ -237,26 +237,29 @@ def _handlers(alive: Sequence[Mapping[str, Any]], waiting: Sequence[_Waiting]) -
         return Finding(
             "agents.handlers", WARN, "no handlers are published", "name modules under handlers: or --handlers"
         )
-    published = [(_process(agent), json.loads(agent["settings"])) for agent in working]
-    if found := declared_differently(published):
-        fix = (
-            "if these are two applications, give one of them a cluster of its own (`cluster: NAME` in its configuration, or "
-            "JOBMASTER_CLUSTER) and run `jobmaster db migrate`; else end the deploy: the same code for all agents"
-        )
-        return Finding("agents.handlers", WARN, "; ".join(found), fix)
     by_missing: dict[tuple[str, ...], list[str]] = {}
     for agent in working:
         if missing := tuple(sorted(known.difference(agent["handlers"]))):
             by_missing.setdefault(missing, []).append(_process(agent))
+    missed = [f"{len(known)} handlers, {len(working)} agents"]
+    missed += [f"{_some(names)}: without {_some(missing)}" for missing, names in by_missing.items()]
+    details: list[str] = []
+    fixes: list[str] = []
+    if by_missing and waiting:
+        details += missed
+        fixes.append("start all agents of a lane with the same code; jobs an agent cannot run are given back")
+    published = [(_process(agent), json.loads(agent["settings"])) for agent in working]
+    if found := declared_differently(published):
+        details += found
+        fixes.append(
+            "if these are two applications, give one of them a cluster of its own (`cluster: NAME` in its configuration, or "
+            "JOBMASTER_CLUSTER) and run `jobmaster db migrate`; else end the deploy: the same code for all agents"
+        )
+    if details:
+        return Finding("agents.handlers", WARN, "; ".join(details), "; ".join(fixes))
     if not by_missing:
         return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
-    detail = [f"{len(known)} handlers, {len(working)} agents"]
-    detail += [f"{_some(names)}: without {_some(missing)}" for missing, names in by_missing.items()]
-    if not waiting:
-        detail.append("every due job has an agent for it")
-        return Finding("agents.handlers", OK, "; ".join(detail))
-    fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
-    return Finding("agents.handlers", WARN, "; ".join(detail), fix)
+    return Finding("agents.handlers", OK, "; ".join([*missed, "every due job has an agent for it"]))
 
 
 def _process(agent: Mapping[str, Any]) -> str:

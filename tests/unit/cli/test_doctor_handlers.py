@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from jobmaster import Handlers
-from jobmaster.doctor.checks import _handlers
+from jobmaster.doctor.checks import _handlers, _Waiting
 from jobmaster.doctor.findings import CheckStatus
+from jobmaster.rules.unserved_cause import UnservedCause
 from jobmaster.settings.agent_differences import declared
 from tests.repository.made_texts import ROOT
 
@@ -45,6 +46,15 @@ def test_two_applications_that_declare_one_handler_differently_are_told_to_part(
     assert "jobmaster db migrate" in found.fix
     page = (ROOT / "docs" / "not-starting.md").read_text(encoding="utf-8")
     assert found.fix.replace("`", "") in page.replace("`", "")
+
+
+def test_a_deploy_that_is_half_done_shows_both_what_differs_and_which_agents_lack_the_handler_of_due_jobs() -> None:
+    cause = UnservedCause(lane="default", priority=3, handler="pay", known=True, active=True, frozen=False)
+    found = _handlers([agent("web", shop), agent("bills", billing)], [_Waiting(cause, 5, 0)])
+    assert found.status is CheckStatus.WARN
+    assert "web (pid 7 on web.example): without pay; handler send takes other arguments on bills" in found.detail
+    assert found.fix.startswith("start all agents of a lane with the same code")
+    assert "`cluster: NAME`" in found.fix
 
 
 def test_different_handlers_of_different_names_are_fine() -> None:
