@@ -43,9 +43,14 @@ def plan(context: PipelineContext, options: PlanOptions) -> StepResult:
     """Make a plan, write the configuration and the report; with ``check`` try the plan on the last day.
 
     Raises:
-        InputError: there is no such kind of agent or lane, or too little history.
+        InputError: there is no such kind of agent or lane, too little history, or a file that a check does not write.
         Refused, Unavailable: as for every reader of the lake.
     """
+    if options.check and options.out is not None:
+        raise InputError(
+            f"--check writes no configuration, and --out names {options.out}",
+            hint="leave one of them out: the plan that is checked lacks the last day, so it is not the one to deploy",
+        )
     kind = _kind(context, options)
     lake = Lake(context.lake)
     with open_history(context) as history, lake_errors(lake), _started(context, history, options) as jobs:

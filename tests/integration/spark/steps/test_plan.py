@@ -201,3 +201,13 @@ def test_an_unknown_kind_of_agent_is_refused() -> None:
     run: Any = PipelineContext(ClusterSettings())
     with pytest.raises(InputError, match="no agents of kind 'x'"):
         plan(run, PlanOptions(kind="x"))
+
+
+def test_a_check_with_a_file_is_refused_because_it_writes_none(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from jobmaster.pipeline.context import PipelineContext
+    from jobmaster.pipeline.plan.plan import plan
+
+    run: Any = PipelineContext(ClusterSettings())
+    with pytest.raises(InputError, match=r"--check writes no configuration, and --out names .*buckets\.yaml"):
+        plan(run, PlanOptions(check=True, out=tmp_path / "buckets.yaml", kind="x"))
