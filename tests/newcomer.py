@@ -1,9 +1,9 @@
 """A newcomer: from nothing to a rescue that is watched in a browser. ``python -m tests.newcomer [--limit SECONDS] [--json]``.
 
-A clean clone of this commit, ``make install``, ``make demo-watch``, and a browser (Chromium, as the system has it) on the map
-of the pages. It is there before Enter is pressed. Then an agent is killed: it leaves the map without a reload, and the page
-of rescues names its buckets with their rescuer. Each step has its time; exit code 1 when one of them fails, or when all
-together take longer than the limit.
+It needs Playwright, which ``make install`` puts into ``.venv``, and a Chromium of the system. A clean clone of this commit,
+``make install``, ``make demo-watch``, and the browser on the map of the pages. It is there before Enter is pressed. Then an
+agent is killed: it leaves the map without a reload, and the page of rescues names its buckets with their rescuer. Each step
+has its time; exit code 1 when one of them fails, or when all together take longer than the limit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -65,6 +66,22 @@ def until(what: str, condition: Callable[[], object], evidence: Callable[[], str
         if time.monotonic() > end:
             raise NewcomerFailed(f"{what} did not come within {PATIENCE_SECONDS:g} s: {evidence()[-800:]}")
         time.sleep(0.05)
+
+
+def require_browser() -> str:
+    """Path of the Chromium of the system.
+
+    Raises:
+        NewcomerFailed: Chromium, or Playwright, is missing.
+    """
+    if find_spec("playwright") is None:
+        raise NewcomerFailed(
+            f"{sys.executable} has no Playwright: make install, then .venv/bin/python -m tests.newcomer"
+        )
+    path = shutil.which("chromium")
+    if path is None:
+        raise NewcomerFailed("there is no chromium on the PATH: apt-get install chromium")
+    return path
 
 
 class Demo:
@@ -121,14 +138,15 @@ class Newcomer:
         self.seen: dict[str, object] = {}
 
     def play(self) -> None:
-        """Every step, in its order."""
+        """Every step, in its order. What the last one needs is looked for before the first one."""
+        chromium = require_browser()
         self._timed(
             "clone", lambda: self._ran("git", "clone", "--quiet", f"file://{ROOT}", self._clone, cwd=self._folder)
         )
         self._timed("make install", lambda: self._ran("make", "install", cwd=self._clone))
         with Demo(self._clone, self._environment, self._folder / "log") as demo:
             self._timed("a cluster at work", lambda: demo.until_said(KILL))
-            self._timed("kill and rescue in the browser", lambda: self._watch(demo))
+            self._timed("kill and rescue in the browser", lambda: self._watch(demo, chromium))
             demo.until_said(END)
             demo.enter()
             self.seen["demo"] = demo.ends_well()
@@ -147,16 +165,13 @@ class Newcomer:
         if done.returncode != 0:
             raise NewcomerFailed(f"{argv[0]} {argv[1]}: exit code {done.returncode}: {done.stderr[-600:]}")
 
-    def _watch(self, demo: Demo) -> None:
+    def _watch(self, demo: Demo, chromium: str) -> None:
         from playwright.sync_api import Error, sync_playwright
 
-        path = shutil.which("chromium")
-        if path is None:
-            raise NewcomerFailed("there is no chromium: apt-get install chromium")
         until("the address of the pages", lambda: ADDRESS.search(demo.said()), demo.said)
         address = ADDRESS.findall(demo.said())[0]
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page()
             page.set_default_timeout(PATIENCE_SECONDS * 1000)
             try:
