@@ -2,15 +2,19 @@
 
 The package ``deltalake`` writes the log. The manifest decides which files count; the log follows it, in one commit for each
 dataset, so a log that is behind is brought up to date by the next call.
+
+A commit adds the files that are new and removes those that are gone, and names no other file. The protocol of Delta forbids a
+commit that adds and removes the same file: Spark takes such a file for removed, ``deltalake`` for added.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from jobmaster.clock import SystemClock
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Unavailable
 from jobmaster.pipeline.lake.lake import Lake, folder_of
@@ -19,10 +23,13 @@ from jobmaster.pipeline.lake.table_packages import DELTA, require_table_package
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake.transaction import AddAction
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
 
 DOCUMENT = "_manifest/delta.json"
 """The mark of a lake whose Delta tables are kept up to date."""
+_CHECKPOINT_COMMITS = 100
+"""``deltalake`` writes a checkpoint after so many commits by itself."""
 _PROPERTIES = {
     # The lake deletes its files by its own rules; a VACUUM of the table would take those that the log does not name yet.
     "delta.deletedFileRetentionDuration": "interval 36500 days",
@@ -33,7 +40,8 @@ def write(lake: Lake, files: Iterable[LakeFile]) -> Mapping[str, int]:
     """Let each table have just these files; returns the number of files by dataset.
 
     Raises:
-        Refused: the package is not installed. Unavailable: the log cannot be read or written, or another program writes it.
+        Refused: the package is not installed, or too old. Unavailable: the log cannot be read or written, or another program
+            writes it.
     """
     require_table_package(DELTA)
     from deltalake.exceptions import DeltaError
@@ -70,16 +78,42 @@ def _write(lake: Lake, dataset: str, files: list[LakeFile]) -> None:
             )
         return
     table = DeltaTable(place)
+    _leave_overlaps_behind(lake, dataset, table)
     there = {field.name for field in table.schema().fields}
     if columns := [field for field in schema.fields if field.name not in there]:
         table.alter.add_columns(columns)  # those that the lake has got since the table was made
-    known = {uri.rpartition(f"/{folder_of(dataset)}/")[2] for uri in table.file_uris()}
-    wanted = {_relative(dataset, file) for file in files}
-    if known - wanted:
-        table.create_write_transaction(list(_actions(lake, dataset, files)), "overwrite", schema, ["day"])
-    elif wanted - known:
-        new = [file for file in files if _relative(dataset, file) not in known]
-        table.create_write_transaction(list(_actions(lake, dataset, new)), "append", schema, ["day"])
+    known = _known(table)
+    wanted = {_relative(dataset, file): file for file in files}
+    new = [file for path, file in wanted.items() if path not in known]
+    gone = [removal for path, removal in known.items() if path not in wanted]
+    if new or gone:
+        # Mode overwrite would remove every file of the table, also those that stay.
+        table.create_write_transaction([*_actions(lake, dataset, new), *gone], "append", schema, ["day"])
+
+
+def _leave_overlaps_behind(lake: Lake, dataset: str, table: DeltaTable) -> None:
+    """A checkpoint behind commits of mode overwrite, which earlier versions wrote, so that no reader needs them."""
+    last = (lake.read_json(f"{folder_of(dataset)}/_delta_log/_last_checkpoint") or {}).get("version", -1)
+    commits = [one for one in table.history(_CHECKPOINT_COMMITS) if one["version"] > last]
+    if any((one.get("operationParameters") or {}).get("mode") == "Overwrite" for one in commits):
+        table.create_checkpoint()
+
+
+def _known(table: DeltaTable) -> dict[str, RemoveAction]:
+    """The files of the table by their paths, each with the action that removes it."""
+    import pyarrow as pa
+    from deltalake.transaction import RemoveAction
+
+    now_ms = SystemClock().wall_us() // 1000
+    return {
+        row["path"]: RemoveAction(row["path"], True, now_ms, row["size_bytes"], {"day": _day(row["partition"])})
+        for row in pa.table(table.get_add_actions()).to_pylist()
+    }
+
+
+def _day(partition: Mapping[str, date | None] | None) -> str | None:
+    day = (partition or {}).get("day")
+    return None if day is None else day.isoformat()
 
 
 def _table_schema(dataset: str) -> pa.Schema:
