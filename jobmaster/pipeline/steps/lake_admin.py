@@ -16,7 +16,9 @@ _UNFINISHED = re.compile(r"^rejects/\.writing-(?P<run>[^/]+)/")
 _REJECTS = re.compile(r"^rejects/[^/.][^/]*\.parquet$")
 _DOCUMENTS = ("_manifest/jobs", "_manifest/rollup")
 _RUN_SECONDS = 30 * 86_400.0
-"""How long the master keeps the record of a run that wrote a batch: longer than a run takes."""
+"""How long the master keeps the record of a run that wrote a batch: longer than a run takes, also one that is paused."""
+OLDER_THAN_SECONDS_MIN = 3600.0
+"""Files of a running step may be as old as a part of it takes."""
 FORGET_ROWS = 20_000
 """Rows of a source per statement, which takes some tenths of a second."""
 _STREAM = re.compile(r"^stream/(?P<table>\w+)/v\d+/day=.*\.parquet$")
@@ -81,18 +83,28 @@ def vacuum(
     audit but the last, and the master's records of old runs that wrote batches.
 
     The manifest and the documents are read before the files, so a run that ends in between keeps its files: they are too
-    young.
+    young. A submit runs for days, or is paused: what it has refused so far stays while the master has it as unfinished.
 
     Args:
+        older_than_seconds: at least ``OLDER_THAN_SECONDS_MIN``.
         rejects_older_than_seconds: delete refused rows of that age, too; ``None``: none.
+
+    Raises:
+        InputError: ``older_than_seconds`` is too low.
     """
+    if older_than_seconds < OLDER_THAN_SECONDS_MIN:
+        raise InputError(
+            f"vacuum of files older than {older_than_seconds:g} s could delete files of a running step",
+            hint="give older_than (--older-than) at least 1h: longer than any run of archive or rollup takes",
+        )
     lake = Lake(context.lake)
     named = {str(row["run_id"]) for row in context.connection.fetch("archive/manifest") if row["run_id"]}
     for folder in _DOCUMENTS:
         named |= {str(document.get("run")) for document in lake.documents(folder).values()}
     named.add(str((lake.read_json(LAST) or {}).get("run")))
+    writing = {str(row["run_id"]) for row in context.connection.fetch("pipeline/unfinished_runs", _RUN_SECONDS)}
     now = context.clock.wall_us() / 1e6
-    found = [one for one in leftover_files(lake, named, now) if one.age_seconds > older_than_seconds]
+    found = [one for one in leftover_files(lake, named, writing, now) if one.age_seconds > older_than_seconds]
     if rejects_older_than_seconds is not None:
         found += [one for one in refused_rows(lake, now) if one.age_seconds > rejects_older_than_seconds]
     for one in found:
@@ -109,11 +121,13 @@ def vacuum(
     return StepResult(summary=summary)
 
 
-def leftover_files(lake: Lake, named: set[str], now: float) -> Iterator[LeftoverFile]:
-    """Files of runs that are not ``named``."""
+def leftover_files(lake: Lake, named: set[str], writing: set[str], now: float) -> Iterator[LeftoverFile]:
+    """Files of runs that are not ``named``, and refused rows of runs that are not ``writing``."""
     for path, size, changed in lake.listing(""):
-        match = _RUN.match(path)
-        if (match is not None and match["run"] not in named) or _UNFINISHED.match(path):
+        match, kept = _RUN.match(path), named
+        if match is None:
+            match, kept = _UNFINISHED.match(path), writing
+        if match is not None and match["run"] not in kept:
             yield LeftoverFile(path, size, now - changed)
 
 

@@ -27,8 +27,6 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult
 
-_HOUR_SECONDS = 3600.0
-
 
 @click.group("pipeline", no_args_is_help=True)
 def pipeline_group() -> None:
@@ -584,18 +582,16 @@ def vacuum(context: PipelineContext, older_than: float, rejects_older_than: floa
     """Delete files of unfinished runs from the lake.
 
     No reader sees these files: a file is valid only if a document names its run. The violations of every audit but the
-    last go, too, and the master's records of runs that wrote batches, after 30 days.
+    last go, too, and the master's records of runs that wrote batches, after 30 days. Rows that a submit has refused so far
+    stay until it has ended, or for 30 days after its last sign of life.
 
     \b
     Examples:
       jobmaster pipeline vacuum --older-than 2d --dry-run
       jobmaster pipeline vacuum --rejects-older-than 90d
     """
-    from jobmaster.model.errors import InputError
     from jobmaster.pipeline.steps.lake_admin import vacuum as carry_out
 
-    if older_than < _HOUR_SECONDS:
-        raise InputError("--older-than is less than an hour: files of a running step could be deleted")
     return carry_out(context, older_than, rejects_older_than)
 
 

@@ -1,4 +1,4 @@
-"""The lake is listed, and swept of what nothing names."""
+"""The lake is listed, and swept of what nothing names and nothing may still need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from jobmaster.model.errors import InputError
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
+from jobmaster.pipeline.jobs.driver_program import STEPS
 from jobmaster.pipeline.steps.audit import LAST
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
 from tests.integration.spark.datasource.conftest import published_cluster
@@ -24,6 +26,8 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
         "rollup/figures/v1/run=named/day=2030-01-01/a.parquet": 10,
         "rollup/figures/v1/run=dead/day=2030-01-01/a.parquet": 10,
         "rejects/.writing-dead/part.parquet": 10,
+        "rejects/.writing-young/_begun": 10,
+        "rejects/.writing-young/part.parquet": 10,
         "violations/v1/run=dead/part.parquet": 10,
         "violations/v1/run=last/part.parquet": 10,
         "rejects/part.parquet": 10,
@@ -55,3 +59,21 @@ def test_only_old_files_of_unnamed_runs_go(migrated_dsn: str, cluster_name: str,
     left = {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
     assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json", LAST}
     assert not (lake / "jobs/v1/run=dead").exists()
+
+
+def test_an_age_below_an_hour_is_refused_for_commands_and_jobs(
+    migrated_dsn: str, cluster_name: str, tmp_path: Path
+) -> None:
+    published = published_cluster(migrated_dsn, cluster_name, tmp_path / "lake")
+    context = PipelineContext(published.settings, PipelineOptions(lake=str(tmp_path / "lake")))
+    file = tmp_path / "lake/jobs/v1/run=running/day=2030-01-01/a.parquet"
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+    os.utime(file, (0, 0))
+    with pytest.raises(InputError, match="files of a running step"):
+        vacuum(context, 3599.0)
+    with pytest.raises(InputError, match="files of a running step"):
+        STEPS["vacuum"](context, {"older_than": 60.0})
+    assert file.exists()
+    assert vacuum(context, 3600.0).summary["files"] == 1
+    context.close()
