@@ -19,7 +19,7 @@ from jobmaster.master.driver import errors
 from jobmaster.master.driver.batches import columns
 from jobmaster.master.driver.connection import Connection, ConnectionFactory, Row, rows_of
 from jobmaster.master.flow.uniqueness import values_of
-from jobmaster.model.errors import Unavailable
+from jobmaster.model.errors import Conflict, Unavailable
 from jobmaster.model.flow.uniqueness import UniqueOutcome, UniqueRule, UniqueSubmit
 from jobmaster.model.job import NewJob
 from jobmaster.rules.backoff import backoff_delay
@@ -104,7 +104,7 @@ class Importer:
             handled: rows that this attempt of the task has read, for the progress of the run.
 
         Raises:
-            Unavailable: the master did not come back in time.
+            Unavailable: the master did not come back in time. Conflict: the source was forgotten.
         """
         for attempt in range(_TRIES):
             try:
@@ -191,6 +191,11 @@ class Importer:
             if self._source is not None:
                 ids = [job.id for job in jobs]
                 claimed = await rows_of(connection, "pipeline/claim_keys", self._source, [*map(row_key, ids)], ids)
+                if not claimed[0]["remembered"]:
+                    raise Conflict(
+                        "the source of these rows was forgotten while they were written (jobmaster pipeline forget)",
+                        hint="write them again: each row is a new job then, also those that this run has inserted",
+                    )
                 ours = frozenset(claimed[0]["job_ids"])
                 jobs = [job for job in jobs if job.id in ours]
             plain = [job for job in jobs if job.id not in unique] if unique else jobs

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import Conflict, InputError
 from jobmaster.pipeline.context import PipelineContext, StepResult
+from jobmaster.pipeline.driver_connection import DriverConnection
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.steps.audit import LAST
 
@@ -61,19 +62,33 @@ def list_lake(context: PipelineContext) -> StepResult:
 def forget(context: PipelineContext, name: str) -> StepResult:
     """Forget the rows of a source: submitted again, every row is a new job.
 
+    A writer whose driver is unknown (a program of the user) may be at work: the next chunk of it finds no source and fails.
+
     Raises:
-        InputError: no source has that name.
+        InputError: no source has that name. Conflict: a submit of it runs.
     """
-    known = {str(row["name"]): int(row["rows"]) for row in context.connection.fetch("pipeline/sources")}
+    connection = context.connection
+    known = {str(row["name"]): row for row in connection.fetch("pipeline/sources")}
     if name not in known:
         raise InputError(f"no source is called {name!r}", hint=f"sources are {', '.join(known) or 'none'}")
+    if living := connection.fetch("pipeline/living_driver", name):
+        raise Conflict(
+            f"a submit of {name!r} runs on {living[0]['driver']}: rows that it writes later would be remembered by no source",
+            hint=f'wait until it has ended (jobmaster pipeline backfills "{name}"), or end that process',
+        )
+    source, rows = int(known[name]["id"]), int(known[name]["rows"])
     if not context.dry_run:
-        gone, last = FORGET_ROWS, bytes(16)
-        while gone >= FORGET_ROWS:
-            page = context.connection.execute("pipeline/forget_rows", name, last, FORGET_ROWS)[0]
-            gone, last = page["forgotten"], page["last"]
-        context.connection.execute("pipeline/forget_source", name)
-    return StepResult(rows=known[name], summary={"source": name, "forgotten_rows": known[name]})
+        _forget_rows(connection, source)
+        connection.execute("pipeline/forget_source", name)
+        _forget_rows(connection, source)  # those of a chunk that was under way
+    return StepResult(rows=rows, summary={"source": name, "forgotten_rows": rows})
+
+
+def _forget_rows(connection: DriverConnection, source: int) -> None:
+    gone, last = FORGET_ROWS, bytes(16)
+    while gone >= FORGET_ROWS:
+        page = connection.execute("pipeline/forget_rows", source, last, FORGET_ROWS)[0]
+        gone, last = page["forgotten"], page["last"]
 
 
 def vacuum(

@@ -141,7 +141,7 @@ def forget(
     deleted. After a crash at any point, run the command again. Jobs that are still in the master stay.
 
     With NAME, a source is forgotten: submitted again, each of its rows is a new job. NAME is what `pipeline submit` was
-    given with --remember, or the handler and the source (`pipeline ls` lists them).
+    given with --remember, or the handler and the source (`pipeline ls` lists them). Refused while a submit of it runs.
 
     \b
     Examples:
@@ -161,7 +161,10 @@ def forget(
     if name is not None:
         from jobmaster.pipeline.steps.lake_admin import forget as carry_out
 
-        return carry_out(context, name)
+        result = carry_out(context, name)
+        if not context.dry_run:
+            context.connection.execute(NOTE, *note_values("pipeline forget", {name: {"forgotten_rows": result.rows}}))
+        return result
     from jobmaster.pipeline.steps.forget_jobs import forget_jobs, forgotten
 
     result = forget_jobs(context, forgotten(metadata, older_than, context.clock.wall_us()))

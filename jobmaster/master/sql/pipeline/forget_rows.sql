@@ -1,14 +1,14 @@
 -- forget_rows: some rows of a source are not remembered any more
--- in: $1 text name of the source
+-- in: $1 integer source
 -- in: $2 uuid the last key that was forgotten, at first the lowest there can be
 -- in: $3 integer rows
 -- out: forgotten bigint (fewer than $3: these were all), last uuid (NULL: there is none)
 -- move: nothing
 -- fence: none; after a kill between two calls the same command continues
--- index: pipeline_source_name_key; pipeline_key_pkey, from a given key on: before it lie the dead entries of the last call
+-- index: pipeline_key_pkey, from a given key on: before it lie the dead entries of the last call
 WITH page AS MATERIALIZED (
     SELECT source, row_key FROM pipeline_key
-    WHERE source = (SELECT id FROM pipeline_source WHERE name = $1::text) AND row_key >= $2::uuid
+    WHERE source = $1::integer AND row_key >= $2::uuid
     ORDER BY row_key
     LIMIT $3::integer
 ), gone AS (

@@ -1,14 +1,10 @@
--- forget_source: a source, and what forget_rows has left of its rows, are not remembered any more
+-- forget_source: a source is not remembered any more. Its rows go by forget_rows, before and after
 -- in: $1 text name
--- out: forgotten bigint
+-- out: nothing
 -- move: nothing
--- fence: the row of the source, locked first: a run that begins meanwhile creates it again
--- index: pipeline_source_name_key, pipeline_key_pkey, pipeline_file_pkey
-WITH gone AS (
-    DELETE FROM pipeline_source WHERE name = $1::text RETURNING id
-), keys AS (
-    DELETE FROM pipeline_key USING gone WHERE source = gone.id RETURNING 1
-), files AS (
-    DELETE FROM pipeline_file WHERE name = $1
+-- fence: the row of the source: the chunk of a writer that holds it is waited for; a run that begins meanwhile creates it again
+-- index: pipeline_source_name_key, pipeline_file_pkey
+WITH files AS (
+    DELETE FROM pipeline_file WHERE name = $1::text
 )
-SELECT CASE WHEN EXISTS (SELECT FROM gone) THEN (SELECT count(*) FROM keys) END AS forgotten
+DELETE FROM pipeline_source WHERE name = $1::text

@@ -1,9 +1,9 @@
 -- sources: the sources with remembered rows, and their numbers of rows
 -- in: nothing
--- out: name text, created_at timestamptz, rows bigint
+-- out: id integer, name text, created_at timestamptz, rows bigint
 -- move: nothing
 -- fence: none, it reads
 -- index: none, it counts every key
-SELECT s.name, s.created_at, (SELECT count(*) FROM pipeline_key WHERE source = s.id) AS rows
+SELECT s.id, s.name, s.created_at, (SELECT count(*) FROM pipeline_key WHERE source = s.id) AS rows
 FROM pipeline_source s
 ORDER BY s.name

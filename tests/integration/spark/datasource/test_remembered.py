@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from jobmaster.clock import SystemClock
-from jobmaster.model.errors import InputError
+from jobmaster.master.driver.statements import statement
+from jobmaster.model.errors import Conflict, InputError
 from tests.integration.spark.datasource.conftest import PublishedCluster
+from tests.integration.spark.datasource.test_backfills import command, environment
+from tests.integration.spark.datasource.test_write import good_rows, local_writer
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -106,3 +117,72 @@ def test_what_is_forgotten_is_new_again(
     assert forget(published.run(), name).rows == 30
     assert published.value("SELECT (SELECT count(*) FROM pipeline_key) + (SELECT count(*) FROM pipeline_file)") == 0
     assert daily(published, path, 30) == account(30, 30)
+
+
+def test_a_source_is_not_forgotten_while_a_submit_of_it_runs(published: PublishedCluster) -> None:
+    from jobmaster.pipeline.steps.lake_admin import forget
+    from jobmaster.pipeline.steps.write_progress import ProgressReporter, WriteWatch
+
+    writer = local_writer(published, batch="", remember="orders", runId="r")
+    writer.write(iter([good_rows(0, 10)]))
+    living = "SELECT driver_lives(run_id, seen_at) FROM pipeline_write"
+    with ProgressReporter(published.run(), "r", WriteWatch("orders", None, False)):
+        wait_until(lambda: published.value(living), PATIENCE_SECONDS, "the lock of the driver")
+        for dry in (True, False):
+            with pytest.raises(Conflict, match=r"a submit of 'orders' runs on .* \(process \d+\)"):
+                forget(published.run(dry_run=dry), "orders")
+    assert published.value("SELECT count(*) FROM pipeline_key") == 10
+    wait_until(lambda: not published.value(living), PATIENCE_SECONDS, "the end of the driver's session")
+    assert forget(published.run(), "orders").rows == 10
+
+
+def test_a_write_whose_source_is_forgotten_fails_and_leaves_no_row_behind(published: PublishedCluster) -> None:
+    """By a program of the user, whose driver nothing knows. The chunk that is under way is waited for."""
+    from jobmaster.pipeline.steps.lake_admin import forget
+
+    writer = local_writer(published, batch="", remember="orders", runId="r")
+    writer.write(iter([good_rows(0, 10)]))
+    claimed, commits = threading.Event(), threading.Event()
+
+    async def chunk(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        async with connection.transaction():
+            source = await connection.fetchval("SELECT id FROM pipeline_source")
+            await connection.fetch(statement("pipeline/claim_keys").text, source, [uuid.uuid4()], [uuid.uuid4()])
+            claimed.set()
+            assert await asyncio.to_thread(commits.wait, PATIENCE_SECONDS)
+
+    with ThreadPoolExecutor(2) as threads:
+        under_way = threads.submit(published.sql, chunk)
+        assert claimed.wait(PATIENCE_SECONDS)
+        forgotten = threads.submit(forget, published.run(), "orders")
+        waits = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pipeline_source%'"
+        )
+        wait_until(lambda: published.value(waits) == 1, PATIENCE_SECONDS, "the forget behind the chunk")
+        commits.set()
+        under_way.result(PATIENCE_SECONDS)
+        assert forgotten.result(PATIENCE_SECONDS).rows == 10
+    with pytest.raises(Conflict, match="was forgotten while they were written"):
+        writer.write(iter([good_rows(10, 20)]))
+    assert published.value("SELECT count(*) FROM pipeline_key") == 0
+    assert published.value("SELECT count(*) FROM job") == 10
+    again = local_writer(published, batch="", remember="orders", runId="again")
+    assert again.write(iter([good_rows(0, 20)])).inserted == 20
+
+
+def test_a_forget_is_in_the_log_of_operators(published: PublishedCluster) -> None:
+    local_writer(published, batch="", remember="orders", runId="r").write(iter([good_rows(0, 10)]))
+    for words, lines in ((("--dry-run",), 0), ((), 1)):
+        ran = subprocess.run(
+            command(published, "forget", "orders", *words),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        logged = published.value(
+            "SELECT count(*) FROM operator_log WHERE action = 'pipeline forget' AND subject = 'orders'"
+        )
+        assert logged == lines
+    assert published.value("SELECT detail->>'forgotten_rows' FROM operator_log WHERE subject = 'orders'") == "10"
