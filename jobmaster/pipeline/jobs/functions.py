@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import socket
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -13,18 +14,20 @@ import msgspec
 
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.handlers.registry import default_name
-from jobmaster.model.errors import ConfigError
+from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.pipeline.jobs.driver_call import PROGRESS, call_driver
 from jobmaster.pipeline.jobs.orders import FunctionOrder
 from jobmaster.pipeline.spark.session import DEFAULT_MASTER
 from jobmaster.settings.current import current_settings
 from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import master_address
 
 if TYPE_CHECKING:
     from jobmaster.handlers.options import JobOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SCHEMES = ("postgresql://", "postgres://")
 _UNKNOWN_HERE = {"SparkSession": object, "DataFrame": object}
 """Types of Spark, which a module of handlers may import under TYPE_CHECKING only."""
 
@@ -99,15 +102,42 @@ def handler_name(function: Callable[..., Any], options: JobOptions) -> str:
     return name
 
 
-def cluster_options() -> dict[str, str]:
+def cluster_options(*, dsn_env: str | None = None) -> dict[str, str]:
     """Options of the data source ``jobmaster`` that name the cluster of the job, in a Spark job. The address may have a
     password; Spark hides option ``url``.
 
+    Args:
+        dsn_env: variable with the address to log in with, in place of that of the agent. Where there are roles, the agent's
+            may not read all that the data source has; the viewer's may.
+
     Raises:
-        Unavailable: the embedded server is meant and none is running.
+        InputError: the variable has no address. Unavailable: the embedded server is meant and none is running.
+    """
+    settings = settings_of_job(dsn_env)
+    return {"url": master_address(settings), "schema": settings.schema_name()}
+
+
+def settings_of_job(dsn_env: str | None) -> ClusterSettings:
+    """The settings of the agent, for a program of the same cluster.
+
+    Args:
+        dsn_env: variable of this machine with the address of the master, used for reads and writes in place of
+            ``master.dsn``, ``master.read_dsn`` and ``master.password_command``; ``None``: those.
+
+    Raises:
+        InputError: the variable has no address.
     """
     settings = current_settings() or load_settings(None, os.environ).settings
-    return {"url": master_address(settings), "schema": settings.schema_name()}
+    if dsn_env is None:
+        return settings
+    dsn = os.environ.get(dsn_env, "")
+    if not dsn.startswith(_SCHEMES):
+        raise InputError(
+            f"dsn_env names {dsn_env}, which is no address of a PostgreSQL on {socket.gethostname()}",
+            hint=f"start the agent with {dsn_env}=postgresql://..., or leave dsn_env out",
+        )
+    master = msgspec.structs.replace(settings.master, dsn=dsn, read_dsn=None, password_command=None)
+    return msgspec.structs.replace(settings, master=master)
 
 
 def spark_function(function: Callable[..., Any]) -> SparkFunction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,10 +10,9 @@ import msgspec
 from jobmaster.handlers import Fail, Handlers, JobContext, Limit
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.jobs.driver_call import PROGRESS, call_driver
+from jobmaster.pipeline.jobs.functions import settings_of_job
 from jobmaster.pipeline.jobs.orders import StepOrder
 from jobmaster.pipeline.spark.session import DEFAULT_MASTER
-from jobmaster.settings.current import current_settings
-from jobmaster.settings.loader import load_settings
 from jobmaster.units import parse_duration
 
 pipeline_handlers = Handlers()
@@ -31,6 +29,9 @@ class PipelineRun(msgspec.Struct, frozen=True):
     """Settings of Spark."""
     lake: str | None = None
     """Directory or URL of the lake; ``None``: ``lake`` in the data directory of the agent."""
+    dsn_env: str | None = None
+    """Variable of the agent's environment with the address of the master for the step; ``None``: the agent's own. Where there
+    are roles, the agent's may neither read the whole history nor retire ranges."""
 
 
 _HERE = PipelineRun()
@@ -88,7 +89,10 @@ async def vacuum(ctx: JobContext[Any], older_than: str = "1d", spark: PipelineRu
 
 
 async def _run(ctx: JobContext[Any], step: str, where: PipelineRun, arguments: dict[str, Any]) -> dict[str, Any]:
-    settings = current_settings() or load_settings(None, os.environ).settings
+    try:
+        settings = settings_of_job(where.dsn_env)
+    except InputError as error:
+        raise Fail(f"argument 'spark': {error}") from None
     conf = {**PROGRESS, **where.conf}
     order = StepOrder(step, arguments, where.master, conf, f"pipeline.{step}", where.lake, settings)
     found: dict[str, Any] = await call_driver(ctx, order)
