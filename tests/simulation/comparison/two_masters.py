@@ -264,7 +264,6 @@ def _plain(answer: Any) -> Any:
         return answer._replace(now_us=answer.now_us is not None, pauses=bool(answer.pauses), pauses_obeyed=obeyed)
     if hasattr(answer, "entries"):
         now_us = time.time_ns() // 1000
-        return answer._replace(
-            entries=[(e.id, e.token, e.handler, _rough(e.due_us, now_us), e.attempt, e.rescues) for e in answer.entries]
-        )
+        rows = [(e.id, e.token, e.handler, _rough(e.due_us, now_us), e.attempt, e.rescues) for e in answer.entries]
+        return answer._replace(entries=sorted(rows))  # which rows is promised; their order is that of PostgreSQL's plan
     return answer
