@@ -516,7 +516,8 @@ def of_pipeline(report: Report) -> list[str]:
         (f"{report['rows']:,} jobs", "rows/s"),
         [(title, report[name]) for title, name in rates.items() if report.get(name) is not None],
     )
-    lines += ["", *_of_history(report)]
+    if history := _of_history(report):
+        lines += ["", *history]
     if not report.get("queries"):
         return lines
     ways = {"plain": "plain", "options": "with options", "frame": "`table_frame`"}

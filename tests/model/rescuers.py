@@ -228,27 +228,27 @@ def _keep_house(setting: Setting, state: State) -> Iterator[Step[State]]:
         if store.empty() and store.state not in (ACTIVE, COMPLETING):
             gone = Store(GONE, 0, "")
             yield Step("X2 keys deleted, tombstone stands", state._replace(store=gone, rolled_back=False))
-        elif rules.adopts_remains:
+        elif rules.resurrects:
             lost = state._replace(bucket=bucket._replace(state=LOST), first_rescuer_gone=True)
             yield Step("X3 keys are there again: LOST", lost)
     elif bucket.state == READY:
         yield Step("tombstone dropped", state._replace(bucket=Bucket(GONE, bucket.epoch, "")))
-    elif bucket.state == GONE and store.epoch and rules.adopts_remains:
-        yield from _adopt(setting, state._replace(first_rescuer_gone=True))
-    elif bucket.state == ACTIVE and bucket.owner == "K" and "adoption" not in state.spent:
-        yield Step("adopted keys: LOST", state._replace(bucket=bucket._replace(state=LOST)))
+    elif bucket.state == GONE and store.epoch and rules.resurrects:
+        yield from _resurrect(setting, state._replace(first_rescuer_gone=True))
+    elif bucket.state == ACTIVE and bucket.owner == "K" and "resurrection" not in state.spent:
+        yield Step("resurrected keys: LOST", state._replace(bucket=bucket._replace(state=LOST)))
 
 
-def _adopt(setting: Setting, state: State) -> Iterator[Step[State]]:
+def _resurrect(setting: Setting, state: State) -> Iterator[Step[State]]:
     """The master has forgotten the bucket, but not what its epochs were."""
     epoch = state.bucket.epoch + 1
-    if setting.rules.adopts_at_once:
-        adopted = state._replace(bucket=Bucket(LOST, epoch, "K"))
-        yield Step("X3 keys of an unknown bucket: adopted as LOST", adopted)
+    if setting.rules.resurrects_at_once:
+        resurrected = state._replace(bucket=Bucket(LOST, epoch, "K"))
+        yield Step("X3 keys of an unknown bucket: resurrected as LOST", resurrected)
         return
     made = state._replace(bucket=Bucket(ACTIVE, epoch, "K"))
     yield Step("X3 keys of an unknown bucket: made anew", made)
-    yield Step("X3 made anew, the next call fails", made._replace(spent=state.spent | {"adoption"}), fault=True)
+    yield Step("X3 made anew, the next call fails", made._replace(spent=state.spent | {"resurrection"}), fault=True)
 
 
 def _orphaned(bucket: Bucket, epoch: int) -> bool:

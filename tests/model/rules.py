@@ -77,10 +77,10 @@ class Rules:
     owner_sees_memory: bool = True
     """... and a copy in its own memory is a copy."""
     leader_sweep: bool = True
-    adopts_remains: bool = True
-    """Keys of a dead bucket that hold jobs are adopted."""
-    adopts_at_once: bool = True
-    """The row of an adopted bucket is LOST from the start."""
+    resurrects: bool = True
+    """Keys of a dead bucket that hold jobs are resurrected."""
+    resurrects_at_once: bool = True
+    """The row of a resurrected bucket is LOST from the start."""
     declares_again: bool = True
     """An owner that has disowned a bucket looks again whether the master still names it."""
     # Changes of jobs that wait

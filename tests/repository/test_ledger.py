@@ -17,10 +17,10 @@ def seed_run(commit: str = "a", first: int = 1, last: int = 4, violations: int =
     )  # fmt: skip
 
 
-def fault_run(acknowledged: int, lost: int = 0, violations: int = 0) -> FaultRun:
+def fault_run(acknowledged: int, lost: int = 0, violations: int = 0, mended: str = "") -> FaultRun:
     return FaultRun(
         commit="a", day="2030-01-31", program="tests.chaos", form="mixed", seed=7, load_seconds=1.0,
-        acknowledged=acknowledged, lost=lost, excused=1, violations=violations,
+        acknowledged=acknowledged, lost=lost, excused=1, violations=violations, mended=mended,
     )  # fmt: skip
 
 
@@ -66,6 +66,10 @@ def test_the_goal_of_jobs_is_reached_when_none_is_lost_only() -> None:
     assert not faults_summary([])[1]
     assert not faults_summary([fault_run(20_000_000, lost=1)])[1]
     assert not faults_summary([fault_run(20_000_000, violations=1)])[1]
+    text, reached = faults_summary([fault_run(20_000_000, violations=1, mended="b: what it was"), fault_run(1)])
+    assert reached
+    assert "0 broken promises, 1 mended" in text
+    assert not faults_summary([fault_run(20_000_000, lost=1, mended="b: what it was")])[1], "a lost job stays lost"
 
 
 def test_the_kept_ledgers_can_be_read() -> None:

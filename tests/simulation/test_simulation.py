@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from jobmaster_agents.agent import AgentRuntime
 from tests.simulation.ablations import ABLATIONS, KNOWN_SEEDS
 from tests.simulation.checks import coverage
 from tests.simulation.history import History
 from tests.simulation.runner import catch, play, play_all, seeds_of
+from tests.simulation.runtime import hosts
 
 
 def test_ten_histories_keep_every_promise() -> None:
@@ -48,6 +51,24 @@ def test_a_seed_is_one_history_in_every_process() -> None:
         for seed in ("1", "2")
     }
     assert len(digests) == 1
+
+
+def test_every_writer_of_outcomes_of_an_agent_reports_the_ends_to_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[AgentRuntime] = []
+
+    class Recorded(AgentRuntime):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            made.append(self)
+
+    monkeypatch.setattr(hosts, "AgentRuntime", Recorded)
+    History(1).run()
+    assert made
+    for runtime in made:
+        rescuers, worker = runtime.rescuer.by_store.values(), runtime.bucket_worker
+        writers: list[Any] = [worker.outcome_writer, worker.memory_recovery, *rescuers]
+        assert rescuers
+        assert [writer.on_ended for writer in writers] == [runtime.batch_tally.ended] * len(writers)
 
 
 def test_another_seed_is_another_history() -> None:

@@ -21,7 +21,7 @@ _PRIORITY = Priority.MEDIUM
 
 
 class ResurrectedBuckets:
-    """Finds such buckets and adopts them.
+    """Finds such buckets and resurrects them.
 
     Args:
         on_lost: called when a bucket was resurrected (the rescue may begin).

@@ -246,8 +246,8 @@ async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(dr
     assert owner.fence.bucket_id not in await keeper.store.known_buckets()
 
 
-async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(driven: DrivenCluster) -> None:
-    """It was rescued and dropped before the store was rolled back; the one who adopts it may be interrupted right after."""
+async def test_a_resurrected_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(driven: DrivenCluster) -> None:
+    """It was rescued and dropped before the store was rolled back; its new owner may be interrupted right after."""
     owner, keeper = await driven.owner(), await driven.agent()
     submitted = await owner.submit(2)
     bucket_id = owner.fence.bucket_id

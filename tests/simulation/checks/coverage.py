@@ -24,7 +24,7 @@ BRANCHES: Mapping[str, str] = {
     "... gives back a row that has no copy": "rescue: row swept",
     "an owner forgets a bucket that is another's": "bucket_forgotten",
     "an owner gives back rows without copies": "rows_released",
-    "keys of a forgotten bucket are adopted": "bucket_resurrected",
+    "keys of a forgotten bucket are resurrected": "bucket_resurrected",
     "a store joins late": "store_joined",
     "an emptied store is noticed": "store_emptied",
     "a store is silent for several leases, and the others are not concerned": "outlasted: store silent for several leases",

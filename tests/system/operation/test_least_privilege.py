@@ -9,7 +9,6 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -21,16 +20,15 @@ from redis.exceptions import NoPermissionError
 from jobmaster.agentstore.acl import StoreUser, line_of, user_name
 from jobmaster.agentstore.library import PREFIX
 from jobmaster.client.signals.wait import signal
-from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
-from jobmaster.handlers import Fail, JobContext, Unique, call
+from jobmaster.handlers import Fail, Unique, call
 from jobmaster.master.driver.statements import statement
 from jobmaster.master.schema.roles import STATEMENTS, Role, role_name, script, statements_of
 from jobmaster.model.errors import AccessRefused
-from jobmaster.model.job import Priority
 from jobmaster.pipeline.jobs import PipelineRun, cluster_options
 from jobmaster.pipeline.jobs.step_handlers import archive, vacuum
 from jobmaster.settings.current import set_current_settings
+from jobmaster.testing import job_context
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
@@ -188,29 +186,17 @@ async def test_a_step_of_the_pipeline_is_a_job_that_logs_in_as_the_owner(
     async def in_the_agent() -> None:
         set_current_settings(deployment.settings)
         with pytest.raises(Fail, match="PIPELINE_DSN, which is no address of a PostgreSQL"):
-            await vacuum(_context(), spark=where)
+            await vacuum(job_context(), spark=where)
         monkeypatch.setenv("PIPELINE_DSN", dsn_of(deployment.dsn, Role.OWNER))
         with pytest.raises(Fail, match="permission denied"):
-            await vacuum(_context(), spark=msgspec.structs.replace(where, dsn_env=None))
-        assert (await vacuum(_context(), spark=where))["files"] == 0
-        assert (await archive(_context(), spark=where))["archived_jobs"] == 0
+            await vacuum(job_context(), spark=msgspec.structs.replace(where, dsn_env=None))
+        assert (await vacuum(job_context(), spark=where))["files"] == 0
+        assert (await archive(job_context(), spark=where))["archived_jobs"] == 0
         monkeypatch.setenv("PIPELINE_DSN", dsn_of(deployment.dsn, Role.VIEWER))
         assert f"//{role_name(SCHEMA, Role.VIEWER)}@" in cluster_options(dsn_env="PIPELINE_DSN")["url"]
         assert f"//{role_name(SCHEMA, Role.AGENT)}@" in cluster_options()["url"]
 
     await asyncio.create_task(in_the_agent())
-
-
-def _context() -> JobContext[Any]:
-    return JobContext(
-        job_id_bytes=new_id(),
-        token=1,
-        handler="h",
-        lane="default",
-        priority=Priority.MEDIUM,
-        attempt=1,
-        max_attempts=1,
-    )
 
 
 async def test_the_server_plans_every_statement_of_a_role_under_that_role(least: Least, master_dsn: str) -> None:

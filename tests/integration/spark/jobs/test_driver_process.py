@@ -10,16 +10,13 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from jobmaster.clock import new_id
-from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
-from jobmaster.model.job import Priority
 from jobmaster.pipeline.jobs.driver_process import DriverRun, SparkFailed, run_driver
+from jobmaster.testing import job_context
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import processes_with
 from tests.support.waiting import eventually, wait_until
@@ -43,15 +40,7 @@ class Marked:
 
     def __init__(self) -> None:
         self.mark = uuid4().hex
-        self.context: JobContext[Any] = JobContext(
-            job_id_bytes=new_id(),
-            token=1,
-            handler="h",
-            lane="default",
-            priority=Priority.MEDIUM,
-            attempt=1,
-            max_attempts=1,
-        )
+        self.context = job_context()
         self.run: DriverRun | None = None
 
     async def start(self, program: str, scratch: Path) -> DriverRun:

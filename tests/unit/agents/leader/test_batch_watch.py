@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.model.errors import Unavailable
 from jobmaster.model.flow.batch import BatchState, ConcludedBatch, DueBatch, EndReason, range_of
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -30,11 +31,14 @@ class FakeBatches:
         self.is_full: list[bytes] = []
         self.during_full: Callable[[], None] = lambda: None
         self.notes: list[bytes] = []
+        self.notes_fail: Exception | None = None
 
     async def due(self, limit: int, lost_seconds: float) -> list[DueBatch]:
         return self.left
 
     async def take_notes(self, agent_id: bytes, limit: int) -> tuple[list[bytes], int]:
+        if self.notes_fail is not None:
+            raise self.notes_fail
         taken, self.notes = self.notes[:limit], self.notes[limit:]
         return sorted(set(taken)), len(taken)
 
@@ -124,6 +128,15 @@ async def test_a_note_that_comes_during_a_count_leads_to_another_count(batches: 
     batches.during_full = lambda: None
     await tally.tick()
     assert batches.asked == [("conclude", one, None)]
+
+
+async def test_notes_that_cannot_be_taken_hold_up_no_batch_that_is_due(batches: FakeBatches) -> None:
+    one = new_id()
+    batches.left = [_due(one, QUIET_SECONDS + 1.0)]
+    batches.notes_fail = Unavailable("the time limit of the statement")
+    with pytest.raises(Unavailable):
+        await _watch(batches, _tally(batches)).look()
+    assert ("conclude", one, None) in batches.asked
 
 
 async def test_more_notes_than_one_call_takes_are_taken_next(batches: FakeBatches) -> None:
