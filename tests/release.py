@@ -312,7 +312,13 @@ class Release:
     def deployment(self) -> str:
         """The linters accept the deployment files."""
         text = ran(
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/repository/test_deployment_files.py"
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/repository/operation/test_deployment_files.py",
         )
         return text.strip().splitlines()[-1].split(" in ")[0]
 

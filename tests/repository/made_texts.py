@@ -15,8 +15,8 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.specification import archive_transitions, bucket_transitions, job_transitions
 from jobmaster.telemetry import METRICS, Telemetry
-from tests.repository.comparison import measured_table
-from tests.repository.state_charts import Chart, svg
+from tests.repository.documentation.comparison import measured_table
+from tests.repository.documentation.state_charts import Chart, svg
 
 ROOT = Path(__file__).parents[2]
 _PART = re.compile(r"(?P<begin><!-- made from the code: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)

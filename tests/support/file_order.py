@@ -46,7 +46,7 @@ _ONE_PROCESS = ("tests/integration/django/", "tests/simulation/comparison/")
 _WHOLE_FILES = (
     "tests/integration/store/test_sentinel.py",
     "tests/integration/store/test_server_cluster.py",
-    "tests/repository/test_wheel.py",
+    "tests/repository/release/test_wheel.py",
     "tests/system/cli/test_live.py",
     "tests/system/cli/test_secrets.py",
     "tests/system/docs/test_programs.py",
@@ -56,7 +56,7 @@ _WHOLE_FILES = (
     "tests/system/web/",
 )
 """Files of slow tests that share a cluster: each process that runs one of the tests starts the cluster first."""
-_TOGETHER = {"tests/repository/test_public_names.py": "tests/repository/test_api_reference.py"}
+_TOGETHER = {"tests/repository/release/test_public_names.py": "tests/repository/documentation/test_api_reference.py"}
 """Files that share what another file has read: the source of the whole package, by griffe."""
 _DIVIDED = ("integration", "system", "unit")
 """Folders of most files."""

@@ -21,7 +21,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
-from tests.repository.test_monitoring import expressions, metrics_in
+from tests.repository.operation.test_monitoring import expressions, metrics_in
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port

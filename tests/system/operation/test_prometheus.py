@@ -15,7 +15,7 @@ import yaml
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.monitoring.alerts import ALERTS
-from tests.repository.test_monitoring import ROOT, expressions
+from tests.repository.operation.test_monitoring import ROOT, expressions
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.integration.postgres.fixture import MasterFixture
 from tests.repository.public_names import FUNCTIONS, VIEWS, differences, record, sql_names
-from tests.repository.test_public_names import MEND
+from tests.repository.release.test_public_names import MEND
 
 
 async def test_no_public_name_in_sql_is_lost(db: MasterFixture) -> None:

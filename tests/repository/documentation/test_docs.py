@@ -15,8 +15,8 @@ from jobmaster_agents.event_log import Event
 from jobmaster_agents.run_agent import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.supervisor.restart_policy import REFUSED_EXIT_CODES
+from tests.repository.documentation.state_charts import moves_of
 from tests.repository.made_texts import CHARTS, PAGES, PARTS, ROOT, charts, made, parts_of
-from tests.repository.state_charts import moves_of
 from tests.repository.tree import there
 
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

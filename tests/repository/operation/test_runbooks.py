@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobmaster.doctor.examination import WHY
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "runbooks.md"
 PARTS = ["Symptom", "Cause", "Look at", "Mend"]
 

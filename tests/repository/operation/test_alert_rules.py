@@ -19,7 +19,7 @@ import yaml
 from jobmaster.monitoring.alerts import ALERTS
 from jobmaster.telemetry import Telemetry
 
-RULES = Path(__file__).parents[2] / "config" / "prometheus" / "alerts.yml"
+RULES = Path(__file__).parents[3] / "config" / "prometheus" / "alerts.yml"
 WHERE = 'job="shop",instance="a:9090"'
 MINUTES = 30
 STEADY, GROWS, GROWS_FAST = f"0x{MINUTES}", f"0+5x{MINUTES}", f"0+60x{MINUTES}"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.support.performance_tables import cpu_includes
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 NOT_MEASURED = "not measured here"
 
 

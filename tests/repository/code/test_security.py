@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobmaster.master.driver.statements import names, statement
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRODUCT = [*sorted((ROOT / "jobmaster").rglob("*.py")), *sorted((ROOT / "agents").rglob("*.py"))]
 BUILDS_OBJECTS = {
     "pickle",

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "features.md"
 ORIGINS = {
     "JobMaster (.NET)",
@@ -94,9 +94,9 @@ def test_what_works_names_its_test() -> None:
 
 def test_a_false_row_is_found() -> None:
     text = "## A\n| feature | state | test |\n| --- | --- | --- |\n"
-    good = "| x | works | `tests/repository/test_features.py::test_a_false_row_is_found` |\n"
+    good = "| x | works | `tests/repository/documentation/test_features.py::test_a_false_row_is_found` |\n"
     assert [fault(row) for row in rows_of(text + good)] == [""]
     for bad in ("| x | works | |", "| x | works | `tests/repository/test_nothing.py` |", "| x | maybe | |",
-                "| x | works | `tests/repository/test_features.py::test_nothing` |", "| x | works | `docs` |",
+                "| x | works | `tests/repository/documentation/test_features.py::test_nothing` |", "| x | works | `docs` |",
                 "| x | not needed | |"):  # fmt: skip
         assert [fault(row) for row in rows_of(text + bad)] != [""]

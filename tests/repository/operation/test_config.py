@@ -16,7 +16,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import OTHER_VARIABLES, PREFIX, UnknownPath, resolve
 from jobmaster.settings.schema import Block, Series, Shape, Table, settings_shape
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))
 _NAMED_BY_USERS = {
     "agents.lanes",

@@ -16,9 +16,9 @@ from jobmaster.monitoring.expressions import CLUSTER, PROCESS, name_of, quantile
 from jobmaster.monitoring.generated_texts import made_texts
 from jobmaster.telemetry import METRICS, Telemetry
 from jobmaster_agents.event_log import Event
-from tests.repository.test_docs import anchors
+from tests.repository.documentation.test_docs import anchors
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _OF_SERIES = re.compile(r"\b(?:jobmaster|process)_\w+")
 _SELECTED = re.compile(r'\b(jobmaster_\w+)\{(\w+)(=~|!=|=)"([^"]*)"\}')
 _FROM_PROMETHEUS = {CLUSTER, PROCESS}

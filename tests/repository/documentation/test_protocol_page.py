@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 RULES = dict(re.findall(r"^### ([A-Z])\. (.*?)(?=^###? |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 _CITED = re.compile(r"\brule ([A-Z])\b")

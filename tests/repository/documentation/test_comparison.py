@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.repository.comparison import NOT_MEASURED, RESULTS, SYSTEMS, measured_table
+from tests.repository.documentation.comparison import NOT_MEASURED, RESULTS, SYSTEMS, measured_table
 from tests.repository.made_texts import ROOT
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")

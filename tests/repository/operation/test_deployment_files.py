@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-TREE = Path(__file__).parents[2]
+TREE = Path(__file__).parents[3]
 DEPLOY = TREE / "config" / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))

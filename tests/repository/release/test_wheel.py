@@ -16,7 +16,7 @@ import pytest
 from tests.crash_points.faulty_ports import VARIABLE
 from tests.support.patience import PATIENCE_SECONDS
 
-TREE = Path(__file__).parents[2]
+TREE = Path(__file__).parents[3]
 PACKAGES = {
     "jobmaster": TREE / "jobmaster",
     "jobmaster_agents": TREE / "agents" / "jobmaster_agents",
