@@ -27,9 +27,9 @@ from jobmaster.rules.access import Role
 from jobmaster.settings.model import ClusterSettings, StoreSettings
 from jobmaster.web.app import create_app
 from jobmaster.web.pages import actions, job_pages, job_search, map_pages, site
+from tests.integration.client.change.test_bulk_operations import sql
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture
-from tests.integration.client.test_bulk_operations import sql
 from tests.integration.web.test_jobs import acts
 from tests.support.patience import PATIENCE_SECONDS, patient
 from tests.support.waiting import until

@@ -32,7 +32,7 @@ from jobmaster.wiring import open_sync_cluster
 from tests.integration.client.fixture import ClientFixture, handlers, resize
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def url_of(dsn: str, driver: str) -> str:
