@@ -16,7 +16,7 @@ from jobmaster.model.flow.signal import OutgoingSignal, SignalStatus, SignalStep
 from jobmaster.model.job import Headers, JobState, SignalWait
 from jobmaster.ports import RecordKind
 from tests.integration.postgres.fixture import DUE, LANE, PRIORITY, SCHEMA, MasterFixture, new_job, uuids
-from tests.integration.postgres.jobs.test_confirmation import waiting as awaits_confirmation
+from tests.integration.postgres.jobs.attempts.test_confirmation import waiting as awaits_confirmation
 
 KEY = "order:17 'ü' {x}"
 PAYLOAD = b'{"paid":true,"expires_us":5,"at_most_once":true,"signal":{"key":"other"},"text":"\\u0000\\"\\\\"}'

@@ -13,7 +13,15 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Headers
 from jobmaster.ports import StepScope
 from tests.integration.postgres.fixture import LANE, PRIORITY, SCHEMA, MasterFixture
-from tests.integration.postgres.jobs.workflow_steps import fetched, final, job_of, read, start, step, workflow_id
+from tests.integration.postgres.jobs.workflows.workflow_steps import (
+    fetched,
+    final,
+    job_of,
+    read,
+    start,
+    step,
+    workflow_id,
+)
 from tests.support.patience import PATIENCE_SECONDS
 
 

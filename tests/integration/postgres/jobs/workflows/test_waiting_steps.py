@@ -10,7 +10,7 @@ from jobmaster.model.flow.signal import OutgoingSignal
 from jobmaster.model.flow.workflow import StepState, WorkflowState
 from jobmaster.model.job import JobState, SignalWait
 from tests.integration.postgres.fixture import MasterFixture
-from tests.integration.postgres.jobs.workflow_steps import (
+from tests.integration.postgres.jobs.workflows.workflow_steps import (
     end,
     fetched,
     final,

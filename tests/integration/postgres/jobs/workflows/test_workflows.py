@@ -15,7 +15,7 @@ from jobmaster.model.flow.workflow import NewWorkflow, StepState, WorkflowState
 from jobmaster.model.job import Headers
 from jobmaster.ports import RecordKind
 from tests.integration.postgres.fixture import MasterFixture
-from tests.integration.postgres.jobs.workflow_steps import (
+from tests.integration.postgres.jobs.workflows.workflow_steps import (
     end,
     fetched,
     final,
