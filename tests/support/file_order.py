@@ -21,7 +21,7 @@ _LONGEST = (
     "tests/chaos/",
     "tests/system/outages/test_crash_points.py",
     "tests/benchmarks/",
-    "tests/integration/spark/steps/test_rollup.py",
+    "tests/integration/spark/steps/figures/test_rollup.py",
     "tests/integration/django/",
     "tests/system/job_flow/",
     "tests/unit/agents/supervisor/",

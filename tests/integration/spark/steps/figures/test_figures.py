@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobmaster.model.errors import Refused
-from tests.integration.spark.steps.figures_lake import context_of, hour_of, hours_before, together, write_figures
+from tests.integration.spark.steps.figures.figures_lake import (
+    context_of,
+    hour_of,
+    hours_before,
+    together,
+    write_figures,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-REPOSITORY = Path(__file__).parents[4]
+REPOSITORY = Path(__file__).parents[5]
 ROWS = 300
 GATE = 4242
 STATES = ("SEALED", "DETACHED", "EXPORTED", "VERIFIED", "PUBLISHED", "DROPPED")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobmaster.model.errors import InputError
-from tests.integration.spark.steps.figures_lake import context_of, hour_of, together, write_figures
+from tests.integration.spark.steps.figures.figures_lake import context_of, hour_of, together, write_figures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

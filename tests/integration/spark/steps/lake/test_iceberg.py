@@ -16,7 +16,7 @@ from jobmaster.pipeline.steps.archive import archive
 from jobmaster.pipeline.steps.forget_jobs import Forgotten, compact, forget_jobs
 from jobmaster.pipeline.steps.tables import tables
 from tests.integration.spark.steps.conftest import SeededCluster
-from tests.integration.spark.steps.test_forget import end_at
+from tests.integration.spark.steps.lake.test_forget import end_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
