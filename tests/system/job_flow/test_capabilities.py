@@ -17,7 +17,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system import rolling_jobs
+from tests.system.handlers import rolling_jobs
 from tests.system.jobs import note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -26,7 +26,7 @@ JOBS = 10
 
 
 async def older_agent(deployment: Deployment, handlers: str = "handlers") -> AgentProcess:
-    deployment.document["handlers"] = [f"tests.system.older_jobs:{handlers}"]
+    deployment.document["handlers"] = [f"tests.system.handlers.older_jobs:{handlers}"]
     agent = await deployment.start_agent()
     deployment.document["handlers"] = ["tests.system.jobs"]
     return agent
@@ -96,7 +96,7 @@ async def test_in_a_rolling_update_an_older_agent_runs_plain_jobs_and_none_of_th
             "SELECT state::text, attempt, count(*) FROM job WHERE NOT state = 'SUCCEEDED' GROUP BY 1, 2"
         )
         assert [tuple(row) for row in rows] == [("HELD", 0, 2 * JOBS + 3)]
-        deployment.document["handlers"] = ["tests.system.rolling_jobs"]
+        deployment.document["handlers"] = ["tests.system.handlers.rolling_jobs"]
         newer = await deployment.start_agent()
         await ended([*limited, *timed])
         for workflow in workflows:

@@ -20,7 +20,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
+from tests.system.handlers.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ async def kill_children(agent: AgentProcess, times: int, chance: random.Random) 
 
 
 async def opened(deployment: Deployment) -> Cluster:
-    deployment.document["handlers"] = ["tests.system.delivery_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.delivery_jobs"]
     deployment.document["agents"]["default"] |= {"slots": 10, "bucket_buffer": 20}
     return await open_cluster(deployment.settings, handlers)
 
@@ -73,7 +73,7 @@ ROOM = {"once_in_thread": 2, "once_in_process": 1, "once_confirmed": 2}
 
 async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_turn(deployment: Deployment) -> None:
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
-    deployment.document["handlers"] = ["tests.system.delivery_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.delivery_jobs"]
     deployment.document["master"] |= {"transactions": ROOM["once_confirmed"]}
     deployment.document["agents"]["default"] |= {"threads": 2, "isolated_processes": 1, "slots": 50}
     async with await open_cluster(deployment.settings, handlers) as cluster:

@@ -17,8 +17,8 @@ from jobmaster.model.errors import InputError, JobFailed
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
+from tests.system.handlers.sealed_jobs import echo, echo_isolated, echo_limited, echo_threaded, fail, handlers
 from tests.system.operation.test_metrics import scrape
-from tests.system.sealed_jobs import echo, echo_isolated, echo_limited, echo_threaded, fail, handlers
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ async def _ends(cluster: Cluster) -> list[Any]:
 
 async def test_no_plain_text_lies_in_the_servers_and_keys_rotate_while_agents_run(deployment: Deployment) -> None:
     keys = {"k1": _key()}
-    deployment.document["handlers"] = ["tests.system.sealed_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.sealed_jobs"]
     deployment.document["encryption"] = {"keys": keys, "active": "k1"}
     agent = await deployment.start_agent()
     async with await open_cluster(deployment.settings, handlers) as cluster:
@@ -142,7 +142,7 @@ async def test_no_plain_text_lies_in_the_servers_and_keys_rotate_while_agents_ru
 
 
 async def test_a_job_that_no_key_has_sealed_is_not_run_where_a_seal_is_required(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.sealed_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.sealed_jobs"]
     deployment.document["observability"]["metrics_port"] = 0
     deployment.document["encryption"] = {"keys": {"k1": _key()}, "active": "k1", "require": ["*"]}
     agent = await deployment.start_agent()

@@ -169,10 +169,10 @@ async def test_two_stores_in_one_cluster(deployment: Deployment, new_valkey: obj
 async def test_a_job_finds_the_agent_that_can_run_it(deployment: Deployment) -> None:
     """Agents with different handlers share a lane: producers choose buckets of who has it, onboarding asks by name."""
     from jobmaster.wiring import open_cluster
-    from tests.system.other_jobs import handlers, rare
+    from tests.system.handlers.other_jobs import handlers, rare
 
     await deployment.start_agent()
-    await deployment.start_agent("--handlers", "tests.system.other_jobs")
+    await deployment.start_agent("--handlers", "tests.system.handlers.other_jobs")
     async with await open_cluster(deployment.settings, handlers) as cluster:
         receipts = [await cluster.submit(rare, {}) for _ in range(20)]
         many = await cluster.submit_many([(rare, {})] * 20)
@@ -193,12 +193,12 @@ async def test_a_job_finds_the_agent_that_can_run_it(deployment: Deployment) -> 
 async def test_a_job_runs_where_its_handler_finds_what_it_needs(deployment: Deployment) -> None:
     """Agents that do not provide it have neither the handler nor what it lives in."""
     from jobmaster.wiring import open_cluster
-    from tests.system.card_jobs import OPENED, encode, handlers, plain, render, work
+    from tests.system.handlers.card_jobs import OPENED, encode, handlers, plain, render, work
 
     handlers.merge(plain)
     default = copy.deepcopy(deployment.document["agents"]["default"])
     deployment.document["agents"]["cards"] = {**default, "provides": ["card"]}
-    words = ("--handlers", "tests.system.card_jobs")
+    words = ("--handlers", "tests.system.handlers.card_jobs")
     ordinary = await deployment.start_agent("--name", "default", *words)
     async with await open_cluster(deployment.settings, handlers) as cluster:
         assert await (await cluster.submit(work, {})).result(timeout=PATIENCE_SECONDS) == "done"

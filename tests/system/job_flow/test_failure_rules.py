@@ -14,7 +14,7 @@ from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.policy_jobs import TIMES, handlers
+from tests.system.handlers.policy_jobs import TIMES, handlers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ KINDS = ["off_async", "off_thread", "off_process", "off_once", "off_transactiona
 
 @pytest.fixture
 def deployment(deployment: Deployment) -> Deployment:
-    deployment.document["handlers"] = ["tests.system.policy_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.policy_jobs"]
     deployment.document["jobs"] = {"max_snoozes": TIMES}
     return deployment
 

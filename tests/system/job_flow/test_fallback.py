@@ -16,9 +16,9 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
+from tests.system.handlers.other_jobs import handlers as other_jobs
+from tests.system.handlers.other_jobs import rare
 from tests.system.jobs import noop
-from tests.system.other_jobs import handlers as other_jobs
-from tests.system.other_jobs import rare
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -115,5 +115,5 @@ async def test_a_job_whose_handler_no_agent_has_is_put_off_and_runs_when_one_has
         assert due_us < time.time() * 1e6, "its own due time is shown"
         with pytest.raises(WaitTimeout, match="no living agent has the handler 'rare'"):
             await receipt.wait(timeout=0.1)
-        await deployment.start_agent("--handlers", "tests.system.other_jobs")
+        await deployment.start_agent("--handlers", "tests.system.handlers.other_jobs")
         assert await receipt.result(timeout=PATIENCE_SECONDS) == "found"

@@ -17,7 +17,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.late_jobs import blocks, handlers, hurried, hurried_work, late, stoppable
+from tests.system.handlers.late_jobs import blocks, handlers, hurried, hurried_work, late, stoppable
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -149,7 +149,7 @@ class Table:
 
 async def test_runs_and_outcomes_of_certified_accept_complete_and_failure(deployment: Deployment) -> None:
     """Every row of the table on one cluster: jobs of the narrow lane find the first agent busy, and a second one comes."""
-    deployment.document["handlers"] = ["tests.system.late_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.late_jobs"]
     deployment.document["agents"]["default"] |= {"slots": SLOTS, "bucket_buffer": 100}
     del deployment.document["agents"]["default"]["buckets"]
     deployment.document["agents"]["default"]["lanes"] = {"default": MEDIUM | {"medium": 3}, "narrow": MEDIUM}
@@ -188,7 +188,7 @@ async def test_runs_and_outcomes_of_certified_accept_complete_and_failure(deploy
 
 async def test_late_jobs_behind_a_full_memory_go_to_another_agent(deployment: Deployment) -> None:
     """Jobs without a limit fill the first agent's memory; those with one wait behind them in the store."""
-    deployment.document["handlers"] = ["tests.system.late_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.late_jobs"]
     deployment.document["agents"]["default"] |= {"slots": 2, "bucket_buffer": 2, "buckets": MEDIUM}
     path, gate = str(deployment.path("w")), str(deployment.path("gate"))
     async with await open_cluster(deployment.settings, handlers) as cluster:
@@ -210,7 +210,7 @@ async def test_late_jobs_behind_a_full_memory_go_to_another_agent(deployment: De
 async def test_a_fleet_without_room_does_not_hand_late_jobs_round(deployment: Deployment) -> None:
     """Every agent is busy for many times the ``accept_time``: each further assignment of a job would cost two updates of its
     row, and bring it to an agent that has no room either."""
-    deployment.document["handlers"] = ["tests.system.late_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.late_jobs"]
     deployment.document["agents"]["default"] |= {"slots": 2, "bucket_buffer": 20, "buckets": MEDIUM}
     async with await open_cluster(deployment.settings, handlers) as cluster:
         for _ in range(3):
@@ -230,7 +230,7 @@ async def test_a_fleet_without_room_does_not_hand_late_jobs_round(deployment: De
 
 
 async def test_cancel_slow_stops_the_slow_run_and_the_other_one_counts(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.late_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.late_jobs"]
     path = str(deployment.path("w"))
     async with await open_cluster(deployment.settings, handlers) as cluster:
         await deployment.start_agent()

@@ -15,7 +15,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.limited_jobs import (
+from tests.system.handlers.limited_jobs import (
     free,
     handlers,
     keyed,
@@ -39,7 +39,7 @@ async def states(deployment: Deployment) -> Counter[str]:
 
 @pytest.fixture
 def limited(deployment: Deployment) -> Deployment:
-    deployment.document["handlers"] = ["tests.system.limited_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.limited_jobs"]
     return deployment
 
 

@@ -8,7 +8,7 @@ from jobmaster import InvalidArguments, JobFailed, call
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system.model_jobs import (
+from tests.system.handlers.model_jobs import (
     Bill,
     Item,
     Order,
@@ -27,7 +27,7 @@ BILL = Bill(customer="Ada", pieces=5)
 
 
 async def test_models_travel_in_every_way_of_running(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.model_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.model_jobs"]
     deployment.document["agents"]["default"] |= {"processes": 1}
     await deployment.start_agent()
     async with await open_cluster(deployment.settings, handlers) as cluster:
@@ -47,7 +47,7 @@ async def test_models_travel_in_every_way_of_running(deployment: Deployment) -> 
 
 
 async def test_a_producer_without_the_models_is_checked_against_their_schema(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.model_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.model_jobs"]
     await deployment.start_agent()
     good = {"customer": "Ada", "items": [{"sku": "a", "quantity": 5}]}
     bad = {"customer": "Ada", "items": [{"sku": "a", "quantity": 0}]}

@@ -13,7 +13,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.secret_jobs import charge, charge_isolated, handlers
+from tests.system.handlers.secret_jobs import charge, charge_isolated, handlers
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ MARKS = ("4711", "geheim", "4111-1111")
 
 
 async def test_secret_values_reach_the_handler_and_no_view_log_error_or_command(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.secret_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.secret_jobs"]
     agent = await deployment.start_agent()
     async with await open_cluster(deployment.settings, handlers) as cluster:
         good = await cluster.submit(call(charge, 7, TOKEN, CARD))

@@ -25,7 +25,7 @@ CHUNK = 20
 @pytest.fixture
 async def agent(deployment: Deployment) -> AgentProcess:
     """An agent with slots for two chunks."""
-    deployment.document["handlers"] = ["tests.system.map_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.map_jobs"]
     deployment.document["agents"]["default"]["buckets"] = {"medium": 1}
     deployment.document["agents"]["default"]["slots"] = 2 * CHUNK
     return await deployment.start_agent()

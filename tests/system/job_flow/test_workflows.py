@@ -18,7 +18,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.workflow_jobs import (
+from tests.system.handlers.workflow_jobs import (
     charge,
     handlers,
     is_large,
@@ -32,7 +32,7 @@ from tests.system.workflow_jobs import (
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-HANDLERS = ("--handlers", "tests.system.workflow_jobs")
+HANDLERS = ("--handlers", "tests.system.handlers.workflow_jobs")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.breaker_jobs import handlers, needs_nothing, needs_resource
+from tests.system.handlers.breaker_jobs import handlers, needs_nothing, needs_resource
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
@@ -27,7 +27,7 @@ JOBS = 30
 @pytest.fixture
 async def broken(deployment: Deployment) -> AsyncIterator[Cluster]:
     """A cluster of two agents, in which the resource is down."""
-    deployment.document["handlers"] = ["tests.system.breaker_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.breaker_jobs"]
     deployment.path("down").touch()
     await deployment.start_agent(processes=1)
     await deployment.start_agent(processes=1)

@@ -16,7 +16,7 @@ OLDER, NEWER = ("3600s", 60.0), ("7200s", 90.0)
 
 
 async def start(deployment: Deployment, version: str) -> AgentProcess:
-    deployment.document["handlers"] = [f"tests.system.deploy_jobs:{version}"]
+    deployment.document["handlers"] = [f"tests.system.handlers.deploy_jobs:{version}"]
     return await deployment.start_agent()
 
 

@@ -15,7 +15,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system import life_jobs
+from tests.system.handlers import life_jobs
 from tests.system.operation.test_metrics import get, port_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
@@ -40,7 +40,7 @@ async def written(agent: AgentProcess, message: str) -> bool:
 
 @pytest.fixture
 async def served(deployment: Deployment) -> AgentProcess:
-    deployment.document["handlers"] = ["tests.system.life_jobs:handlers"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:handlers"]
     return await deployment.start_agent()
 
 
@@ -83,7 +83,7 @@ async def test_the_lifespan_is_left_after_the_last_handler(served: AgentProcess,
 
 async def test_a_lifespan_may_take_longer_than_the_lease_to_be_left(deployment: Deployment) -> None:
     """The agent has given everything back; neither the kernel's timer nor the supervisor ends it."""
-    deployment.document["handlers"] = ["tests.system.life_jobs:lingering"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:lingering"]
     deployment.document["leases"]["lease"] = "6s"
     agent = await deployment.start_agent()
     assert await agent.terminate() == 0
@@ -92,7 +92,7 @@ async def test_a_lifespan_may_take_longer_than_the_lease_to_be_left(deployment: 
 
 
 async def test_a_lifespan_that_is_not_left_within_the_grace_time_is_named(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:lingering"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:lingering"]
     deployment.document["leases"]["grace"] = "1s"
     agent = await deployment.start_agent()
     assert await agent.terminate() == 0
@@ -102,7 +102,7 @@ async def test_a_lifespan_that_is_not_left_within_the_grace_time_is_named(deploy
 
 
 async def test_a_lifespan_that_blocks_the_loop_while_it_is_left_ends_with_the_process(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:blocking_end"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:blocking_end"]
     deployment.document["leases"]["grace"] = "1s"
     agent = await deployment.start_agent()
     assert await agent.terminate() == 0
@@ -115,13 +115,13 @@ async def test_a_lifespan_that_blocks_the_loop_while_it_is_left_ends_with_the_pr
 async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no_attempt(
     deployment: Deployment, cluster: Cluster
 ) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:failing"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:failing"]
     agent = start(deployment)
     receipt = await cluster.submit("life.never", {}, durability="master", allow_unregistered=True)
     assert await agent.wait_exit() == 78
     said = agent.log.read_text()
     where = f'failing_lifespan failed: OSError: no route to the database (File "{life_jobs.__file__}", line '
-    assert f"error: lifespan tests.system.life_jobs.{where}" in said
+    assert f"error: lifespan tests.system.handlers.life_jobs.{where}" in said
     assert agent.count("lifespan_failed") == 1
     assert agent.count("child_started") == 1
     rows = await deployment.fetch("SELECT state::text, attempt FROM job WHERE id = $1", receipt.id)
@@ -130,7 +130,7 @@ async def test_a_lifespan_that_fails_ends_the_agent_with_its_line_and_uses_up_no
 
 
 async def test_a_lifespan_that_hangs_ends_at_its_limit(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:hanging"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:hanging"]
     deployment.document["agents"]["default"]["lifespan_timeout"] = "1s"
     agent = start(deployment)
     assert await agent.wait_exit() == 78
@@ -138,17 +138,17 @@ async def test_a_lifespan_that_hangs_ends_at_its_limit(deployment: Deployment) -
 
 
 async def test_a_lifespan_that_blocks_the_loop_ends_too(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:blocking"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:blocking"]
     deployment.document["agents"]["default"]["lifespan_timeout"] = "1s"
     agent = start(deployment)
     assert await agent.wait_exit() == 78
     said = agent.log.read_text()
-    assert "error: lifespan tests.system.life_jobs.blocking_lifespan: it blocks the event loop (File" in said
+    assert "error: lifespan tests.system.handlers.life_jobs.blocking_lifespan: it blocks the event loop (File" in said
     assert "in blocking_lifespan)" in said
 
 
 async def test_a_lifespan_that_hangs_is_named_by_the_probe_and_a_signal_ends_its_agent(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:hanging"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:hanging"]
     deployment.document["agents"]["default"]["lifespan_timeout"] = (
         "1h"  # the agent is there as long as the test asks it
     )
@@ -159,7 +159,10 @@ async def test_a_lifespan_that_hangs_is_named_by_the_probe_and_a_signal_ends_its
     async def named() -> bool:
         status, body = await get(port, "/ready")
         assert status == 503
-        return "it starts the lifespan tests.system.life_jobs.hanging_lifespan, at File" in json.loads(body)["reason"]
+        return (
+            "it starts the lifespan tests.system.handlers.life_jobs.hanging_lifespan, at File"
+            in json.loads(body)["reason"]
+        )
 
     await eventually(named, PATIENCE_SECONDS, "the probe to name it")
     agent.process.send_signal(signal.SIGTERM)
@@ -180,7 +183,7 @@ async def test_an_agent_whose_lifespan_has_ended_is_replaced(
 
 
 async def test_the_root_logger_can_be_left_to_the_application(deployment: Deployment) -> None:
-    deployment.document["handlers"] = ["tests.system.life_jobs:handlers"]
+    deployment.document["handlers"] = ["tests.system.handlers.life_jobs:handlers"]
     deployment.document["observability"]["root_logging"] = False
     agent = await deployment.start_agent()
     assert "lifespan began" not in agent.log.read_text()

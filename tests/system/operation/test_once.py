@@ -12,7 +12,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import ENVIRONMENT, AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system import once_jobs
+from tests.system.handlers import once_jobs
 from tests.system.operation.test_handler_life import start
 from tests.system.operation.test_metrics import get, port_of
 
@@ -43,7 +43,7 @@ async def forget(deployment: Deployment) -> None:
 
 
 async def test_agents_that_start_together_run_an_action_once(deployment: Deployment, folder: Path) -> None:
-    deployment.document["handlers"] = ["tests.system.once_jobs:handlers"]
+    deployment.document["handlers"] = ["tests.system.handlers.once_jobs:handlers"]
     await forget(deployment)
     agents = [start(deployment) for _ in range(2)]
     for agent in agents:
@@ -58,7 +58,7 @@ async def test_agents_that_start_together_run_an_action_once(deployment: Deploym
 async def test_an_action_that_fails_keeps_the_agent_unready_until_it_succeeds(
     deployment: Deployment, folder: Path
 ) -> None:
-    deployment.document["handlers"] = ["tests.system.once_jobs:failing"]
+    deployment.document["handlers"] = ["tests.system.handlers.once_jobs:failing"]
     deployment.document["observability"]["metrics_port"] = 0
     await forget(deployment)
     agent = start(deployment)
@@ -87,7 +87,7 @@ async def test_an_action_that_fails_keeps_the_agent_unready_until_it_succeeds(
 async def test_the_action_of_a_killed_agent_is_taken_over_and_the_wait_names_it(
     deployment: Deployment, folder: Path
 ) -> None:
-    deployment.document["handlers"] = ["tests.system.once_jobs:hanging"]
+    deployment.document["handlers"] = ["tests.system.handlers.once_jobs:hanging"]
     deployment.document["observability"]["metrics_port"] = 0
     await forget(deployment)
     first = start(deployment)

@@ -20,7 +20,7 @@ from tests.support.deployment import AgentProcess, Deployment
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
-from tests.system.traced_jobs import (
+from tests.system.handlers.traced_jobs import (
     child,
     fails,
     handlers,
@@ -46,7 +46,7 @@ def collector() -> Iterator[OtlpReceiver]:
 
 
 def traced(deployment: Deployment, collector: OtlpReceiver) -> Deployment:
-    deployment.document["handlers"] = ["tests.system.traced_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.traced_jobs"]
     deployment.document["observability"]["traces"] = {
         "exporter": "otlp",
         "endpoint": collector.url,

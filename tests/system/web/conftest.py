@@ -28,7 +28,7 @@ from tests.support.deployment import AgentProcess, Deployment
 from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
-from tests.system.page_jobs import handlers, nightly_report, send_mail
+from tests.system.handlers.page_jobs import handlers, nightly_report, send_mail
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -86,7 +86,7 @@ async def shown(
     dsn = await migrated_databases.take(name)
     deployment = Deployment(tmp_path_factory.mktemp("web"), dsn, valkey_server.url, name)
     deployment.document["master"]["schema"] = MIGRATED_SCHEMA
-    deployment.document["handlers"] = ["tests.system.page_jobs"]
+    deployment.document["handlers"] = ["tests.system.handlers.page_jobs"]
     deployment.document["leases"]["lease"] = "300s"  # the pages show the same agents and buckets in every test
     agents = [await deployment.start_agent() for _ in range(2)]
     async with await open_cluster(deployment.settings, handlers) as cluster:

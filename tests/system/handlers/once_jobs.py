@@ -1,4 +1,4 @@
-"""Handlers with start-up actions, for real agents: ``tests.system.once_jobs:handlers`` and its neighbours."""
+"""Handlers with start-up actions, for real agents: ``tests.system.handlers.once_jobs:handlers`` and its neighbours."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from jobmaster.rules import capabilities
+from tests.system.handlers.rolling_jobs import declared
 from tests.system.jobs import handlers
-from tests.system.rolling_jobs import declared
 
 __all__ = ["handlers", "rolling"]
 
