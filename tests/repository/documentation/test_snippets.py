@@ -118,7 +118,8 @@ def test_what_is_run_elsewhere_is_read_there(page: str, test: str) -> None:
 
 
 def test_every_prelude_belongs_to_a_page() -> None:
-    there_ = {path.stem for path in runs_of_pages.PRELUDES.glob("*.py")}
+    preludes = runs_of_pages.PRELUDES
+    there_ = {path.relative_to(preludes).with_suffix("").as_posix() for path in preludes.rglob("*.py")}
     assert there_ == set(runs_of_pages.EXPLAINING.values())
 
 
