@@ -25,14 +25,14 @@ import pytest
 from hypothesis.internal.conjecture import providers
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
-from tests.support.driver_lookups import remember_builtin_types, remember_versions
-from tests.support.server_directory import make_server_directory
+from tests.support.servers.driver_lookups import remember_builtin_types, remember_versions
+from tests.support.servers.server_directory import make_server_directory
 from tests.support.spark import class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.support.migrated_databases import MigratedDatabases
+    from tests.support.servers.migrated_databases import MigratedDatabases
 
 
 MIGRATED_SCHEMA = "jobmaster_test"
@@ -167,7 +167,7 @@ def valkey_server(server_root: Path) -> Iterator[ValkeyServer]:
 @pytest.fixture
 async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
     """DSN of an empty database of this test's own; connections that are open at its end are closed."""
-    from tests.support.migrated_databases import close_connections
+    from tests.support.servers.migrated_databases import close_connections
 
     name = f"test_{secrets.token_hex(6)}"
     admin = await asyncpg.connect(postgres_server.dsn)
@@ -183,7 +183,7 @@ async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
 @pytest.fixture(scope="session")
 async def migrated_databases(postgres_server: PostgresServer) -> AsyncIterator[MigratedDatabases]:
     """The migrated databases of the run."""
-    from tests.support.migrated_databases import MigratedDatabases
+    from tests.support.servers.migrated_databases import MigratedDatabases
 
     databases = MigratedDatabases(postgres_server.dsn, MIGRATED_SCHEMA)
     yield databases
@@ -194,7 +194,7 @@ async def migrated_databases(postgres_server: PostgresServer) -> AsyncIterator[M
 async def migrated_dsn(migrated_databases: MigratedDatabases, cluster_name: str) -> AsyncIterator[str]:
     """DSN of a migrated database; its cluster is ``cluster_name``, its schema ``MIGRATED_SCHEMA``.
 
-    For the time of the test it is the test's own. ``tests/support/migrated_databases.py`` says what happens to it then.
+    For the time of the test it is the test's own. ``tests/support/servers/migrated_databases.py`` says what happens to it then.
     """
     dsn = await migrated_databases.take(cluster_name)
     yield dsn

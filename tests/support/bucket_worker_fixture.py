@@ -16,12 +16,12 @@ from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
-from tests.support.fake_master import FakeMaster, Row
-from tests.support.fake_store import FakeStore
+from tests.support.fakes.fake_master import FakeMaster, Row
+from tests.support.fakes.fake_store import FakeStore
+from tests.support.fakes.scripted import DOWN, LOST, Gate, turns
 from tests.support.hand_clock import HandClock
 from tests.support.idle import is_idle
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.scripted import DOWN, LOST, Gate, turns
 from tests.support.waiting import until
 
 __all__ = ["DOWN", "LOST", "Gate", "Row", "WorkerHarness", "turns", "until"]

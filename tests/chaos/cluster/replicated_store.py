@@ -13,8 +13,8 @@ import redis
 from redis.crc import key_slot
 
 from jobmaster.embedded import ValkeyServer
-from tests.support.sentinel_group import GROUP, SentinelGroup
-from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
+from tests.support.servers.sentinel_group import GROUP, SentinelGroup
+from tests.support.servers.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import wait_until
 
 UP_SECONDS = 60.0

@@ -31,10 +31,10 @@ from jobmaster.wiring import (
 )
 from tests.conftest import MIGRATED_SCHEMA
 from tests.integration.client.fixture import DrivenAgent, handlers, resize
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.pgbouncer import PgBouncer, find_pgbouncer
 from tests.support.processes import free_port
+from tests.support.servers.migrated_databases import MigratedDatabases
+from tests.support.servers.pgbouncer import PgBouncer, find_pgbouncer
 from tests.support.waiting import eventually
 
 PROGRAM = find_pgbouncer()

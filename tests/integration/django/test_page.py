@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.django.conftest import SETTINGS, Project
 from tests.support.deployment import REPOSITORY
-from tests.support.page_runner import all_blocks
+from tests.support.pages.page_runner import all_blocks
 
 PAGE = REPOSITORY / "docs" / "django.md"
 TASKS_PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"

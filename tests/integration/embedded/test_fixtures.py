@@ -10,7 +10,7 @@ import redis
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from tests.conftest import MIGRATED_SCHEMA
-from tests.support.migrated_databases import MigratedDatabases
+from tests.support.servers.migrated_databases import MigratedDatabases
 from tests.support.waiting import until
 
 

@@ -18,7 +18,7 @@ from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, make_items, new_fence, submit
 from tests.support.processes import free_port
-from tests.support.sentinel_group import GROUP, SentinelGroup
+from tests.support.servers.sentinel_group import GROUP, SentinelGroup
 from tests.support.waiting import eventually
 
 

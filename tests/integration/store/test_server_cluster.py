@@ -30,8 +30,8 @@ from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, make_items, new_fence, submit
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port
-from tests.support.tls_front import Authority, TlsFront
-from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
+from tests.support.servers.tls_front import Authority, TlsFront
+from tests.support.servers.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from jobmaster.settings.problems import Origin, OriginKind
 from jobmaster.settings.yaml_tree import parse_yaml
 from tests.repository.made_texts import ROOT
 from tests.repository.tree import there
-from tests.support.page_runner import Block, all_blocks, blocks
-from tests.support.typed_commands import commands, fault, typed_lines
+from tests.support.pages.page_runner import Block, all_blocks, blocks
+from tests.support.pages.typed_commands import commands, fault, typed_lines
 from tests.system.docs import programs
 from tests.system.docs import test_pages as runs_of_pages
 from tests.unit.settings.test_json_schema import SCHEMA, as_data, violations

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.page_programs import Program, sections, whole
-from tests.support.page_runner import REPOSITORY
+from tests.support.pages.page_programs import Program, sections, whole
+from tests.support.pages.page_runner import REPOSITORY
 from tests.system.docs import migrating_checks, recipe_checks
 from tests.system.docs.recipe_checks import Check, Names
 

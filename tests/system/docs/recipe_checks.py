@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 
 from jobmaster import Handlers, JobContext, JobState, JobView
 from jobmaster.testing import Jobs, RealCluster
-from tests.support.page_programs import configured
+from tests.support.pages.page_programs import configured
 from tests.support.patience import PATIENCE_SECONDS
 
 Check = Callable[[RealCluster, dict[str, Any]], Awaitable[None]]

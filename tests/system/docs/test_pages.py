@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.page_runner import REPOSITORY, PageFailed, PageRunner
+from tests.support.pages.page_runner import REPOSITORY, PageFailed, PageRunner
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

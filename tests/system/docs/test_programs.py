@@ -16,10 +16,10 @@ import pytest
 from jobmaster.settings.loader import load_settings
 from jobmaster.testing import RealCluster
 from jobmaster.testing.embedded.servers import TestServers
-from tests.support.page_programs import Program, ProgramRunner, configured, with_long_lease
-from tests.support.page_runner import REPOSITORY, all_blocks, blocks
+from tests.support.pages.page_programs import Program, ProgramRunner, configured, with_long_lease
+from tests.support.pages.page_runner import REPOSITORY, all_blocks, blocks
+from tests.support.pages.snippets import execute
 from tests.support.patience import patient
-from tests.support.snippets import execute
 from tests.system.docs import programs, recipe_checks, test_pages
 from tests.system.docs.programs import PROGRAMS
 

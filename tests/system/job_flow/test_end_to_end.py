@@ -18,9 +18,9 @@ from jobmaster.model.job import Durability, JobState, Priority
 from jobmaster.wiring import open_cluster
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import children_of
+from tests.support.servers.migrated_databases import MigratedDatabases
 from tests.support.waiting import eventually
 from tests.system.jobs import add, fails, handlers, noop, note, started_at, third_time, threaded
 

@@ -17,8 +17,8 @@ from jobmaster.model.job import JobState
 from jobmaster.tracing.tracing import CLOSE_SECONDS, Tracing
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
-from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.servers.otlp_receiver import OtlpReceiver
 from tests.support.waiting import eventually
 from tests.system.handlers.traced_jobs import (
     child,

@@ -24,7 +24,7 @@ from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import free_port
-from tests.support.sentinel_group import SentinelGroup
+from tests.support.servers.sentinel_group import SentinelGroup
 from tests.support.waiting import eventually
 from tests.system.jobs import handlers
 from tests.system.outages.test_master_down import LEASES, Load, all_ended, assert_whole

@@ -16,7 +16,7 @@ from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import AgentProcess, Deployment
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.valkey_cluster import ClusterNode, ValkeyCluster
+from tests.support.servers.valkey_cluster import ClusterNode, ValkeyCluster
 from tests.support.waiting import eventually
 from tests.system.jobs import handlers
 from tests.system.outages.test_master_down import LEASES, Load, all_ended, assert_whole

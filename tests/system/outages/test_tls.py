@@ -14,7 +14,7 @@ import pytest
 from jobmaster.handlers import call
 from jobmaster.wiring import open_cluster
 from tests.support.deployment import Deployment
-from tests.support.tls_front import Authority, TlsFront
+from tests.support.servers.tls_front import Authority, TlsFront
 from tests.system.jobs import add, handlers
 
 

@@ -25,8 +25,8 @@ from jobmaster.web.app import create_app
 from jobmaster.wiring import open_cluster
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
-from tests.support.migrated_databases import MigratedDatabases
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.servers.migrated_databases import MigratedDatabases
 from tests.support.waiting import until
 from tests.system.handlers.page_jobs import handlers, nightly_report, send_mail
 

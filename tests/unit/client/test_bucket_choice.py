@@ -25,7 +25,7 @@ from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Durability, Entry
 from jobmaster.ports import Queries, ReplyStatus, StoreHealth, Submitted
-from tests.support.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
+from tests.support.fakes.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
 from tests.support.hand_clock import HandClock
 from tests.support.waiting import until
 

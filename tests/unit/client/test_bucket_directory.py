@@ -13,7 +13,7 @@ from jobmaster.client.store_handle import StoreHandle
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.bucket_map import MapChanges, MapVersion, OwnerTraits
-from tests.support.fake_producer_store import FakeProducerStore, bucket
+from tests.support.fakes.fake_producer_store import FakeProducerStore, bucket
 from tests.support.hand_clock import HandClock
 
 MAX_AGE_SECONDS = 10.0

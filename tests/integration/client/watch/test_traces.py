@@ -15,7 +15,7 @@ from jobmaster.settings.model import TraceExporter, Traces
 from jobmaster.tracing.tracing import Tracing
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import ClientFixture, resize
-from tests.support.otlp_receiver import OtlpReceiver
+from tests.support.servers.otlp_receiver import OtlpReceiver
 
 GIVEN = f"00-{'a' * 32}-{'b' * 16}-01"
 

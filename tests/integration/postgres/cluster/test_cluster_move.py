@@ -41,7 +41,7 @@ from jobmaster.retention.cluster_move import move_cluster, preview_move, set_mod
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from jobmaster.wiring import connect
 from tests.integration.postgres.fixture import ERROR, SCHEMA, MasterFixture, hold_row, new_job
-from tests.support.migrated_databases import MigratedDatabases
+from tests.support.servers.migrated_databases import MigratedDatabases
 from tests.support.waiting import until
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.spark.datasource.conftest import PublishedCluster
-from tests.support.page_runner import REPOSITORY, all_blocks
+from tests.support.pages.page_runner import REPOSITORY, all_blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

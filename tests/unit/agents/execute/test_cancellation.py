@@ -16,7 +16,7 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import call_retry
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import LOST, Gate, Row, WorkerHarness, turns
-from tests.support.fake_store import REQUESTS_MAX
+from tests.support.fakes.fake_store import REQUESTS_MAX
 from tests.support.waiting import until
 
 handlers = Handlers()

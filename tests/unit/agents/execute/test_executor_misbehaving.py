@@ -21,7 +21,7 @@ from jobmaster_agents.agent_main import run_main_coroutine
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from tests.support.bucket_worker_fixture import WorkerHarness
-from tests.support.fake_transactions import FakeTransactions
+from tests.support.fakes.fake_transactions import FakeTransactions
 from tests.support.waiting import until
 from tests.unit.agents.execute.executor_fixture import ExecutorHarness
 

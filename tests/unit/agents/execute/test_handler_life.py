@@ -27,7 +27,7 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings, Observabili
 from jobmaster_agents.event_log import LOGGER_NAME, configure
 from jobmaster_agents.execute.process_pool.worker_output import LINES_PER_SECOND
 from tests.support.bucket_worker_fixture import WorkerHarness, turns
-from tests.support.fake_transactions import FakeTransactions
+from tests.support.fakes.fake_transactions import FakeTransactions
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 

@@ -21,8 +21,8 @@ from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress, silence_seconds
 from tests.support.bucket_worker_fixture import SILENCE_SECONDS, WorkerHarness
+from tests.support.fakes.scripted import DOWN, Gate, turns
 from tests.support.hand_clock import HandClock
-from tests.support.scripted import DOWN, Gate, turns
 from tests.support.waiting import until
 
 LONG_SECONDS = 10.0 * SILENCE_SECONDS

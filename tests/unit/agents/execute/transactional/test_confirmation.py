@@ -16,9 +16,9 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
 from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from tests.support import fake_transactions
 from tests.support.bucket_worker_fixture import DOWN, LOST, Row, turns
-from tests.support.fake_transactions import TransactionalHarness
+from tests.support.fakes import fake_transactions
+from tests.support.fakes.fake_transactions import TransactionalHarness
 from tests.support.waiting import until
 
 handlers = Handlers()

@@ -14,7 +14,7 @@ from jobmaster_agents import call_retry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, turns
-from tests.support.fake_transactions import TransactionalHarness, go, log
+from tests.support.fakes.fake_transactions import TransactionalHarness, go, log
 from tests.support.idle import is_idle
 from tests.support.waiting import until
 

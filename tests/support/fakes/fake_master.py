@@ -19,8 +19,8 @@ from jobmaster.ports import (
     StepScope,
     Written,
 )
+from tests.support.fakes.scripted import Scripted
 from tests.support.master_parts import MasterParts
-from tests.support.scripted import Scripted
 
 IN_FLIGHT = ("ASSIGNED", "PROCESSING")
 

@@ -28,7 +28,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.rendering import settings_tree
 from jobmaster.testing import RealCluster
 from jobmaster.testing.embedded.servers import TestServers
-from tests.support.page_runner import all_blocks
+from tests.support.pages.page_runner import all_blocks
 
 Opened = Callable[[RealCluster, dict[str, Any]], Awaitable[None]]
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -13,8 +13,8 @@ from jobmaster.model.ids import Fence, created_ms
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, fitting_count
+from tests.support.fakes.scripted import DOWN, Scripted
 from tests.support.hand_clock import HandClock
-from tests.support.scripted import DOWN, Scripted
 
 REQUESTS_MAX = 1000
 """Cancel requests that one claim brings."""

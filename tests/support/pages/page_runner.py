@@ -27,7 +27,7 @@ from tests.support.patience import patient
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 BIN = Path(sys.executable).parent
 START_SECONDS = 60.0
 COMMAND_SECONDS = 120.0
@@ -123,7 +123,9 @@ class PageRunner:
         (self._project / "the_page.py").write_text(whole)  # for preludes whose agents run the handlers of the page
         try:
             self._start(f"jobmaster dev --handlers {name}")
-            self._finish([sys.executable, "-m", "tests.support.snippets", str(self._page), name], self._page.name, [])
+            self._finish(
+                [sys.executable, "-m", "tests.support.pages.snippets", str(self._page), name], self._page.name, []
+            )
         finally:
             self._stop()
 

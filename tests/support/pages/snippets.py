@@ -1,4 +1,4 @@
-"""Executes the snippets of a page in turn, as one program: ``execute``, or ``python -m tests.support.snippets PAGE PRELUDE``.
+"""Executes the snippets of a page in turn, as one program: ``execute``, or ``python -m tests.support.pages.snippets PAGE PRELUDE``.
 
 The prelude is a module with what the page takes for granted: ``handlers``, handlers that it names, and the coroutine function
 ``before(cluster, names)``, which makes what snippets use (receipts, a connection). ``cluster`` is connected to the cluster of
@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 import jobmaster
-from tests.support.page_runner import blocks
+from tests.support.pages.page_runner import blocks
 
 
 async def execute(page: Path, prelude: str) -> None:
