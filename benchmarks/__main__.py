@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import drain, idle, latency, submit
+from benchmarks import drain, latency, submit
+from benchmarks.agent import idle
 from benchmarks.support.report import progress, show
 
 QUICK: dict[str, Callable[[], dict[str, Any]]] = {

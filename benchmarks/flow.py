@@ -21,7 +21,7 @@ from benchmarks.support import limited_handlers
 from benchmarks.support.handlers import handlers, noop
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster
 from benchmarks.support.report import output_options, progress, show
-from benchmarks.tenant_waits import tenant_wait_ratio
+from benchmarks.support.tenant_waits import tenant_wait_ratio
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.workflows.definition import chain
 from jobmaster.handlers import call

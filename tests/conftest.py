@@ -194,7 +194,7 @@ async def migrated_databases(postgres_server: PostgresServer) -> AsyncIterator[M
 async def migrated_dsn(migrated_databases: MigratedDatabases, cluster_name: str) -> AsyncIterator[str]:
     """DSN of a migrated database; its cluster is ``cluster_name``, its schema ``MIGRATED_SCHEMA``.
 
-    For the time of the test it is the test's own. ``tests/support/servers/migrated_databases.py`` says what happens to it then.
+    For the time of the test it is the test's own; ``tests/support/servers/migrated_databases.py`` says what happens then.
     """
     dsn = await migrated_databases.take(cluster_name)
     yield dsn

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drain import empty
-from benchmarks.fallback import outcome
 from benchmarks.fleet.cost_fitting import Used, each, fitted, postgres_cpu
 from benchmarks.fleet.store_probe import StoreProbe
+from benchmarks.master.fallback import outcome
 from benchmarks.support.master_probe import MasterProbe
 from benchmarks.support.measured_cluster import MeasuredCluster, measured_cluster
 from benchmarks.support.report import progress

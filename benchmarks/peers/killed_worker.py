@@ -1,4 +1,4 @@
-"""From a SIGKILL to the next start of the jobs that were running: ours by ``benchmarks.rescue``, and each peer's.
+"""From a SIGKILL to the next start of the jobs that were running: ours by ``benchmarks.agent.rescue``, and each peer's.
 
 Two workers of a peer run jobs that do not end. ``worker``: one of them is killed with all its processes. ``child``: only the
 process that runs the job is killed, where that is not the command itself. Then the jobs are allowed to end, and the time runs
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks import rescue
+from benchmarks.agent import rescue
 from benchmarks.peers import job_counter
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.job_counter import GATE, Start

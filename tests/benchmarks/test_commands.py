@@ -20,9 +20,9 @@ from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
-    "bulk", "busy_workers", "calls", "drain", "fallback", "first_steps", "fleet.__main__", "flow", "growth", "idle",
-    "latency", "lateness", "memory", "onboard", "payloads", "pipeline.__main__", "portal", "rescue", "retire", "stream",
-    "submit", "testing", "traces", "web",
+    "agent.busy_workers", "agent.idle", "agent.memory", "agent.rescue", "bulk", "calls", "drain", "first_steps",
+    "fleet.__main__", "flow", "latency", "master.fallback", "master.growth", "master.lateness", "master.onboard",
+    "master.retire", "payloads", "pipeline.__main__", "pipeline.stream", "portal", "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_calls() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_rescue() -> None:
-    found = measured("benchmarks.rescue", "--trials", "1", "--default-trials", "0")
+    found = measured("benchmarks.agent.rescue", "--trials", "1", "--default-trials", "0")
     for case in ("child", "child_alone", "agent_short_leases"):
         assert 0 < found[case]["p50_seconds"] <= found[case]["p99_seconds"] <= found[case]["max_seconds"]
         assert found[case]["trials"] == 1
@@ -158,7 +158,7 @@ def test_bulk() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_retire() -> None:
-    found = measured("benchmarks.retire", "--finished", "300", "--unfinished", "200")
+    found = measured("benchmarks.master.retire", "--finished", "300", "--unfinished", "200")
     for case in ("first", "second"):
         assert found[case]["moved"] == 200
         assert found[case]["beside"]["max_ms"] > 0
@@ -168,7 +168,7 @@ def test_retire() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_move() -> None:
-    found = measured("benchmarks.move", "--jobs", "1200")
+    found = measured("benchmarks.master.move", "--jobs", "1200")
     assert found["jobs_per_second"] > 0
 
 
@@ -201,7 +201,7 @@ def test_latency() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_onboard() -> None:
-    found = measured("benchmarks.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
+    found = measured("benchmarks.master.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
     assert found["held"] == 5000
     assert found["jobs_per_second"] > 0
     assert found["jobs_per_second_small_table"] > 0
@@ -212,7 +212,7 @@ def test_onboard() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_busy_workers() -> None:
-    found = measured("benchmarks.busy_workers", "--seconds", "1", "--runs", "1")
+    found = measured("benchmarks.agent.busy_workers", "--seconds", "1", "--runs", "1")
     assert found["work_jobs_per_second"] > 0, "the worker processes computed meanwhile"
     for name in ("alone", "beside_busy_workers"):
         assert (found[name]["jobs"], found[name]["p50_ms"] <= found[name]["p99_ms"]) == (100, True)
@@ -222,10 +222,10 @@ def test_busy_workers() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_lateness() -> None:
-    found = measured("benchmarks.lateness", "--schedules", "20")
+    found = measured("benchmarks.master.lateness", "--schedules", "20")
     assert (found["schedules"], found["jobs"]) == (20, 20)
     assert 0 < found["p99_ms"] <= found["max_ms"]
-    found = measured("benchmarks.lateness", "--jobs", "50", "--over", "2")
+    found = measured("benchmarks.master.lateness", "--jobs", "50", "--over", "2")
     assert (found["over_seconds"], found["jobs"]) == (2, 50)
     assert found["p50_ms"] <= found["p99_ms"] <= found["max_ms"]
 
@@ -236,7 +236,7 @@ def test_lateness() -> None:
 def test_stream() -> None:
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     small = ("--rate", "20", "--seconds", "3", "--warm", "5", "--recorded-rate", "200", "--before", "100")
-    found = measured("benchmarks.stream", *small)
+    found = measured("benchmarks.pipeline.stream", *small)
     for end in ("sink", "source"):
         assert 0 < found[end]["p50_ms"] <= found[end]["p99_ms"] <= found[end]["max_ms"]
         assert 0 < found[end]["jobs"] <= found["jobs"]
@@ -318,7 +318,7 @@ def test_growth() -> None:
     axes = ["held_rows", "buckets"]
     options = [word for axis in axes for word in ("--axis", axis)]
     words = ("--held", "10000", "--batches", "1", "--jobs", "1000", "--points", "1")
-    found = measured("benchmarks.growth", *words, *options)
+    found = measured("benchmarks.master.growth", *words, *options)
     for axis in axes:
         (point,) = found[axis]
         assert {"x", "cost_us_per_job"} <= point.keys()
@@ -328,10 +328,10 @@ def test_growth() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_idle_memory_and_fallback() -> None:
-    assert measured("benchmarks.idle", "--seconds", "1", "--runs", "1")["agent_cpu_percent"] >= 0
-    weights = measured("benchmarks.memory", "--runs", "1", "--jobs", "2000")
+    assert measured("benchmarks.agent.idle", "--seconds", "1", "--runs", "1")["agent_cpu_percent"] >= 0
+    weights = measured("benchmarks.agent.memory", "--runs", "1", "--jobs", "2000")
     assert weights["agent_mb"] > weights["supervisor_mb"] > 0
-    assert measured("benchmarks.fallback", "--batches", "2", "--runs", "1")["ratio"] > 0
+    assert measured("benchmarks.master.fallback", "--batches", "2", "--runs", "1")["ratio"] > 0
 
 
 @pytest.mark.slow

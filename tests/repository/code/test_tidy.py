@@ -202,8 +202,8 @@ def test_long_modules_are_named_in_a_warning() -> None:
             warnings.warn(found, stacklevel=1)
 
 
-def test_packages_have_few_modules_side_by_side() -> None:
-    none_of(tidy.crowded_packages(map(place, files("jobmaster", "agents", suffix=".py"))))
+def test_packages_and_folders_of_tests_have_few_modules_side_by_side() -> None:
+    none_of(tidy.crowded_packages(map(place, files("jobmaster", "agents", "tests", "benchmarks", suffix=".py"))))
 
 
 def test_small_modules_with_one_importer_have_a_reason() -> None:

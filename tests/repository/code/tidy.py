@@ -142,7 +142,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def crowded_packages(modules: Iterable[str]) -> list[str]:
-    """Packages with more than ``MODULES_MAX`` modules side by side, their own ``__init__`` apart.
+    """Packages and folders with more than ``MODULES_MAX`` modules side by side, their own ``__init__`` apart.
 
     Args:
         modules: paths of modules.

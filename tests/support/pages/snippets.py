@@ -1,4 +1,6 @@
-"""Executes the snippets of a page in turn, as one program: ``execute``, or ``python -m tests.support.pages.snippets PAGE PRELUDE``.
+"""Executes the snippets of a page in turn, as one program.
+
+``execute``, or ``python -m tests.support.pages.snippets PAGE PRELUDE``.
 
 The prelude is a module with what the page takes for granted: ``handlers``, handlers that it names, and the coroutine function
 ``before(cluster, names)``, which makes what snippets use (receipts, a connection). ``cluster`` is connected to the cluster of

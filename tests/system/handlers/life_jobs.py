@@ -1,4 +1,4 @@
-"""Handlers with lifespans of several kinds, for real agents: ``tests.system.handlers.life_jobs:handlers`` and its neighbours."""
+"""Handlers with lifespans of several kinds, for agents: ``tests.system.handlers.life_jobs:handlers`` and its neighbours."""
 
 from __future__ import annotations
 

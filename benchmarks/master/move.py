@@ -1,4 +1,4 @@
-"""``python -m benchmarks.move``: all jobs of a cluster move to the master of another one (``jobmaster migrate``).
+"""``python -m benchmarks.master.move``: all jobs of a cluster move to the master of another one (``jobmaster migrate``).
 
 Both masters are schemas of one database, so one server reads and writes everything: on two servers a move is faster. A part
 of the jobs has idempotency keys and an attempt that failed. The rate of each tenth is reported: a large move would be

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.growth``: what one job costs while something else grows.
+"""``python -m benchmarks.master.growth``: what one job costs while something else grows.
 
 Axes that only the master pays for (held rows, attached partitions, a pinned snapshot, concurrent claims) call the claiming
 statement itself; the cost is the CPU of the database server per job, which other work on the machine does not change.

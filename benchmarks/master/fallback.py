@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fallback``: what it costs when a COPY of outcomes meets rows that exist already.
+"""``python -m benchmarks.master.fallback``: what it costs when a COPY of outcomes meets rows that exist already.
 
 One duplicate aborts a COPY, neighbours included; the batch then goes again through the guarded upsert. Measured on the
 master's own calls: batches of outcomes of which a share has a row, as after a rescue or a redelivery, beside batches without

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.lateness``: how late jobs start: fires of schedules at one moment, or jobs spread over a span.
+"""``python -m benchmarks.master.lateness``: how late jobs start: fires of schedules at one moment, or jobs over a span.
 
 Every schedule has the same nominal time. Measured are two spans. The first is from the first to the last of their jobs in the
 master, which makes them a lead before their time. The second is from the nominal time to the start of each handler. A handler

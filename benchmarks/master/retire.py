@@ -1,4 +1,4 @@
-"""``python -m benchmarks.retire``: a range leaves ``job``, and a connection beside it writes and reads all the while.
+"""``python -m benchmarks.master.retire``: a range leaves ``job``, and a connection beside it writes and reads all the while.
 
 The range has ``--finished`` jobs and ``--unfinished`` ones that are due later; a second range retires afterwards, so that the
 attic with all those of the first one is written again. The longest wait of that connection is compared with its

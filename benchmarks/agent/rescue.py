@@ -1,4 +1,4 @@
-"""``python -m benchmarks.rescue``: from a SIGKILL to the next start of every job that was running there.
+"""``python -m benchmarks.agent.rescue``: from a SIGKILL to the next start of every job that was running there.
 
 ``child``: the agent's process is killed, its supervisor lives. ``agent``: supervisor and agent are killed at once, so the
 end of the lease shows the death. The time runs from the kill to the start of the *last* of the jobs that were running in the

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.memory``: what processes and waiting jobs weigh.
+"""``python -m benchmarks.agent.memory``: what processes and waiting jobs weigh.
 
 The weight of a process is its unique set size (what would be free if it went), beside its resident set. The weight of a
 buffered job is measured on a process whose slots are all busy with a handler that sleeps, at two numbers of claimed jobs.

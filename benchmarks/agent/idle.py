@@ -1,4 +1,4 @@
-"""``python -m benchmarks.idle``: the cost of an idle agent, and its calls to the servers."""
+"""``python -m benchmarks.agent.idle``: the cost of an idle agent, and its calls to the servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.hints``: what a second of the leader costs, by the buckets of the cluster and by what is due.
+"""``python -m benchmarks.master.hints``: what a second of the leader costs, by the buckets of the cluster and by what is due.
 
 The leader's own statement (``leadership/tick``) and its ``DueNotifier`` over a real master with hundreds of registered
 agents; the stores take hints and do nothing. The map of buckets is out of date in each second, so that each reads what has

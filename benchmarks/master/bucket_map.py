@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bucket_map``: the cost of a producer's refresh of the map of buckets, sent whole and as changes.
+"""``python -m benchmarks.master.bucket_map``: the cost of a producer's refresh of the map of buckets, whole and as changes.
 
 Agents are rows with 15 buckets each, made by the real statements; producers are the client's own ``BucketDirectory`` objects
 over one connection of this process. Both ways take turns on the same servers: the whole list with the traits of all owners at
