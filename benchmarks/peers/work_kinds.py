@@ -1,8 +1,8 @@
 """Kinds of work, drained by us and by each peer in turns on the same servers, two processes each.
 
 Our handlers are those of ``benchmarks.agent.work``, in the mode that suits the kind: worker processes for jobs that compute,
-the event loop for all others. A peer's jobs call the same functions; its rate counts jobs as they end, whether or not an outcome
-was stored by then, and ours the outcomes committed in the master.
+the event loop for all others. A peer's jobs call the same functions; its rate counts jobs as they end, whether or not an
+outcome was stored by then, and ours the outcomes committed in the master.
 """
 
 from __future__ import annotations
