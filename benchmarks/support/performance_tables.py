@@ -621,6 +621,11 @@ _COMMANDS = {
 }
 
 
+def command_of(benchmark: str) -> str:
+    """What is typed after ``python -m benchmarks.`` for the report of that name."""
+    return _COMMANDS.get(benchmark, benchmark)
+
+
 def text(results: Path, plots: Path) -> str:
     """Every section whose report is there."""
     lines = [BEGIN, ""]
@@ -636,7 +641,7 @@ def text(results: Path, plots: Path) -> str:
         lines += [f"![{path.stem}](performance/{path.name})" for path in drawn]
         busy = f"other work kept {report['other_work_cores']:g} cores busy"
         where = f"commit {report['commit']}, {report['taken_at'][:10]}, {taken}; {busy}"
-        lines += ["", f"*`python -m benchmarks.{_COMMANDS.get(name, name)}`, {where}.*", ""]
+        lines += ["", f"*`python -m benchmarks.{command_of(name)}`, {where}.*", ""]
     return "\n".join([*lines, END])
 
 

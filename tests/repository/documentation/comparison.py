@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.support.performance_tables import cpu_includes
+from benchmarks.support.performance_tables import command_of, cpu_includes
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 NOT_MEASURED = "not measured here"
@@ -105,9 +105,8 @@ def _version(report: dict[str, Any], peer: str | None) -> str:
 def _run(report: dict[str, Any]) -> str:
     """The run that the figures above are from."""
     machine = report["machine"]
-    command = report["benchmark"].replace("peers_", "peers --part ")
     return (
-        f"`python -m benchmarks.{command}`, commit {report['commit'].partition('+')[0]},"
+        f"`python -m benchmarks.{command_of(report['benchmark'])}`, commit {report['commit'].partition('+')[0]},"
         f" {report['taken_at'][:10]}, {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB;"
         f" other work kept {report['other_work_cores']:g} cores busy."
     )

@@ -56,8 +56,8 @@ def test_every_table_has_every_system() -> None:
 def test_every_figure_names_its_run() -> None:
     """Figures of three reports, and a line with benchmark, commit, day and machine below each."""
     runs = re.findall(
-        r"^\*`python -m benchmarks\.([\w -]+)`, commit [0-9a-f]{12}, \d{4}-\d\d-\d\d, .+\*$", PAGE, re.MULTILINE
+        r"^\*`python -m benchmarks\.([\w. -]+)`, commit [0-9a-f]{12}, \d{4}-\d\d-\d\d, .+\*$", PAGE, re.MULTILINE
     )
     assert runs[0] == "peers"
-    assert runs[1] in ("peers", "peers --part cpu")
-    assert runs[2:] == ["work"]
+    assert runs[1] in ("peers", "peers --with all --part cpu")
+    assert runs[2:] == ["agent.work"]
