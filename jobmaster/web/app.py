@@ -15,7 +15,6 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.settings.model import Web
-from jobmaster.web.access import Access, Authenticate
 from jobmaster.web.answers import (
     PartlyStored,
     RequestRefused,
@@ -26,6 +25,7 @@ from jobmaster.web.answers import (
     on_refusal,
 )
 from jobmaster.web.api.routes import api_routes
+from jobmaster.web.authentication import Access, Authenticate
 from jobmaster.web.context import WebContext
 from jobmaster.web.guard import HEADERS, Guard, GuardedRoute
 from jobmaster.web.pages.routes import page_routes

@@ -18,8 +18,8 @@ from starlette.types import Scope as AsgiScope
 from jobmaster.model.errors import JobMasterError
 from jobmaster.rules.access import Scope
 from jobmaster.settings.model import Web
-from jobmaster.web.access import Access, Principal, is_known_host, require
 from jobmaster.web.answers import RequestRefused, answer_error, answer_refusal
+from jobmaster.web.authentication import Access, Principal, is_known_host, require
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_BYTES_MAX = 16 * 1024 * 1024

@@ -12,8 +12,8 @@ import uvicorn
 
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.model import ClusterSettings, Web
-from jobmaster.web.access import is_loopback
 from jobmaster.web.app import create_app
+from jobmaster.web.authentication import is_loopback
 from jobmaster.web.context import WebContext
 from jobmaster.wiring import open_cluster
 

@@ -25,12 +25,13 @@ from jobmaster.handlers.current import set_running
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import RunMode
 from jobmaster_agents.execute.attempt_result import AttemptResult
-from jobmaster_agents.execute.bucket_queues import CANCEL_AGAIN_SECONDS, OnDetached, OnOverdue, should_detach
+from jobmaster_agents.execute.bucket_queues import OnDetached, OnOverdue
 from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob, Done
 from jobmaster_agents.execute.process_jobs import NOT_STARTED_PAUSE_SECONDS, make_process_job, record_result
 from jobmaster_agents.execute.process_pool.pool import DEATHS_MAX, DIED_BEFORE, ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.process_pool.worker_process import GivenJob
+from jobmaster_agents.execute.stopping import CANCEL_AGAIN_SECONDS, should_detach
 from jobmaster_agents.execute.thread_pool import ThreadPool, TooLate
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner, is_current_task
 from jobmaster_agents.outcomes.outcome_builder import (

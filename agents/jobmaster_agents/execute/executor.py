@@ -32,15 +32,14 @@ from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings, Tenants
 from jobmaster_agents.execute.aside import Aside
 from jobmaster_agents.execute.bucket_queues import (
-    CANCEL_AGAIN_SECONDS,
     BucketQueue,
     JobDispatcher,
     OnDetached,
     OnOverdue,
     Slot,
     choose_queue,
-    should_detach,
 )
+from jobmaster_agents.execute.stopping import CANCEL_AGAIN_SECONDS, should_detach
 from jobmaster_agents.outcomes.outcome_builder import (
     OutcomeBuilder,
     StopCause,

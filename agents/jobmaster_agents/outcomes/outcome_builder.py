@@ -1,6 +1,6 @@
 """Builds the row of an outcome from the end of a handler; no other module builds one.
 
-Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.attempt_delay`` decides between a retry and the
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.attempts`` decides between a retry and the
 end; the rows go to the outcome writer.
 """
 
@@ -26,7 +26,7 @@ from jobmaster.handlers.secrets import hide_in_context, without_secrets
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.model.redaction import SecretTexts
-from jobmaster.rules.attempt_delay import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
+from jobmaster.rules.attempts import backoff_seconds, listed_seconds, may_retry, may_snooze, runs_alone
 from jobmaster.rules.capabilities import lacking
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase

@@ -82,7 +82,7 @@ def token(invocation: Invocation, name: str, role: str) -> None:
       jobmaster web token ann --role operator
     """
     _server()
-    from jobmaster.web.access import new_token
+    from jobmaster.web.authentication import new_token
 
     made, digest = new_token()
     if emit_data({"name": name, "token": made, "sha256": digest, "role": role}, invocation.output):

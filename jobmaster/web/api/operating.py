@@ -14,7 +14,6 @@ from jobmaster.model.flow.bulk_operation import BulkKind, BulkState, BulkView, S
 from jobmaster.model.flow.uniqueness import UniqueTerm
 from jobmaster.model.job import JobState
 from jobmaster.rules.access import Scope
-from jobmaster.web.access import require
 from jobmaster.web.api.jobs import ChangeBody
 from jobmaster.web.api.operation import Body, Call, Operations, Query
 from jobmaster.web.api.records import (
@@ -26,6 +25,7 @@ from jobmaster.web.api.records import (
     records_of,
 )
 from jobmaster.web.api.submitting import Moment, WaitQuery
+from jobmaster.web.authentication import require
 
 OPERATIONS = Operations()
 

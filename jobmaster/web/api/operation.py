@@ -22,8 +22,8 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.suggestion import did_you_mean
 from jobmaster.rules.access import Scope
-from jobmaster.web.access import Principal
 from jobmaster.web.answers import RequestRefused, answer_error, internal_error, slow_cluster
+from jobmaster.web.authentication import Principal
 from jobmaster.web.context import WebContext, context_of
 from jobmaster.web.guard import GuardedRoute, principal_of
 

@@ -42,16 +42,16 @@ OFFENCES = {
         "jobmaster.client.options -> jobmaster.master.driver.statements",
     ),
     "a rule imports settings": (
-        "jobmaster/rules/attempt_delay.py",
+        "jobmaster/rules/attempts.py",
         "import jobmaster.settings.model",
         "layers",
-        "jobmaster.rules.attempt_delay -> jobmaster.settings.model",
+        "jobmaster.rules.attempts -> jobmaster.settings.model",
     ),
     "the model imports a rule": (
         "jobmaster/model/ids.py",
-        "import jobmaster.rules.attempt_delay",
+        "import jobmaster.rules.attempts",
         "layers",
-        "jobmaster.model.ids -> jobmaster.rules.attempt_delay",
+        "jobmaster.model.ids -> jobmaster.rules.attempts",
     ),
     "the wiring imports the agents": (
         "jobmaster/wiring.py",

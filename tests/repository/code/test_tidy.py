@@ -108,7 +108,7 @@ OPEN_KEYWORDS = {
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/handlers/current.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/web/api/records.py:record_of": "fields of the record, whose type checks them",
-    "jobmaster/cli/commands/jobs/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/jobs/submit.py:submit": "click hands over one word per option",
     "jobmaster/cli/commands/events.py:events": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/bulk.py:retry": "click hands over one word per option",
     "jobmaster/cli/commands/jobs/bulk.py:cancel": "click hands over one word per option",

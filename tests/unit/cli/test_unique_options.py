@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobmaster import InputError, Unique
-from jobmaster.cli.commands.jobs.job import _submit_options
+from jobmaster.cli.commands.jobs.submit import _submit_options
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from starlette.routing import Mount, Route
 from jobmaster.model.errors import CodeError
 from jobmaster.rules.access import Role, Scope
 from jobmaster.settings.model import Web
-from jobmaster.web.access import FAILURES_MAX, Principal
 from jobmaster.web.app import create_app
+from jobmaster.web.authentication import FAILURES_MAX, Principal
 from jobmaster.web.guard import HEADERS, GuardedRoute
 from tests.support.web_callers import BASE, TOKENS, WEB, Caller
 from tests.unit.web.conftest import unused_cluster

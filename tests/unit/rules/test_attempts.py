@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmaster.rules.attempt_delay import backoff_seconds, may_retry, runs_alone
+from jobmaster.rules.attempts import backoff_seconds, may_retry, runs_alone
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""When a failed job runs again: exponential back-off with a cap, or listed delays, and symmetric jitter.
+"""Whether a job has another attempt, and when: exponential back-off with a cap, or listed delays, and symmetric jitter.
+
+A job that one more rescue would end gets its attempt alone, in a process of its own.
 
 The delay of the n-th failure is ``base * factor**(n-1)``, at most ``maximum``, or the n-th of a list; then it is spread by
 ``jitter`` to both sides. Jitter keeps 10^5 jobs that failed together from coming back together.
