@@ -15,13 +15,13 @@ from typing import Any
 import click
 import uvloop
 
-from benchmarks.agent.work import cpu_jobs_allowed
 from benchmarks.latency import WARM_UP, light, middle, recorded
 from benchmarks.support.handlers import handlers as on_loop
 from benchmarks.support.measured_cluster import HANDLERS, MeasuredCluster, measured_cluster
 from benchmarks.support.plain_work import text_of
 from benchmarks.support.report import output_options, progress, show
 from benchmarks.support.work_handlers import handlers as work
+from benchmarks.work import cpu_jobs_allowed
 from jobmaster.wiring import open_cluster
 
 PER_SECOND = 100

@@ -1,6 +1,6 @@
 """Kinds of work, drained by us and by each peer in turns on the same servers, two processes each.
 
-Our handlers are those of ``benchmarks.agent.work``, in the mode that suits the kind: worker processes for jobs that compute,
+Our handlers are those of ``benchmarks.work``, in the mode that suits the kind: worker processes for jobs that compute,
 the event loop for all others. A peer's jobs call the same functions; its rate counts jobs as they end, whether or not an
 outcome was stored by then, and ours the outcomes committed in the master.
 """
@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from benchmarks.agent import work
+from benchmarks import work
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.rival import Rival
 from benchmarks.support.measured_cluster import MEDIUM_ONLY, MeasuredCluster, measured_cluster

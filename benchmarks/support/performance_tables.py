@@ -614,9 +614,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
 _COMMANDS = {
     "fleet_costs": "fleet --measure",
     "lateness_spread": "master.lateness --jobs 16667",
-    "stream": "pipeline.stream",
-    **{name: f"agent.{name}" for name in ("busy_workers", "idle", "memory", "rescue", "work")},
-    **{name: f"master.{name}" for name in ("bucket_map", "fallback", "growth", "hints", "lateness", "move", "onboard")},
+    **{name: f"agent.{name}" for name in ("busy_workers", "idle", "memory", "rescue")},
+    **{name: f"master.{name}" for name in ("bucket_map", "fallback", "growth", "hints", "lateness", "move")},
     **{f"peers_{part}": f"peers --with all --part {part}" for part in ("cpu", "kinds", "latency", "rescue")},
 }
 

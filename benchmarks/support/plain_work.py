@@ -1,6 +1,6 @@
 """What the jobs of the measurements do, by kind of work, without any job system.
 
-The handlers of ``benchmarks.agent.work`` and the adapters of other systems call these functions. Only the standard library:
+The handlers of ``benchmarks.work`` and the adapters of other systems call these functions. Only the standard library:
 this also runs inside the environments of the other systems.
 """
 

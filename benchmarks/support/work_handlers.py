@@ -1,4 +1,4 @@
-"""The handlers of ``benchmarks.agent.work``: each kind of work in each mode."""
+"""The handlers of ``benchmarks.work``: each kind of work in each mode."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from tests.support.patience import PATIENCE_SECONDS
 ROOT = Path(__file__).parents[2]
 COMMANDS = (
     "agent.busy_workers", "agent.idle", "agent.memory", "agent.rescue", "bulk", "calls", "drain", "first_steps",
-    "fleet.__main__", "flow", "latency", "master.fallback", "master.growth", "master.lateness", "master.onboard",
-    "master.retire", "payloads", "pipeline.__main__", "pipeline.stream", "portal", "submit", "testing", "traces", "web",
+    "fleet.__main__", "flow", "latency", "master.fallback", "master.growth", "master.lateness", "master.retire", "onboard",
+    "payloads", "pipeline.__main__", "portal", "stream", "submit", "testing", "traces", "web",
 )  # fmt: skip
 
 
@@ -201,7 +201,7 @@ def test_latency() -> None:
 @pytest.mark.long
 @pytest.mark.cluster
 def test_onboard() -> None:
-    found = measured("benchmarks.master.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
+    found = measured("benchmarks.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
     assert found["held"] == 5000
     assert found["jobs_per_second"] > 0
     assert found["jobs_per_second_small_table"] > 0
@@ -236,7 +236,7 @@ def test_lateness() -> None:
 def test_stream() -> None:
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     small = ("--rate", "20", "--seconds", "3", "--warm", "5", "--recorded-rate", "200", "--before", "100")
-    found = measured("benchmarks.pipeline.stream", *small)
+    found = measured("benchmarks.stream", *small)
     for end in ("sink", "source"):
         assert 0 < found[end]["p50_ms"] <= found[end]["p99_ms"] <= found[end]["max_ms"]
         assert 0 < found[end]["jobs"] <= found["jobs"]

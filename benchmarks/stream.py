@@ -1,4 +1,4 @@
-"""``python -m benchmarks.pipeline.stream``: what the streams of Spark lag behind, at a given rate of jobs.
+"""``python -m benchmarks.stream``: what the streams of Spark lag behind, at a given rate of jobs.
 
 A streaming query makes rows at that rate and writes them as jobs (the sink); an agent runs them; a second query reads the
 jobs that have ended (the source). Measured are two spans for each job, on one machine's clock: from the moment of its row to

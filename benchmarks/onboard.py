@@ -1,4 +1,4 @@
-"""``python -m benchmarks.master.onboard``: HELD jobs that are due, claimed in the master and put into a bucket, by one agent.
+"""``python -m benchmarks.onboard``: HELD jobs that are due, claimed in the master and put into a bucket, by one agent.
 
 The same number of due jobs is onboarded twice: from a table that holds hardly anything else, and from one that holds
 ``--held`` jobs that are due later. Handlers do not end within the run and slots are few, so that nothing but the

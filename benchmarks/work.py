@@ -1,4 +1,4 @@
-"""``python -m benchmarks.agent.work``: kinds of work in each mode of handlers, from the store to one committed outcome each.
+"""``python -m benchmarks.work``: kinds of work in each mode of handlers, from the store to one committed outcome each.
 
 The jobs of a case are handed in while the agent is frozen, then the agent is let go. The rate runs from that moment to the
 last outcome in the master (``changed_at``, on the same machine's clock); the outcomes are counted in the table. Celery's
