@@ -54,6 +54,7 @@ def test_testing() -> None:
     assert found["run_handler_in_thread_ms"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_drain() -> None:
@@ -334,6 +335,7 @@ def test_idle_memory_and_fallback() -> None:
     assert measured("benchmarks.master.fallback", "--batches", "2", "--runs", "1")["ratio"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_unit_costs_of_a_fleet() -> None:

@@ -92,6 +92,7 @@ def test_processor_time_of_a_peer_is_counted_without_the_start_of_its_workers() 
     assert used_of_a_job([{}, {"workers": 2.0}, {"workers": 4.0}]) == {"workers": 3.0}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_named(tmp_path: Path) -> None:
     peer = PEERS["saq"]._replace(requirements=("./no-such-package-here",))

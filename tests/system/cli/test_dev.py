@@ -66,6 +66,7 @@ def test_the_pages_are_served_beside_it_and_end_with_it(terminal: Terminal) -> N
     wait_until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
 
 
+@pytest.mark.long
 def test_a_second_one_attaches_and_leaves_the_servers_alone(terminal: Terminal) -> None:
     owner = terminal.start("dev", "--no-pages")
     ready(terminal)

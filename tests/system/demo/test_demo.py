@@ -139,6 +139,7 @@ def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: s
     assert list(run.tmp.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_killed_demo_leaves_no_process(start: Callable[..., Run]) -> None:

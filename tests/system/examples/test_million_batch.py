@@ -18,6 +18,7 @@ def _run(example: Terminal, *options: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.long
 def test_it_survives_the_kill_of_an_agent(example: Terminal) -> None:
     ran = _run(example, "20000", "--kill-agent")
     assert "was killed" in ran

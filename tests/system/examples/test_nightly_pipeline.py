@@ -44,6 +44,7 @@ def drivers(example: Terminal) -> dict[int, str]:
     return {pid: command for pid, command in found.items() if any(word in command for word in words)}
 
 
+@pytest.mark.long
 def test_a_schedule_audits_the_history_of_the_cluster_that_runs_it(example: Terminal) -> None:
     ended(example, submitted(example, "orders.take", "order=1", "cents=250"))
     listed = {row["name"]: row["every"] for row in example.call("schedule", "list", "-o", "json").json}

@@ -58,6 +58,7 @@ def seen(api: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_no_tenant_exceeds_its_rate_and_none_delays_another(example: Terminal, api: str) -> None:
     out = ended(locate(example, api, "acme=42", "globex=4"))
     assert re.search(r"^46 places in [0-9.]+ s$", out, re.MULTILINE), out

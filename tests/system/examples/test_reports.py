@@ -24,6 +24,7 @@ def fired(example: Terminal) -> list[str]:
     return [fire["nominal_at"] for fire in shown["fires"] if fire["outcome"] == "fired"]
 
 
+@pytest.mark.long
 def test_the_samples_are_taken_every_two_seconds(example: Terminal) -> None:
     wait_until(lambda: len(fired(example)) >= 4, 60, "four samples")
     moments = sorted(datetime.fromisoformat(at) for at in fired(example))

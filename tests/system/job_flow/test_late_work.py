@@ -207,6 +207,7 @@ async def test_late_jobs_behind_a_full_memory_go_to_another_agent(deployment: De
         Path(gate).touch()
 
 
+@pytest.mark.long
 async def test_a_fleet_without_room_does_not_hand_late_jobs_round(deployment: Deployment) -> None:
     """Every agent is busy for many times the ``accept_time``: each further assignment of a job would cost two updates of its
     row, and bring it to an agent that has no room either."""

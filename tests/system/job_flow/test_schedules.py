@@ -60,6 +60,7 @@ async def starts(deployment: Deployment, name: str) -> list[int]:
     return found
 
 
+@pytest.mark.long
 async def test_a_leader_that_is_killed_at_the_fire_time_delays_no_job(deployment: Deployment) -> None:
     """Jobs are made ahead of their time, and the next leader makes the others."""
     deployment.document["agents"] = {

@@ -45,6 +45,7 @@ async def put_schedules(deployment: Deployment, count: int) -> None:
     await master.close()
 
 
+@pytest.mark.long
 async def test_an_idle_leader_asks_the_master_less_than_twice_a_second_beside_many_schedules(
     deployment: Deployment, new_postgres: Callable[..., PostgresServer]
 ) -> None:

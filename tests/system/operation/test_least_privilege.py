@@ -132,6 +132,7 @@ async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_wha
     await _refused_in_sql(admin_dsn)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 async def test_a_producer_submits_files_with_spark_and_repeats_it(least: Least, tmp_path: Path) -> None:

@@ -55,9 +55,11 @@ FURTHER = {
     "H1 snooze", "R1 decided", "R0 given up", "T0 late", "T1 late",
     "D0", "V0", "V2", "X0", "X2",
     "G0", "G3", "S0", "N0", "J0", "U1",
+    "A0", "C0", "F3", "J3", "L1", "M0", "N3", "O2", "R1 step", "R2", "T0", "T1", "U0", "U3", "U5",
 }  # fmt: skip
 """Points that only `make test-long` strikes. At those before a call, a process leaves what it leaves at any other moment; the
-others are further statements of a step whose plain point stays. That a worker of buckets may die at every single call, and
+others are further statements of a step whose plain point stays, or leave a row or a list that another point of the step
+leaves, too. That a worker of buckets may die at every single call, and
 a rescuer, too, is shown by ``tests/integration/agents``."""
 
 

@@ -217,6 +217,7 @@ def test_a_checkpoint_of_another_server_is_refused(published: PublishedCluster) 
         JobMasterSource({**published.options, "table": "buckets"}).streamReader(StructType())
 
 
+@pytest.mark.long
 def test_the_example_runs(published: PublishedCluster, tmp_path: Path) -> None:
     """As a user runs it: its own process, its own session; twice, and the second time adds nothing."""
     published.write(published.rows(4))

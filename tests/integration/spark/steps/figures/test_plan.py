@@ -133,6 +133,7 @@ def test_the_plan_is_a_configuration_with_its_error_and_is_reviewed_later(
     assert (reviewed.failed, reviewed.summary["held"]) == (False, True)
 
 
+@pytest.mark.long
 def test_what_waited_for_another_reason_than_buckets_is_not_called_met(seeded: SeededCluster, tmp_path: Path) -> None:
     """All jobs waited ten seconds, whatever the replay says of its queues."""
     from jobmaster.pipeline.plan.plan import plan

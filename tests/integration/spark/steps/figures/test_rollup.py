@@ -319,6 +319,7 @@ def retired(seeded: SeededCluster) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_audit_finds_what_was_deleted_since_a_rollup_and_what_the_manifest_has_lost(seeded: SeededCluster) -> None:
     """One of each: ended jobs of the master, an outcome, a row of the manifest, the files of another."""
