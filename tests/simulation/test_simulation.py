@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -15,8 +16,11 @@ from jobmaster_agents.agent import AgentRuntime
 from tests.simulation.ablations import ABLATIONS, KNOWN_SEEDS
 from tests.simulation.checks import coverage
 from tests.simulation.history import History
-from tests.simulation.runner import catch, play, play_all, seeds_of
+from tests.simulation.runner import SEEDS_MAX, Caught, catch, play, play_all, seeds_of
 from tests.simulation.runtime import hosts
+
+SEARCHED_MAX = 10
+"""Histories after which the search for a guard left out names a better known seed."""
 
 
 def test_ten_histories_keep_every_promise() -> None:
@@ -118,14 +122,22 @@ def test_a_scenario_with_every_guard_keeps_every_promise(name: str, seeds: range
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_notices_its_guard_left_out_within_a_few_histories(name: str) -> None:
-    assert catch(name, 48, known=KNOWN_SEEDS.get(name, 1)).seeds
+    assert caught_near_its_known_seed(name, 48).seeds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ABLATIONS if name not in SCENARIOS])
 def test_a_guard_left_out_is_noticed(name: str) -> None:
-    caught = catch(name, known=KNOWN_SEEDS.get(name, 1))
+    caught = caught_near_its_known_seed(name)
     assert caught.seeds, f"{ABLATIONS[name].about}: {caught.violation or 'no seed found it'}"
+
+
+def caught_near_its_known_seed(name: str, seeds_max: int = SEEDS_MAX) -> Caught:
+    """Histories change with the code. Then a search from the known seed may take minutes, so a better seed is named."""
+    caught = catch(name, seeds_max, known=KNOWN_SEEDS.get(name, 1))
+    if caught.seeds > SEARCHED_MAX:
+        warnings.warn(f"KNOWN_SEEDS: {name!r} took {caught.seeds} histories; {caught.seed} notices it", stacklevel=1)
+    return caught
 
 
 @pytest.mark.slow
