@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jobmaster_agents.agent import AgentRuntime
-from tests.simulation.ablations import ABLATIONS, KNOWN_SEEDS
+from tests.simulation.ablations import ABLATIONS, KNOWN_SEEDS, SEEDS_MAX
 from tests.simulation.checks import coverage
 from tests.simulation.history import History
-from tests.simulation.runner import SEEDS_MAX, Caught, catch, play, play_all, seeds_of
+from tests.simulation.runner import Caught, catch, play, play_all, seeds_of
 from tests.simulation.runtime import hosts
 
 SEARCHED_MAX = 10

@@ -90,6 +90,7 @@ async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(dr
     assert [row["state"] for row in rows] == ["HELD"] * count
 
 
+@pytest.mark.slow
 async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(driven: DrivenCluster) -> None:
     """The real time-out of a real statement: each row takes a twentieth of it."""
     owner, rescuer = await driven.owner(), await driven.agent()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from jobmaster.ports import ReplyStatus
 from jobmaster_agents.rescue.rescuer import StoreRescuer
 from tests.integration.agents.fixture import DrivenCluster, check
@@ -20,6 +22,7 @@ async def finish(task: StoreRescuer) -> None:
         await asyncio.sleep(wait)
 
 
+@pytest.mark.slow
 async def test_nothing_moves_before_the_store_term_is_over(driven: DrivenCluster) -> None:
     owner, rescuer = await driven.owner(), await driven.agent()
     lived = await owner.live()
@@ -40,6 +43,7 @@ async def test_nothing_moves_before_the_store_term_is_over(driven: DrivenCluster
     assert rescuer.telemetry.buckets_drained == 1
 
 
+@pytest.mark.slow
 async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(driven: DrivenCluster) -> None:
     owner, first, second = await driven.owner(), await driven.agent(), await driven.agent()
     lived = await owner.live()

@@ -7,6 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.embedded import ValkeyServer
@@ -164,6 +166,7 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
 # ---------------------------------------------------------------- the whole chain, by leases alone
 
 
+@pytest.mark.slow
 async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(driven: DrivenCluster) -> None:
     leases = Leases(lease_seconds=1.5, renew_seconds=0.5)
     rescuer = await driven.agent(lease_seconds=leases.lease_seconds)

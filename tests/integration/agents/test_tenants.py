@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry, encode_headers
 from jobmaster.handlers import Handlers, JobContext
@@ -47,6 +49,7 @@ async def in_the_bucket(owner: Owner, tenant: str, count: int) -> None:
     await owner.store.submit(owner.fence.bucket_id, entries, **HIGH_WATER)
 
 
+@pytest.mark.slow
 async def test_every_tenant_starts_soon_and_every_job_ends_without_a_further_hint(driven: DrivenCluster) -> None:
     owner = await driven.owner()
     owner.ownership.trust(term(SystemClock().boottime(), 600.0))

@@ -24,6 +24,7 @@ def _paths(count: int) -> Iterator[dict[str, str]]:
     return ({"path": str(number)} for number in range(count))
 
 
+@pytest.mark.slow
 async def test_the_memory_of_a_producer_does_not_grow_with_the_batch(client: ClientFixture) -> None:
     """But for the ids in the summary: 16 bytes for each job."""
     peaks = {}
@@ -83,6 +84,7 @@ async def test_a_job_in_doubt_that_was_never_stored_becomes_a_row_under_its_own_
     assert set(await client.rows()) == {batch.id_bytes[:12] + number.to_bytes(4, "big") for number in (1, 2, 3)}
 
 
+@pytest.mark.slow
 async def test_a_batch_that_is_being_filled_has_one_producer(
     client: ClientFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ async def test_a_dead_store_sends_jobs_to_the_other_one_and_then_to_the_master(
     assert await client.rows() == {held.id_bytes: "HELD"}
 
 
+@pytest.mark.slow
 async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_again_is_safe(
     client: ClientFixture, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:

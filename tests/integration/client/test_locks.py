@@ -108,6 +108,7 @@ async def test_a_body_is_renewed_beyond_the_ttl(open_program: OpenProgram) -> No
             await other.lock("import").__aenter__()
 
 
+@pytest.mark.slow
 async def test_the_lock_of_a_killed_process_ends_after_its_ttl_and_not_before(
     open_program: OpenProgram, migrated_dsn: str, client_settings: ClusterSettings
 ) -> None:

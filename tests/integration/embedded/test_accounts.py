@@ -33,6 +33,7 @@ def modes(path: Path) -> dict[Path, int]:
 
 
 @root_only
+@pytest.mark.slow
 async def test_root_under_a_closed_parent_widens_nothing(directory: Path, postgres_origin: BinaryOrigin) -> None:
     inner = directory / "closed" / "inner"
     inner.mkdir(parents=True)

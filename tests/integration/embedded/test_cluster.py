@@ -76,6 +76,7 @@ def test_stop_owner_ends_the_servers_of_another_process(directory: Path, start_o
 
 
 @linux_only
+@pytest.mark.slow
 async def test_sigkill_of_the_owner_leaves_no_process_and_no_harm(
     directory: Path, start_owner: Callable[..., Owner]
 ) -> None:

@@ -32,6 +32,7 @@ async def run(dsn: str, statement: str) -> object:
         await connection.close()
 
 
+@pytest.mark.slow
 async def test_data_survive_a_restart_and_stop_leaves_no_process(
     directory: Path, postgres_origin: BinaryOrigin
 ) -> None:

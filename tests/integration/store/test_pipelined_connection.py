@@ -148,6 +148,7 @@ async def test_a_claim_whose_answer_was_lost_is_asked_again(
         await store.close()
 
 
+@pytest.mark.slow
 async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
     one_bucket: OneBucketStore, connect: Connect, store_url: str
 ) -> None:
@@ -174,6 +175,7 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
     one_bucket: OneBucketStore, connect: Connect, store_url: str
 ) -> None:

@@ -24,6 +24,7 @@ async def rescuer(one_bucket: OneBucketStore) -> Fence:
 # ---------------------------------------------------------------- terms
 
 
+@pytest.mark.slow
 async def test_a_rescuer_gets_a_wait_until_the_term_is_over(one_bucket: OneBucketStore, rescuer: Fence) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -67,6 +68,7 @@ async def test_a_term_that_was_taken_back_delays_no_rescuer(one_bucket: OneBucke
     assert await one_bucket.store.fence(rescuer) == (ReplyStatus.OK, 2)
 
 
+@pytest.mark.slow
 async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(one_bucket: OneBucketStore, rescuer: Fence) -> None:
     await assert_ok(one_bucket.store.grant_term(one_bucket.fence, TERM))
     hour_later = int(await one_bucket.field("lease_until") or 0) + 3600 * 10**6

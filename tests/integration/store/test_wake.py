@@ -195,6 +195,7 @@ async def test_closing_the_store_ends_its_subscriptions(connect: Connect) -> Non
         await waiting
 
 
+@pytest.mark.slow
 async def test_a_quiet_subscription_stands_and_a_dead_one_is_noticed(
     connect: Connect, new_valkey: Callable[..., object]
 ) -> None:

@@ -107,6 +107,7 @@ async def test_it(jobmaster_cluster):
 
 
 @pytest.mark.parametrize("options", [("-o", "asyncio_mode=auto"), ("--asyncio-mode=auto",)])
+@pytest.mark.slow
 def test_two_plugins_that_would_use_two_event_loops_are_explained(tmp_path: Path, options: tuple[str, ...]) -> None:
     test = """
 import pytest

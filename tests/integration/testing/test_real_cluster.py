@@ -71,6 +71,7 @@ async def test_a_synchronous_cluster_that_is_connected_is_moved_to_memory_and_ba
     assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 2
 
 
+@pytest.mark.slow
 async def test_an_agent_that_has_lost_its_lease_is_replaced(jobmaster_cluster: RealCluster) -> None:
     """A breakpoint holds the event loop for longer than the lease."""
     lease = jobmaster_cluster.settings.leases.lease_seconds
@@ -79,6 +80,7 @@ async def test_an_agent_that_has_lost_its_lease_is_replaced(jobmaster_cluster: R
     assert (await jobmaster_cluster.drain(timeout=PATIENCE_SECONDS)).succeeded == 1
 
 
+@pytest.mark.slow
 async def test_a_failed_agent_is_named_by_drain(
     jobmaster_cluster: RealCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,6 +198,7 @@ async def test_jobs_are_cancelled_changed_and_retried_with_the_caller_in_the_log
         assert UUID(row["id"]) == failed.id
 
 
+@pytest.mark.slow
 async def test_a_change_that_is_cut_off_is_unknown_and_names_its_job(
     client: ClientFixture, operator: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

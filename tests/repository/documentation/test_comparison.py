@@ -41,8 +41,9 @@ def test_figures_follow_their_report(tmp_path: Path) -> None:
     (tmp_path / "peers_cpu.json").write_text(json.dumps(cpu))
     found = rows(measured_table(tmp_path))["SAQ"]
     assert (found[1], found[-1]) == ("7.2", "3.0")
-    assert "CPU of a job: counted from the first job on.\n\n*`python -m benchmarks.peers --part cpu`" in measured_table(
-        tmp_path
+    assert (
+        "CPU of a job: counted from the first job on.\n\n*`python -m benchmarks.peers --with all --part cpu`"
+        in measured_table(tmp_path)
     )
 
 
@@ -60,4 +61,4 @@ def test_every_figure_names_its_run() -> None:
     )
     assert runs[0] == "peers"
     assert runs[1] in ("peers", "peers --with all --part cpu")
-    assert runs[2:] == ["agent.work"]
+    assert runs[2:] == ["work"]

@@ -121,6 +121,7 @@ def test_prometheus_accepts_the_rules(promtool: str) -> None:
     assert f"{len(ALERTS)} rules found" in ran(promtool, "check", "rules", str(RULES))
 
 
+@pytest.mark.slow
 def test_each_alert_fires_alone_and_none_in_a_healthy_cluster(promtool: str, tmp_path: Path) -> None:
     assert {*FIRES, "JobMasterMetricsAbsent"} == {alert.name for alert in ALERTS}
     series = healthy()

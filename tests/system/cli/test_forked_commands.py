@@ -60,6 +60,7 @@ def working_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
     env = {**os.environ, "PYTHONPATH": _python_path(), "JOBMASTER_DATA_DIR": str(tmp_path / "data")}

@@ -43,6 +43,7 @@ def test_two_stores_cannot_both_be_the_embedded_one() -> None:
         addresses(settings("postgresql://a@b/c", {"one": None, "two": None}))
 
 
+@pytest.mark.slow
 def test_running_embedded_servers_are_found_from_the_directory(server_root: Path) -> None:
     with EmbeddedCluster(server_root / "wired", EmbeddedOptions(durable=False)) as cluster:
         found = addresses(ClusterSettings(data_dir=str(server_root / "wired")))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from jobmaster.demo.indexing import FileIndex, add_up, index_source, standard_library_files
 
 
@@ -40,6 +42,7 @@ def test_the_sum_does_not_depend_on_order_and_notices_every_difference() -> None
     assert add_up([("x", one), ("y", two), ("y", two)]) != totals
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_found() -> None:
     files = standard_library_files()
     assert len(files) > 500

@@ -200,6 +200,7 @@ async def test_a_step_of_the_pipeline_is_a_job_that_logs_in_as_the_owner(
     await asyncio.create_task(in_the_agent())
 
 
+@pytest.mark.slow
 async def test_the_server_plans_every_statement_of_a_role_under_that_role(least: Least, master_dsn: str) -> None:
     admin = await asyncpg.connect(
         master_dsn, server_settings={"search_path": SCHEMA, "plan_cache_mode": "force_generic_plan"}

@@ -45,11 +45,13 @@ def full_collections(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_bursts_of_submits_make_no_full_collection() -> None:
     assert full_collections("tuned") == 0
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="its collector is another one")
+@pytest.mark.slow
 def test_at_the_thresholds_of_python_they_make_several() -> None:
     """Else the test above shows nothing."""
     assert full_collections("as it is") > 0

@@ -71,6 +71,7 @@ def refused_lines() -> list[int]:
     return [number for number, line in enumerate(TYPED.read_text().splitlines(), 1) if "# refused" in line]
 
 
+@pytest.mark.slow
 def test_pyright_compares_the_arguments_with_the_function() -> None:
     checker = Path(sys.executable).with_name("basedpyright")
     ran = subprocess.run([checker, "--level", "error", TYPED], capture_output=True, text=True, check=False)

@@ -164,6 +164,7 @@ async def test_async_connections_are_taken_by_the_async_cluster(client: ClientFi
     await connection.close()
 
 
+@pytest.mark.slow
 async def test_django_submits_within_atomic_and_refuses_autocommit(client: ClientFixture) -> None:
     schema, url = client.settings.schema_name(), client.settings.stores["default"].url
     script = f"""

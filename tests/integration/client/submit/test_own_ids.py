@@ -207,6 +207,7 @@ async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_c
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     new_postgres: Callable[..., PostgresServer],
     client_settings: ClusterSettings,

@@ -289,6 +289,7 @@ async def test_a_lost_answer_is_asked_again(
     assert list(await client.rows()) == [receipt.id_bytes]
 
 
+@pytest.mark.slow
 async def test_a_key_that_an_open_transaction_has_locked_delays_its_own_submits_alone(client: ClientFixture) -> None:
     connection = await client.connect()
     transaction = connection.transaction()

@@ -66,6 +66,7 @@ async def test_the_first_failure_is_raised_while_others_run(client: ClientFixtur
     assert caught.value.info == ErrorInfo(type="E", message="1")
 
 
+@pytest.mark.slow
 async def test_exceptions_in_place_of_results(client: ClientFixture) -> None:
     receipts = await submitted(client, 4)
     await finish_some(client, receipts[0], JobState.SUCCEEDED)

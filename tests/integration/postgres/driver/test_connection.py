@@ -134,6 +134,7 @@ async def test_the_victim_of_a_deadlock_is_sent_again(db: MasterFixture) -> None
     await other.close()
 
 
+@pytest.mark.slow
 async def test_a_frozen_server_process_blocks_no_call_for_ever(db: MasterFixture) -> None:
     async with _master(db.dsn, MasterSettings(statement_timeout_seconds=1.0, pool_size=1)) as impatient:
         await impatient.queries.get(new_id())  # opens the one data connection
@@ -180,6 +181,7 @@ async def test_a_cancelled_call_spoils_no_later_answer(db: MasterFixture) -> Non
         assert await single.queries.states([job_id]) == {job_id: "PROCESSING"}
 
 
+@pytest.mark.slow
 async def test_a_call_that_gets_no_connection_was_not_sent(db: MasterFixture) -> None:
     async with (
         _master(db.dsn, MasterSettings(pool_size=1, statement_timeout_seconds=0.5)) as single,

@@ -89,6 +89,7 @@ async def test_a_host_that_is_gone_is_passed_over(db: MasterFixture, server_root
     await reader.close()
 
 
+@pytest.mark.slow
 async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(
     db: MasterFixture, server_root: Path
 ) -> None:

@@ -19,6 +19,7 @@ async def open_master(server: PostgresServer) -> Master:
     return await Master.connect(dsn=server.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="tests")
 
 
+@pytest.mark.slow
 async def test_a_cursor_of_the_former_master_is_refused(server_root: Path) -> None:
     folder = server_root / "promoted"
     with PostgresServer(folder, durable=False) as server:

@@ -401,6 +401,7 @@ async def test_a_leader_that_was_stored_under_its_old_name_keeps_its_lease(
     await master.close()
 
 
+@pytest.mark.slow
 async def test_a_migration_that_dies_of_a_deadlock_is_tried_again(
     master_dsn: str, admin: asyncpg.Connection[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:

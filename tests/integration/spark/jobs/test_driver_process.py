@@ -91,6 +91,7 @@ async def test_lines_progress_result_and_exit_code_come_back(marked: Marked, tmp
     assert not marked.processes()
 
 
+@pytest.mark.slow
 async def test_a_cancelled_job_ends_the_driver_and_everything_below_it(marked: Marked, tmp_path: Path) -> None:
     running = asyncio.create_task(marked.start(FAMILY, tmp_path))
     await marked.counted(4)  # guard, driver, child and orphan

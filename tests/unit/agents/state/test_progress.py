@@ -246,6 +246,7 @@ async def test_an_agent_without_buckets_withholds_nothing(agent: HeartbeatingAge
     assert agent.withheld == 0
 
 
+@pytest.mark.slow
 async def test_a_master_that_does_not_answer_is_no_silence(agent: HeartbeatingAgent) -> None:
     """Its calls end by their time limits; they are repeated until it answers, however long that takes."""
     for name in ("copy_final", "record_final", "onboard", "hold", "release", "persist", "cancel_waiting"):

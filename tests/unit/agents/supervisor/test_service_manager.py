@@ -55,6 +55,7 @@ def test_a_reload_that_is_refused_is_over_too_and_the_status_has_the_reason(
     assert "could not be used" in manager.until("READY=1")["STATUS"]
 
 
+@pytest.mark.slow
 def test_a_hung_loop_that_cannot_be_killed_ends_the_messages_of_the_watchdog(
     start: Callable[..., SupervisorRun], manager: ServiceSocket
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_hung_loop_that_cannot_be_killed_ends_the_messages_of_the_watchdog(
     run.wait(PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_hung_loop_that_is_replaced_does_not_end_them(
     start: Callable[..., SupervisorRun], manager: ServiceSocket
 ) -> None:

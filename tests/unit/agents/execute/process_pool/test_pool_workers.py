@@ -206,6 +206,7 @@ async def test_a_worker_is_replaced_after_its_number_of_jobs(make_pool: Make) ->
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
 
+@pytest.mark.slow
 async def test_a_leaking_handler_cannot_fill_the_machine(make_pool: Make) -> None:
     limit, leak = 100, 30
     pool = make_pool(limits=WorkerLimits(growth_bytes=limit * MEGABYTE), fresh=True)
@@ -218,6 +219,7 @@ async def test_a_leaking_handler_cannot_fill_the_machine(make_pool: Make) -> Non
     assert max(sizes) - min(sizes) < (limit + 2 * leak) * MEGABYTE
 
 
+@pytest.mark.slow
 async def test_what_the_first_job_loads_is_no_growth(make_pool: Make) -> None:
     pool = make_pool(limits=WorkerLimits(growth_bytes=100 * MEGABYTE), fresh=True)
     pid = await value(pool, "grows", megabytes=200)
@@ -281,6 +283,7 @@ async def test_the_last_log_lines_of_a_failing_handler_are_passed_on(make_pool: 
 
 
 @pytest.mark.parametrize("handler", ["double", "async_double", "thread_double"])
+@pytest.mark.slow
 async def test_a_job_run_alone_has_a_process_of_its_own_whatever_its_mode(make_pool: Make, handler: str) -> None:
     pool = make_pool(fresh=True)
     ended = await pool.run_alone(make_job(handler, value=4))
@@ -350,6 +353,7 @@ GOOD_MODULE = "from tests.unit.agents.execute.process_pool.isolated_handlers imp
         ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "SIGSEGV"),
     ],
 )
+@pytest.mark.slow
 async def test_handlers_that_cannot_be_imported_are_one_clear_error_and_no_attempt(
     make_pool: Make, module: Path, source: str, message: str
 ) -> None:
@@ -363,6 +367,7 @@ async def test_handlers_that_cannot_be_imported_are_one_clear_error_and_no_attem
     assert pool.pids == []
 
 
+@pytest.mark.slow
 async def test_a_module_that_hangs_on_import_is_given_up(make_pool: Make, module: Path) -> None:
     module.write_text("import time\nprint('still importing', flush=True)\ntime.sleep(3600)\n")
     pool = make_pool(limits=WorkerLimits(start_seconds=3.0), paths=("iso_scratch",))
@@ -374,6 +379,7 @@ async def test_a_module_that_hangs_on_import_is_given_up(make_pool: Make, module
     assert pool.pids == []
 
 
+@pytest.mark.slow
 async def test_failed_starts_are_spaced_out_and_end_when_the_cause_does(
     make_pool: Make, module: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

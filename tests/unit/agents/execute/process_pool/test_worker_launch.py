@@ -77,6 +77,7 @@ async def test_each_fork_draws_numbers_and_ids_of_its_own(make_pool: Make, modul
     ],
     ids=["thread", "sockets", "child", "timer", "numpy"],
 )
+@pytest.mark.slow
 async def test_what_an_import_has_left_makes_every_worker_a_new_interpreter(
     make_pool: Make, module: Path, imports: Path, caplog: pytest.LogCaptureFixture, source: str, reason: str
 ) -> None:
@@ -134,6 +135,7 @@ async def test_a_crash_of_a_forked_worker_is_named_and_takes_its_children_along(
     await until(lambda: not alive(child))
 
 
+@pytest.mark.slow
 async def test_a_fork_server_whose_import_failed_is_tried_again_later(
     make_pool: Make, module: Path, imports: Path
 ) -> None:
