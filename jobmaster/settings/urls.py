@@ -55,13 +55,18 @@ class MasterUrl(NamedTuple):
         return f"{','.join(f'{host}:{port}' for host, port in hosts)}/{self.database}"
 
 
+def is_dsn(text: str) -> bool:
+    """True for the address of a PostgreSQL, by its scheme; False for a path, a name or another address."""
+    return _DSN.match(text) is not None
+
+
 def parse_dsn(dsn: str) -> MasterUrl:
     """A DSN of the master.
 
     Raises:
         UrlError: it cannot be used.
     """
-    if not _DSN.match(dsn):
+    if not is_dsn(dsn):
         raise UrlError("it is no URL of PostgreSQL", "such as postgresql://user:password@host:5432/database")
     netloc, path, query = _parts(dsn)
     parameters = _parameters(query)

@@ -39,26 +39,24 @@ class RunProgressWriter:
 
     async def tick(self) -> float:
         """Store what has come since the last tick; seconds until the next one."""
-        left = len(self._waiting)  # what comes meanwhile is for the next tick
-        while left > 0:
-            lines = self._take(min(left, LINES_MAX))
-            left -= len(lines)
-            if not lines:
-                break
-            try:
+        taken = self._take_all()
+        sent = 0
+        try:
+            while sent < len(taken):
+                lines = [
+                    ProgressLine(job_id, token, progress.done, progress.total, progress.text)
+                    for job_id, (token, progress) in taken[sent : sent + LINES_MAX]
+                ]
                 await self._outcomes.report_progress(lines)
-            except (Unavailable, Refused):
-                for line in lines:
-                    report = line.token, RunProgress(done=line.done, total=line.total, text=line.text)
-                    self._waiting.setdefault(line.job_id, report)
-                break
+                sent += len(lines)
+        except (Unavailable, Refused):
+            pass
+        finally:
+            for job_id, report in taken[sent:]:
+                self._waiting.setdefault(job_id, report)
         return EVERY_SECONDS
 
-    def _take(self, count: int) -> list[ProgressLine]:
-        # Threads add to it meanwhile: no loop over the mapping itself.
-        lines: list[ProgressLine] = []
-        while len(lines) < count and self._waiting:
-            job_id = next(iter(self._waiting))
-            token, progress = self._waiting.pop(job_id)
-            lines.append(ProgressLine(job_id, token, progress.done, progress.total, progress.text))
-        return lines
+    def _take_all(self) -> list[tuple[bytes, tuple[int, RunProgress]]]:
+        """What has come so far. Threads add to the mapping meanwhile: a loop over it would fail, and a new mapping in its
+        place would lose what a thread adds to the old one."""
+        return [self._waiting.popitem() for _ in range(len(self._waiting))]

@@ -21,13 +21,13 @@ from jobmaster.pipeline.spark.session import DEFAULT_MASTER
 from jobmaster.settings.current import current_settings
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.urls import is_dsn
 from jobmaster.wiring import master_address
 
 if TYPE_CHECKING:
     from jobmaster.handlers.options import JobOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SCHEMES = ("postgresql://", "postgres://")
 _UNKNOWN_HERE = {"SparkSession": object, "DataFrame": object}
 """Types of Spark, which a module of handlers may import under TYPE_CHECKING only."""
 
@@ -131,7 +131,7 @@ def settings_of_job(dsn_env: str | None) -> ClusterSettings:
     if dsn_env is None:
         return settings
     dsn = os.environ.get(dsn_env, "")
-    if not dsn.startswith(_SCHEMES):
+    if not is_dsn(dsn):
         raise InputError(
             f"dsn_env names {dsn_env}, which is no address of a PostgreSQL on {socket.gethostname()}",
             hint=f"start the agent with {dsn_env}=postgresql://..., or leave dsn_env out",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.settings.masking import mask_secrets
+from jobmaster.settings.urls import is_dsn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,6 @@ _ENDINGS = {
     ".csv": "csv", ".csv.gz": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".json.gz": "json",
     ".jsonl.gz": "json", ".parquet": "parquet", ".orc": "orc",
 }  # fmt: skip
-_DATABASE = re.compile(r"^postgres(ql)?://")
 _CONNECT = "pyspark.sql.connect."
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:/")
 _FILE_URL = re.compile(r"^file:(//)?(?=/)")
@@ -57,13 +57,13 @@ class SourceSpec(NamedTuple):
             InputError: the suffix of the name is unknown.
         """
         assert self.place is not None
-        return "postgresql" if _DATABASE.match(self.place) else format_of(self.place, self.format)
+        return "postgresql" if is_dsn(self.place) else format_of(self.place, self.format)
 
     @property
     def description(self) -> str:
         """Description for the name of a source, without user and password; ``located`` makes all spellings the same."""
         words = ["query"] if self.place is None else [self.place]
-        if self.place is not None and _DATABASE.match(self.place):
+        if self.place is not None and is_dsn(self.place):
             words = [f"postgresql://{_without_user(self.place)}", self.table or ""]
         return " ".join(filter(None, [*words, self.sql, *self.views]))
 
@@ -72,7 +72,7 @@ class SourceSpec(NamedTuple):
         """What earlier versions made of it: paths as they were typed, an address with a user without its scheme, no views."""
         if self.place is None:
             return (f"query {self.sql}",)
-        if _DATABASE.match(self.place):
+        if is_dsn(self.place):
             scheme, _, rest = self.place.partition("://")
             with_user = f"{mask_secrets(rest.rpartition('@')[2])} {self.table or self.sql}"
             return with_user, f"{scheme}://{with_user}"

@@ -22,6 +22,8 @@ from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, DrivenCluster
 from tests.support.idle import is_idle
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 FLOOD, JOB_SECONDS = 300, 0.01
 """Half of the flood in the bucket takes far longer than the reading of one page of the master's jobs."""
 handlers = Handlers()
@@ -49,7 +51,6 @@ async def in_the_bucket(owner: Owner, tenant: str, count: int) -> None:
     await owner.store.submit(owner.fence.bucket_id, entries, **HIGH_WATER)
 
 
-@pytest.mark.slow
 async def test_every_tenant_starts_soon_and_every_job_ends_without_a_further_hint(driven: DrivenCluster) -> None:
     owner = await driven.owner()
     owner.ownership.trust(term(SystemClock().boottime(), 600.0))

@@ -34,6 +34,8 @@ from tests.support.deployment import Deployment
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.jobs import add, handlers
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "jobmaster_least"
 
 
@@ -90,7 +92,6 @@ async def least(
     await deployment.close()
 
 
-@pytest.mark.slow
 async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_what_is_not_its_own(
     least: Least, tmp_path: Path
 ) -> None:
@@ -133,7 +134,6 @@ async def test_a_cluster_works_under_these_roles_and_each_of_them_is_refused_wha
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 async def test_a_producer_submits_files_with_spark_and_repeats_it(least: Least, tmp_path: Path) -> None:
     agent = await least.act_as(Role.AGENT, StoreUser.AGENT).start_agent()  # it publishes its handlers
@@ -175,7 +175,6 @@ async def _refused_in_sql(admin_dsn: str) -> None:
         await connection.close()
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 async def test_a_step_of_the_pipeline_is_a_job_that_logs_in_as_the_owner(
     least: Least, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,7 +199,6 @@ async def test_a_step_of_the_pipeline_is_a_job_that_logs_in_as_the_owner(
     await asyncio.create_task(in_the_agent())
 
 
-@pytest.mark.slow
 async def test_the_server_plans_every_statement_of_a_role_under_that_role(least: Least, master_dsn: str) -> None:
     admin = await asyncpg.connect(
         master_dsn, server_settings={"search_path": SCHEMA, "plan_cache_mode": "force_generic_plan"}
@@ -240,7 +238,6 @@ async def _plan(admin: asyncpg.Connection[asyncpg.Record], role: str, name: str)
             raise AssertionError(f"{role} may not run {name}: {error}") from error
 
 
-@pytest.mark.slow
 async def test_a_user_of_a_store_calls_its_functions_on_the_keys_of_its_cluster_and_nothing_else(
     least: Least,
 ) -> None:

@@ -14,6 +14,7 @@ from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import emit_record
 from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.job_view import iso
+from jobmaster.settings.urls import is_dsn
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
@@ -99,7 +100,7 @@ def target_settings(settings: ClusterSettings, target: str) -> ClusterSettings:
 
     from jobmaster.settings.loader import load_settings
 
-    if target.startswith(("postgres://", "postgresql://")):
+    if is_dsn(target):
         # What password_command gives is a secret of this cluster's server.
         master = msgspec.structs.replace(settings.master, dsn=target, password_command=None)
         return msgspec.structs.replace(settings, master=master)

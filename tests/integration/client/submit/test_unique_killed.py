@@ -12,6 +12,8 @@ from jobmaster import SubmitAnswer, Unique
 from tests.integration.client.fixture import ClientFixture, resize
 from tests.support.patience import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.slow
+
 RACER = """
 import asyncio, sys
 from jobmaster import Unique
@@ -53,7 +55,6 @@ async def lines(process: asyncio.subprocess.Process, count: int) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 async def test_racers_that_are_killed_leave_one_job_of_each_key_and_no_key_that_is_stuck(client: ClientFixture) -> None:
     chance = random.Random(7)
     for _ in range(2):

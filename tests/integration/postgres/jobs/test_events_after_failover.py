@@ -14,12 +14,13 @@ from jobmaster.model.errors import Refused
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA
 
+pytestmark = pytest.mark.slow
+
 
 async def open_master(server: PostgresServer) -> Master:
     return await Master.connect(dsn=server.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="tests")
 
 
-@pytest.mark.slow
 async def test_a_cursor_of_the_former_master_is_refused(server_root: Path) -> None:
     folder = server_root / "promoted"
     with PostgresServer(folder, durable=False) as server:

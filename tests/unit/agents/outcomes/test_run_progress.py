@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -75,6 +76,56 @@ async def test_one_statement_and_the_memory_are_bounded() -> None:
     assert len(stored) == WAITING_MAX
     assert stored[ids[0]] == 2
     assert telemetry.value("progress_dropped") == 7
+
+
+async def test_a_thread_may_report_at_any_moment_of_a_tick() -> None:
+    class Interleaved(dict[bytes, tuple[int, RunProgress]]):
+        """Another thread gets its turn after each call of the mapping, and reports a further run."""
+
+        def report(self) -> None:
+            if len(reported) < 100:
+                reported.append(new_id())
+                self[reported[-1]] = 1, RunProgress(done=len(reported))
+
+        def __iter__(self) -> Iterator[bytes]:
+            found = super().__iter__()
+            self.report()
+            return found
+
+        def popitem(self) -> tuple[bytes, tuple[int, RunProgress]]:
+            found = super().popitem()
+            self.report()
+            return found
+
+    reported: list[bytes] = []
+    master = Lines()
+    writer = RunProgressWriter(master, Telemetry())
+    writer._waiting = Interleaved()
+    writer.note(new_id(), 1, RunProgress(done=1))
+    for _ in range(200):
+        await writer.tick()
+    assert {line.job_id for lines in master.calls for line in lines} >= set(reported)
+    assert len(reported) == 100
+
+
+async def test_a_tick_that_is_cancelled_keeps_the_reports() -> None:
+    class Waiting(Lines):
+        async def report_progress(self, lines: Sequence[ProgressLine]) -> None:
+            await asyncio.Event().wait()
+
+    ids = [new_id() for _ in range(3)]
+    writer = RunProgressWriter(Waiting(), Telemetry())
+    for job_id in ids:
+        writer.note(job_id, 1, RunProgress(done=1))
+    tick = asyncio.create_task(writer.tick())
+    await asyncio.sleep(0)
+    writer.note(ids[0], 1, RunProgress(done=2))
+    tick.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tick
+    writer._outcomes = master = Lines()
+    await writer.tick()
+    assert {line.job_id: line.done for line in master.calls[0]} == {ids[0]: 2, ids[1]: 1, ids[2]: 1}
 
 
 async def test_threads_may_report_while_it_is_sent() -> None:
