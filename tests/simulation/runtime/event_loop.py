@@ -9,12 +9,12 @@ rely on; which process is next is drawn for every single callback.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from math import ceil
 from random import Random
 from types import TracebackType
@@ -49,22 +49,19 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 _NOBODY = Process("-")
 
 
-class SimHandle(asyncio.TimerHandle):
-    """One callback."""
+class SimHandle(list[Any]):
+    """One callback: a list of the callback, its arguments, its context and its process.
 
-    __slots__ = ("process",)
+    A list, because no code in Python runs to make one: there are thousands in a history.
+    """
 
-    def __init__(self, when: float, callback: Callable[..., Any], args: Any, context: Context) -> None:
-        # Not the constructor of the base: it costs more than the rest of a turn.
-        self._when = when
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._context = context
-        self.process = context.get(PROCESS, None) or _NOBODY
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self._cancelled = True
+        self[0] = None
+
+    def cancelled(self) -> bool:
+        return self[0] is None
 
 
 class Deadlock(Exception):
@@ -110,15 +107,18 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # the annotations of the base want a newer mypy to be repeated
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        handle = SimHandle(self.now, callback, args, context if context is not None else copy_context())
-        self._add(handle)
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS, _NOBODY)
+        handle = SimHandle((callback, args, context, process))
+        self._add(handle, process)
         return handle
 
-    def _add(self, handle: SimHandle) -> None:
-        process = handle.process
-        if not process.ready and process.alive and process.resumes_at <= self.now:
+    def _add(self, handle: SimHandle, process: Process) -> None:
+        ready = process.ready
+        if not ready and process.alive and process.resumes_at <= self.now:
             self._runnable.append(process)
-        process.ready.append(handle)
+        ready.append(handle)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -128,17 +128,23 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        return self._at(self.now + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        self._numbers += 1
-        handle = SimHandle(when, callback, args, context if context is not None else copy_context())
-        if handle.process is not _NOBODY:
+        return self._at(when, callback, args, context)
+
+    def _at(self, when: float, callback: Callable[..., Any], args: Any, context: Context | None) -> SimHandle:
+        if context is None:
+            context = copy_context()
+        process = context.get(PROCESS, _NOBODY)
+        if process is not _NOBODY:
             # The timers of a real loop fire at its next look, which comes at whole milliseconds.
             when = ceil(when * 1000.0) / 1000.0
-        heapq.heappush(self._timers, (when, self._numbers, handle))
+        self._numbers += 1
+        handle = SimHandle((callback, args, context, process))
+        heappush(self._timers, (when, self._numbers, handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -198,34 +204,44 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _turn_until(self, task: asyncio.Task[Any]) -> None:
         runnable, draw = self._runnable, self._draw
         while not task.done():
-            if not runnable:
-                self._jump()
+            if runnable:
+                count = len(runnable)
+                process = runnable[int(draw() * count)] if count > 1 else runnable[0]
+                ready = process.ready
+                handle = ready.popleft()
+                if not ready:
+                    runnable.remove(process)
+            elif (alone := self._jump()) is not None:
+                handle = alone
+            else:
                 continue
-            count = len(runnable)
-            process = runnable[int(draw() * count)] if count > 1 else runnable[0]
-            handle = process.ready.popleft()
-            if not process.ready:
-                runnable.remove(process)
-            if handle._cancelled:
+            callback, args, context, _ = handle
+            if callback is None:
                 continue
             self.turns += 1
-            assert handle._context is not None
             try:
-                handle._context.run(handle._callback, *handle._args)
+                context.run(callback, *args)
             except Exception as error:  # as asyncio does: passed to the exception handler
-                handle._context.run(self.call_exception_handler, {"message": "a callback failed", "exception": error})
+                context.run(self.call_exception_handler, {"message": "a callback failed", "exception": error})
 
-    def _jump(self) -> None:
+    def _jump(self) -> SimHandle | None:
+        """To the time of the next timer. Returns its handle if nothing else can run then: it waits in no queue."""
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
-            heapq.heappop(timers)
+        while timers and timers[0][2][0] is None:
+            heappop(timers)
         if not timers:
             raise Deadlock
-        now = self.now = max(self.now, timers[0][0])
+        when, _, handle = heappop(timers)
+        now = self.now = max(self.now, when)
+        process = handle[3]
+        if not (timers and timers[0][0] <= now) and process.alive and process.resumes_at <= now and not process.ready:
+            return handle
+        self._add(handle, process)
         while timers and timers[0][0] <= now:
-            handle = heapq.heappop(timers)[2]
-            if not handle._cancelled:
-                self._add(handle)
+            handle = heappop(timers)[2]
+            if handle[0] is not None:
+                self._add(handle, handle[3])
+        return None
 
     def _dispose(self) -> None:
         """Let go of everything without a sound: what is pending was killed, or the history is over."""
