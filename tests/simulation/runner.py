@@ -94,16 +94,16 @@ def seeds_of(first: int, faulty: int) -> list[int]:
     return found
 
 
-def play(seeds: Sequence[int], run: Callable[[int], Result] | None = None, *, frozen: bool = False) -> Part:
+def play(seeds: Sequence[int], run: Callable[[int], Result] | None = None, *, collects: bool = True) -> Part:
     """Some seeds in this process.
 
     Args:
-        frozen: what is there now is never collected, which is quicker; for a process of our own.
+        collects: collect what histories leave behind; not in a process that ends when they have been played.
     """
     results: list[Result] = []
     spent = {True: 0.0, False: 0.0}
     replayed = 0
-    with _Uncollected(frozen) as uncollected:
+    with _Uncollected(ever=collects) as uncollected:
         for seed in seeds:
             began = time.process_time()
             result = run(seed) if run is not None else History(seed).run()
@@ -123,18 +123,19 @@ def _with(result: Result, violation: str) -> Result:
 
 
 class _Uncollected:
-    """Histories leave circles behind; they are collected between histories and never within one."""
+    """Histories leave circles behind; they are collected between histories and never within one.
 
-    def __init__(self, frozen: bool) -> None:
-        self._frozen = frozen
+    Args:
+        ever: collected at all.
+    """
+
+    def __init__(self, *, ever: bool) -> None:
+        self._ever = ever
 
     def __enter__(self) -> _Uncollected:
         self._was_on = gc.isenabled()
         self._since = 0
-        with SilencedErrors():  # what lies about here is not ours to speak of
-            gc.collect()
-        if self._frozen:
-            gc.freeze()
+        self._collect()  # what lies about here is not ours to speak of
         gc.disable()
         return self
 
@@ -142,23 +143,26 @@ class _Uncollected:
         self._since += 1
         if self._since >= _COLLECT_EVERY:
             self._since = 0
+            self._collect()
+
+    def _collect(self) -> None:
+        if self._ever:
             with SilencedErrors():
                 gc.collect()
 
     def __exit__(self, *_: object) -> None:
-        with SilencedErrors():
-            gc.collect()
-        if self._frozen:
-            gc.unfreeze()
+        self._collect()
         if self._was_on:
             gc.enable()
 
 
 def play_all(seeds: Sequence[int], jobs: int, on_progress: Callable[[Report], None]) -> Report:
-    """All seeds in several processes."""
+    """All seeds in several processes, each of which ends after a chunk of them: nothing is collected there."""
     report = Report()
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
-    for part in _spread(partial(play, frozen=True), chunks, jobs):
+    if jobs > 1:
+        History(seeds[0]).run()  # what is loaded and compiled with the first history is there for every process
+    for part in _spread(partial(play, collects=jobs <= 1), chunks, jobs, tasks_each=1):
         report.add(part)
         on_progress(report)
     return report
@@ -202,10 +206,14 @@ def catch_all(names: Sequence[str], jobs: int) -> Iterator[Caught]:
     return _spread(catch, names, jobs)
 
 
-def _spread(work: Callable[[_A], _B], orders: Sequence[_A], jobs: int) -> Iterator[_B]:
+def _spread(
+    work: Callable[[_A], _B], orders: Sequence[_A], jobs: int, tasks_each: int | None = None
+) -> Iterator[_B]:
     if jobs <= 1:
         yield from map(work, orders)
         return
     method = "fork" if sys.platform.startswith("linux") else "spawn"
-    with multiprocessing.get_context(method).Pool(jobs) as pool:
+    context = multiprocessing.get_context(method)
+    # What is there at its begin is never collected in a process.
+    with context.Pool(jobs, initializer=gc.freeze, maxtasksperchild=tasks_each) as pool:
         yield from pool.imap_unordered(work, orders)
