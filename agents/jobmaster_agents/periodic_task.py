@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.rules.backoff import backoff_delay, is_logged
@@ -35,13 +35,6 @@ class PeriodicTask(Protocol):
     async def tick(self) -> float:
         """Do what is due; seconds until the next tick."""
         ...
-
-
-@runtime_checkable
-class Kickable(Protocol):
-    """A task that may be woken before its delay is over."""
-
-    kicked: asyncio.Event
 
 
 class Stop(Protocol):
@@ -70,7 +63,7 @@ async def run_periodically(
     """
     log = log or EventLog()
     stopped = asyncio.ensure_future(_wait(stop))
-    kicked = task.kicked if isinstance(task, Kickable) else None
+    kicked: asyncio.Event | None = getattr(task, "kicked", None)
     failures = 0
     try:
         while not stop.is_set():
@@ -104,14 +97,26 @@ async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.
     if seconds <= 0.0 or stopped.done() or (kicked is not None and kicked.is_set()):
         await asyncio.sleep(0)  # a task that always has work must not starve the loop
         return
-    waiting: set[asyncio.Future[None]] = {stopped}
-    kick = asyncio.ensure_future(_wait(kicked)) if kicked is not None else None
+    # What asyncio.wait does, without its sets and its checks of each argument: an idle agent does hardly anything else.
+    loop = asyncio.get_running_loop()
+    kick = loop.create_task(_wait(kicked)) if kicked is not None else None
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = loop.call_later(seconds, end)
+    stopped.add_done_callback(end)
     if kick is not None:
-        waiting.add(kick)
+        kick.add_done_callback(end)
     try:
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await over
     finally:
+        timer.cancel()
+        stopped.remove_done_callback(end)
         if kick is not None:
+            kick.remove_done_callback(end)
             kick.cancel()
 
 
