@@ -206,9 +206,7 @@ def catch_all(names: Sequence[str], jobs: int) -> Iterator[Caught]:
     return _spread(catch, names, jobs)
 
 
-def _spread(
-    work: Callable[[_A], _B], orders: Sequence[_A], jobs: int, tasks_each: int | None = None
-) -> Iterator[_B]:
+def _spread(work: Callable[[_A], _B], orders: Sequence[_A], jobs: int, tasks_each: int | None = None) -> Iterator[_B]:
     if jobs <= 1:
         yield from map(work, orders)
         return

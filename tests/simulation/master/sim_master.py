@@ -46,19 +46,19 @@ class MasterServer(Server):
         """What a statement that begins now sees without locks."""
         tables = self.statements.tables
         return Snapshot(
-            dict(tables.buckets),
-            dict(tables.agents),
-            dict(tables.schedules),
-            dict(tables.fires),
-            dict(tables.signals),
-            dict(tables.waiting),
-            dict(tables.workflow_steps),
+            tables.buckets.copy(),
+            tables.agents.copy(),
+            tables.schedules.copy(),
+            tables.fires.copy(),
+            tables.signals.copy(),
+            tables.waiting.copy(),
+            tables.workflow_steps.copy(),
             self.statements.taken_permits() if "permit lock" in self.statements.without else {},
-            dict(tables.breakers),
-            dict(tables.breaker_results),
-            dict(tables.breaker_trials),
+            tables.breakers.copy(),
+            tables.breaker_results.copy(),
+            tables.breaker_trials.copy(),
             len(self.statements.audit.breakers.reports),
-            dict(tables.unique_keys) if "unique lock" in self.statements.without else {},
+            tables.unique_keys.copy() if "unique lock" in self.statements.without else {},
         )
 
     def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:
@@ -85,12 +85,15 @@ def name_of(text: str) -> str:
     return text.split(" ", 3)[2]
 
 
+_NOTHING = Snapshot({}, {})
+
+
 class SimConnection:
     """What the master's methods want of a connection."""
 
     def __init__(self, server: MasterServer) -> None:
         self._server = server
-        self.old = Snapshot({}, {})
+        self.old = _NOTHING
 
     def see(self) -> None:
         """The statement begins."""
@@ -98,7 +101,7 @@ class SimConnection:
 
     async def fetch(self, text: str, *args: Any) -> list[Record]:
         name = name_of(text)
-        if name in _CARRIERS:
+        if name in _CARRIERS and self._server.statement_bytes is not None:
             columns = [arg for arg in args if isinstance(arg, list)]
             self._be_in_time(name, len(columns[0]), sum(len(v) for c in columns for v in c if isinstance(v, bytes)))
         return self._server.execute(name, self.old, args)

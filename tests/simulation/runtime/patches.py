@@ -52,6 +52,7 @@ from jobmaster_agents.leader import (
     schedule_firing,
     unserved_jobs,
 )
+from jobmaster_agents.lease import process_statistics
 from jobmaster_agents.outcomes import kept, kept_replay, outcome_builder, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import permit_loans, store_reachability
@@ -116,6 +117,7 @@ PERIODS: list[Patch] = [
     (bulk_worker, "PAGE_JOBS_MAX", 4),
     (bulk_worker, "READS_MAX", 16),
     (unserved_jobs.UnservedJobsMonitor, "_count_paused", _nothing),  # a figure for people, which changes nothing
+    (process_statistics.ProcessStatistics, "due", lambda *_: None),  # the same of this process
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
@@ -209,8 +211,14 @@ async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
 
 
 def _error_of(error: BaseException, *, reason: str = "error", limit_bytes: int = 1000) -> ErrorInfo:
-    """A traceback names files and lines: a master that refuses long statements would make another history of it elsewhere."""
-    return msgspec.structs.replace(error_of(error, reason=reason, limit_bytes=limit_bytes), traceback=_TRACEBACK)
+    """A traceback names files and lines: a master that refuses long statements would make another history of it elsewhere,
+    as would the mark of a traceback that was cut. It takes long to write, too."""
+    raised_at = error.__traceback__
+    try:
+        found = error_of(error.with_traceback(None), reason=reason, limit_bytes=limit_bytes)
+    finally:
+        error.__traceback__ = raised_at
+    return msgspec.structs.replace(found, traceback=_TRACEBACK)
 
 
 _TRACEBACK = "Traceback (most recent call last):\n" + 5 * '  File "handler.py", line 1, in handler\n    raise error\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
@@ -106,6 +107,7 @@ def made_us(item: bytes) -> int:
     return int.from_bytes(item[3:9], "big") * 1000
 
 
+@cache
 def allowed_at_maxmemory() -> frozenset[str]:
     """As the sources flag them."""
     flags = {name: _FLAGS.search(source) for name, source in sources().items()}
