@@ -109,12 +109,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> SimHandle:
         if context is None:
             context = copy_context()
-        process = context.get(PROCESS, _NOBODY)
-        handle = SimHandle((callback, args, context, process))
-        self._add(handle, process)
+        handle = SimHandle((callback, args, context, context.get(PROCESS, _NOBODY)))
+        self._add(handle)
         return handle
 
-    def _add(self, handle: SimHandle, process: Process) -> None:
+    def _add(self, handle: SimHandle) -> None:
+        process: Process = handle[3]
         ready = process.ready
         if not ready and process.alive and process.resumes_at <= self.now:
             self._runnable.append(process)
@@ -236,11 +236,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         process = handle[3]
         if not (timers and timers[0][0] <= now) and process.alive and process.resumes_at <= now and not process.ready:
             return handle
-        self._add(handle, process)
+        self._add(handle)
         while timers and timers[0][0] <= now:
             handle = heappop(timers)[2]
             if handle[0] is not None:
-                self._add(handle, handle[3])
+                self._add(handle)
         return None
 
     def _dispose(self) -> None:
