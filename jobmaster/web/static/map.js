@@ -317,6 +317,7 @@ const clock = document.getElementById("map-clock");
 const play = document.getElementById("map-play");
 let past = null;
 let playing = null;
+let loading = false;
 
 async function loadPast() {
   const answer = await fetch(`${root}/stream/history`);
@@ -347,18 +348,22 @@ function backToNow() {
   play.textContent = "watch again";
   later();
 }
+// A second press while the past is on its way changes nothing: two of them would play at once, and end each other.
 play.addEventListener("click", async () => {
   if (past) { backToNow(); return; }
-  await loadPast();
+  if (loading) return;
+  loading = true;
+  try { await loadPast(); } finally { loading = false; }
   if (!past || past.length < 2) { backToNow(); clock.textContent = "nothing was sampled so far"; return; }
   play.textContent = "back to now";
   let index = Math.max(0, past.length - 120);
-  playing = setInterval(() => {
-    if (!past || index >= past.length) { clearInterval(playing); return; }
+  const timer = setInterval(() => {
+    if (playing !== timer || index >= past.length) { clearInterval(timer); return; }
     time.value = String(index);
     showPast(index);
     index += 1;
   }, 125);
+  playing = timer;
 });
 time.addEventListener("input", () => {
   clearInterval(playing);

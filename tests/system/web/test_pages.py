@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until
 from tests.system.web.conftest import HOSTILE, LIMIT_MS, LINE_BYTES, OPERATOR, Shown
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser, Page, Route
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -121,6 +121,25 @@ async def test_the_map_and_the_overview_follow_the_cluster_without_a_reload(brow
         await page.goto(shown.url)
         before = await page.inner_text("#overview")
         await eventually(lambda: _changed(page, "#overview", before), what="another sample")
+        assert errors == []
+
+
+async def test_a_second_press_while_the_past_is_read_plays_it_once(browser: Browser, shown: Shown) -> None:
+    async with opened(browser, f"{shown.url}/map") as (page, errors):
+        asked: list[Route] = []
+
+        async def hold(route: Route) -> None:
+            asked.append(route)
+
+        await page.route("**/stream/history", hold)
+        await page.click("#map-play")
+        await until(lambda: asked, what="the request for the past")
+        await page.click("#map-play")
+        await page.evaluate("() => new Promise((drawn) => requestAnimationFrame(drawn))")
+        await asked[0].continue_()
+        await eventually(lambda: _changed(page, "#map-clock", "now"), what="the answer")
+        await page.unroute("**/stream/history")
+        assert len(asked) == 1
         assert errors == []
 
 
