@@ -23,12 +23,19 @@ COLUMNS = (
     "waited_us", "ran_us", "args", "headers", "result", "error",
 )  # fmt: skip
 """``FinalRow`` in its own order; ``cancel_requested`` and ``changed_at`` have defaults."""
-_EPOCH_2000_US = 946_684_800_000_000
+HELD_COLUMNS = (
+    "id", "state", "priority", "lane", "handler", "token", "due_at", "changed_at", "args", "headers",
+)  # fmt: skip
+"""Of rows that wait in the master and do not expire, as ``intake/insert_held`` makes them. ``changed_at`` is given: its
+default is the time of each row, and for such a default PostgreSQL would write the rows of a COPY one by one."""
+EPOCH_2000_US = 946_684_800_000_000
 _PIECE_PARTS = 3000
 """Parts of one message: 500 rows."""
-_BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
-_END = b"\xff\xff"
+BEGIN = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+END = b"\xff\xff"
 _HEAD = Struct("!hi").pack(len(COLUMNS), 16)
+HELD_HEAD = Struct("!hi").pack(len(HELD_COLUMNS), 16)
+"""Of each row, before its id."""
 _NULL = b"\xff\xff\xff\xff"
 _NOTHING_MORE = bytes(4) + _NULL + _NULL
 """No headers, no result, no error."""
@@ -44,7 +51,7 @@ def encode(rows: Sequence[FinalRow]) -> list[bytes]:
         struct.error, UnicodeEncodeError: a value that its column cannot hold; which row it was, the caller must find out.
     """
     same: dict[tuple[Any, ...], bytes] = {}
-    parts: list[bytes] = [_BEGIN]
+    parts: list[bytes] = [BEGIN]
     for row in rows:
         alike = row[1:11]
         middle = same.get(alike)
@@ -56,7 +63,7 @@ def encode(rows: Sequence[FinalRow]) -> list[bytes]:
         else:
             rest = _NOTHING_MORE
         parts += (_HEAD, row[0], middle, _times(8, row[11], 8, row[12], len(args)), args, rest)
-    parts.append(_END)
+    parts.append(END)
     return parts
 
 
@@ -66,6 +73,17 @@ async def source(parts: list[bytes]) -> AsyncIterator[bytes]:
         yield b"".join(parts[start : start + _PIECE_PARTS])
 
 
+def held_middle(priority: int, lane: str, handler: str) -> bytes:
+    """The columns between the id and the due time of ``HELD_COLUMNS``."""
+    texts = _bytes(b"HELD"), _int2(2, priority), _bytes(lane.encode()), _bytes(handler.encode()), _int4(4, 1)
+    return b"".join(texts)
+
+
+def time_field(us: int) -> bytes:
+    """A time (microseconds since 1970) as a field."""
+    return _int8(8, us - EPOCH_2000_US)
+
+
 def _middle(state: str, priority: int, lane: str, handler: str, token: int, bucket_id: bytes, *numbers: int) -> bytes:
     """The columns between the id and the times."""
     epoch, attempt, rescues, due_us = numbers
@@ -73,7 +91,7 @@ def _middle(state: str, priority: int, lane: str, handler: str, token: int, buck
         (
             _bytes(state.encode()), _int2(2, priority), _bytes(lane.encode()), _bytes(handler.encode()), _int4(4, token),
             _bytes(bucket_id), _int8(8, epoch), _int4(4, attempt), _int4(4, rescues),
-            _int8(8, due_us - _EPOCH_2000_US) if due_us else _NULL,
+            _int8(8, due_us - EPOCH_2000_US) if due_us else _NULL,
         )
     )  # fmt: skip
 

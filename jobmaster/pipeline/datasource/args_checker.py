@@ -8,7 +8,8 @@ fast check never rejects a row, and both checks agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
@@ -61,6 +62,28 @@ class ArgsChecker:
                 self._exact = True
             except (_NotExpressible, TypeError, ValueError):
                 pass
+
+    def check_all(self, args: Sequence[bytes]) -> tuple[Sequence[bytes], dict[int, str]]:
+        """``check`` of each: the arguments as they will be stored, and the first errors by number."""
+        found = self._quickly(args)
+        if found is not None:
+            return found, {}
+        checked = [self.check(one) for one in args]
+        problems_by_number = {number: one.problem for number, one in enumerate(checked) if one.problem is not None}
+        return [one.args for one in checked], problems_by_number
+
+    def _quickly(self, args: Sequence[bytes]) -> Sequence[bytes] | None:
+        """The arguments as they will be stored; ``None``: at least one needs a look of its own."""
+        if not self._exact or max(map(len, args), default=0) > self._limit or any(map(_may_be_deep, args)):
+            return None
+        try:
+            if self._lax and self._schema is not None:
+                stored = list(map(msgspec.json.encode, map(self._decode, args)))
+                return None if any(b"null" in one for one in stored) else stored
+            deque(map(self._decode, args), maxlen=0)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+        return args
 
     def check(self, args: bytes) -> CheckedArgs:
         """The arguments as they will be stored, or the first errors."""

@@ -23,6 +23,7 @@ from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.flow.uniqueness import UniqueRule
 from jobmaster.model.job import Headers, NewJob, Priority
 from jobmaster.pipeline.datasource.args_checker import ArgsChecker
+from jobmaster.pipeline.datasource.plain_rows import PlainRows, headers_of_keys, ids_of_keys, sorted_rows
 from jobmaster.rules.capabilities import Capability
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits
@@ -64,6 +65,11 @@ class HandlerDefaults(NamedTuple):
     unique: CheckedUnique | None
     tenant: str | None
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether rows without headers need none but the key."""
+        return self.ordering is None and self.tenant is None and not self.limited
+
 
 class RowRules(NamedTuple):
     """Rules for all rows of a write; sent to every task."""
@@ -96,6 +102,77 @@ class RowParser:
         self._plain = rules.headers == Headers()
         self.unique: dict[bytes, UniqueRule] = {}
         """Of the jobs of the last batch whose handlers declare it, by id."""
+
+    def read_plain(self, batch: pa.RecordBatch) -> tuple[PlainRows, list[RejectedRow]] | None:
+        """What ``read`` makes of rows of one handler without headers, lanes or priorities of their own; ``None`` for others.
+
+        Of rows with the same key only the first is among them.
+        """
+        import numpy as np
+        import pyarrow as pa
+        from pyarrow import compute
+
+        try:
+            name, target = self._plain_target(batch)
+            if target is None:
+                return None
+            texts = batch.column("key").cast(pa.string())
+            texts.validate(full=True)
+            args = column_values(batch.column("args"), "args") if "args" in batch.schema.names else [b"{}"] * len(texts)
+            due, problems = self._plain_due(batch)
+        except (ValueError, OverflowError):
+            return None  # one by one, to find the values that cannot be read
+        stored, wrong = target.checker.check_all(args)
+        problems |= wrong
+        lengths = compute.utf8_length(texts).fill_null(0)
+        for number in np.flatnonzero(compute.or_(compute.equal(lengths, 0), compute.greater(lengths, KEY_CHARS_MAX))):
+            problems[int(number)] = key_problem(texts[int(number)].as_py()) or ""
+        keys = texts.cast(pa.binary()).to_pylist()
+        rejects = [
+            RejectedRow(texts[number].as_py(), name, args[number].decode("utf-8", "replace"), problems[number])
+            for number in sorted(problems)
+        ]
+        if problems:
+            good = [number for number in range(len(keys)) if number not in problems]
+            keys, stored = [keys[number] for number in good], [stored[number] for number in good]
+            due = None if due is None else due[good]
+        rows = sorted_rows(
+            (name, target.lane, target.priority),
+            ids_of_keys(self._rules.as_of_ms, name, keys),
+            pa.array(stored, pa.large_binary()),
+            headers_of_keys(keys),
+            due,
+        )
+        return rows, rejects
+
+    def _plain_target(self, batch: pa.RecordBatch) -> tuple[str, HandlerDefaults | None]:
+        """The handler of all rows and its defaults; ``None`` where rows need more than a key, arguments and a due time."""
+        names = batch.schema.names
+        varying = (batch.column(name) for name in ("priority", "lane", "headers") if name in names)
+        if not self._plain or any(column.null_count < len(column) for column in varying):
+            return "", None
+        name = self._rules.handler
+        if "handler" in names:
+            found = batch.column("handler").unique().to_pylist()
+            if len(found) > 1:
+                return "", None
+            name = (found[0] if found else None) or name
+        target = self._target_of(name) if name else None
+        if not isinstance(target, HandlerDefaults) or target.unique is not None or not target.is_bare:
+            return "", None
+        return str(name), target
+
+    def _plain_due(self, batch: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+        """The due times of the rows, ``None`` when all of them are due at once; and those that are refused."""
+        import numpy as np
+
+        rules = self._rules
+        column = batch.column("due_at") if "due_at" in batch.schema.names else None
+        if column is None or column.null_count == len(column):
+            return (np.full(batch.num_rows, rules.due_us, np.int64) if rules.due_us else None), {}
+        given = [rules.due_us if one is None else self._due_us(one) for one in column_values(column, "due_at")]
+        problems = {number: one for number, one in enumerate(given) if isinstance(one, str)}
+        return np.array([0 if isinstance(one, str) else one for one in given], np.int64), problems
 
     def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[RejectedRow]]:
         """Jobs and rejected rows of one batch; together as many as the batch has rows."""
@@ -133,16 +210,13 @@ class RowParser:
     ) -> NewJob | str:
         """A job, or the sentence that refuses the row."""
         rules = self._rules
-        if not key:
-            return "the key is empty"
-        if len(key) > KEY_CHARS_MAX:
-            return f"the key has {len(key)} characters, at most {KEY_CHARS_MAX} are taken"
+        if (problem := key_problem(key)) is not None:
+            return problem
+        assert key is not None
         name = handler or rules.handler
         if not name:
             return "the row names no handler"
-        target = self._defaults.get(name)
-        if target is None:
-            target = self._defaults[name] = self._target(name)
+        target = self._target_of(name)
         if isinstance(target, str):
             return target
         checked = target.checker.check(args)
@@ -178,6 +252,12 @@ class RowParser:
         self.unique[job.id] = rule
         return job._replace(headers=headers_with_key(job.headers, rule))
 
+    def _target_of(self, name: str) -> HandlerDefaults | str:
+        target = self._defaults.get(name)
+        if target is None:
+            target = self._defaults[name] = self._target(name)
+        return target
+
     def _target(self, name: str) -> HandlerDefaults | str:
         rules = self._rules
         spec = rules.specs.get(name)
@@ -212,8 +292,7 @@ class RowParser:
         return int(due) if due > self._rules.now_us else 0
 
     def _headers(self, key: str, headers: Any, target: HandlerDefaults, args: bytes, *, delayed: bool) -> bytes | str:
-        bare = target.ordering is None and target.tenant is None and not target.limited
-        if headers is None and self._plain and bare:
+        if headers is None and self._plain and target.is_bare:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
         merged = self._rules.headers
         if headers:
@@ -257,6 +336,15 @@ class RowParser:
         data = encode_headers(msgspec.structs.replace(merged, key=key, requires=requires))
         limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
+
+
+def key_problem(key: str | None) -> str | None:
+    """The sentence that refuses a key."""
+    if not key:
+        return "the key is empty"
+    if len(key) > KEY_CHARS_MAX:
+        return f"the key has {len(key)} characters, at most {KEY_CHARS_MAX} are taken"
+    return None
 
 
 def read_headers(data: bytes) -> Headers | str:

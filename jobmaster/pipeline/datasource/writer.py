@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -21,7 +21,9 @@ from jobmaster.clock import new_id
 from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
+from jobmaster.model.job import NewJob
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
+from jobmaster.pipeline.datasource.plain_rows import PlainRows
 from jobmaster.pipeline.datasource.rejects_file import (
     RejectsFile,
     discard,
@@ -186,12 +188,11 @@ class _Task:
             for batch in batches:
                 for start in range(0, batch.num_rows, rows):
                     chunk = batch.slice(start, rows)
-                    jobs, rejects = self._rows.read(chunk)
+                    jobs, rejects = self._rows.read_plain(chunk) or self._rows.read(chunk)
                     self._rejected += len(rejects)
                     if rejects:
                         self._keep(file, rejects)
-                    if jobs:
-                        await self._send(jobs)
+                    await self._send(jobs, chunk.num_rows - len(rejects))
                     await self._finish(self._files.written(chunk, len(rejects)))
             await self._finish(self._files.ended())
             if file is not None:
@@ -218,16 +219,22 @@ class _Task:
         except OSError as error:
             raise Unavailable(f"refused rows cannot be written to {self._plan.rejects}: {error}") from error
 
-    async def _send(self, jobs: list[Any]) -> None:
+    async def _send(self, jobs: PlainRows | list[NewJob], count: int) -> None:
+        """Insert the jobs of ``count`` rows. Of rows with the same key the first counts, as it does across chunks."""
         plan = self._plan
-        # One statement cannot insert a row twice. The first row of a key counts, as it does across chunks.
-        unique = {job.id: job for job in reversed(jobs)}
-        await self._importer.wait_for_permission(list(unique.values()))
+        if count == 0:
+            return
+        if isinstance(jobs, list):  # one statement cannot insert a row twice
+            jobs = list({job.id: job for job in reversed(jobs)}.values())
+        await self._importer.wait_for_permission(jobs)
         if plan.rows_per_second is not None:
-            await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)
-        self._sent += len(jobs)
+            await self._importer.wait_for_turn(plan.batch, count / plan.rows_per_second)
+        self._sent += count
         handled = self._sent + self._rejected
-        inserted = await self._importer.insert(list(unique.values()), self._rows.unique, handled)
+        if isinstance(jobs, list):
+            inserted = await self._importer.insert(jobs, self._rows.unique, handled)
+        else:
+            inserted = await self._importer.insert_columns(jobs, handled)
         self._inserted += inserted.new
         # An earlier attempt of this task may have inserted some of the rows, and counted them.
         if plan.refuse_duplicates and inserted.of_task < self._sent:

@@ -225,6 +225,35 @@ def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster, on_d
             again.write(iter([good_rows(99, 200)]))
 
 
+def test_rows_that_are_there_are_left_out_wherever_they_are_in_a_chunk(published: PublishedCluster) -> None:
+    """A sample of a chunk is looked for; a COPY of it meets the others. Afterwards chunks are copied again."""
+    from jobmaster.pipeline.datasource.row_parser import batch_id
+
+    writer = local_writer(published, chunkRows="200")
+    rows = good_rows(0, 600)
+    first = sorted(range(200), key=lambda one: batch_id(writer.plan.rules.as_of_ms, "images.resize", f"k{one}"))
+    unseen = first[1]
+    assert writer.write(iter([rows.slice(unseen, 1)])).inserted == 1
+    copies = "SELECT count(*) FROM (SELECT FROM job GROUP BY changed_at HAVING count(*) > 50) AS copied"
+    assert writer.write(iter([rows])).inserted == 599
+    assert counts(published) == (600, 600)
+    assert published.value(copies) == 1, "the chunk after the one that was all new"
+    assert writer.write(iter([rows])).inserted == 0
+
+
+def test_copied_rows_are_due_when_they_say(published: PublishedCluster) -> None:
+    frame = published.rows(40).selectExpr(
+        "*", "IF(key LIKE '%7', timestamp'2031-01-31 12:00:00Z', timestamp'2021-01-31 12:00:00Z') AS due_at"
+    )
+    published.write(frame)
+    due = """SELECT headers->>'key' LIKE '%7' AS later, count(*), min(due_at), max(abs(extract(epoch FROM due_at - now())))
+             FROM jobs WHERE state = 'HELD' AND changed_at BETWEEN now() - interval '5 min' AND now() GROUP BY 1 ORDER BY 1"""
+    now, later = published.sql(lambda c: c.fetch(due))
+    assert (now["count"], later["count"]) == (36, 4)
+    assert now["max"] < 300, "a time that has passed is at once"
+    assert later["min"].isoformat() == "2031-01-31T12:00:00+00:00"
+
+
 def test_the_tasks_of_a_write_share_a_bounded_number_of_connections(published: PublishedCluster) -> None:
     writer = local_writer(published, runId="r", chunkRows="20", maxConnections="1")
     most = [0]
