@@ -94,7 +94,7 @@ def _earlier_ids(ids: pa.Array, day: int) -> pa.Array:
     import pyarrow as pa
     from pyarrow import compute as pc
 
-    from jobmaster.pipeline.datasource.range_scan import times_of_ids
+    from jobmaster.pipeline.datasource.derived_columns import times_of_ids
 
     ms = (times_of_ids(ids).cast(pa.int64()).to_numpy() - day * _DAY_US) // 1000
     digits = ms.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 2:].tobytes().hex().encode()

@@ -25,6 +25,8 @@ SCANNING = {
     "enable_seqscan": "on",
     "enable_hashjoin": "on",
     "enable_mergejoin": "on",
+    # A scan is one process of the server. Those who read in parallel open several; with workers each would be three.
+    "max_parallel_workers_per_gather": "0",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }

@@ -14,20 +14,17 @@ from jobmaster.master.history.export import copy_rows, count_rows, open_scan, re
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
+from jobmaster.pipeline.datasource.derived_columns import SOURCES, derived, to_derive
 from jobmaster.pipeline.datasource.selection import EARLIEST, Selection
 from jobmaster.pipeline.datasource.tables import RECORDED, Partitioning, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-CREATED = "created_at"
-"""The time in a job's id. Computed from the id here: the server needs 6 us a row for it, as long as for all other columns."""
 _ID = "id"
-_ID_CHARS = 36
 _ROWS_WITHOUT_VALUES = 250_000
 """In one batch."""
 Check = Callable[[Connection], Coroutine[Any, Any, None]]
-_TIME_DIGITS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
 
 
 def arrow_schema(selection: Selection) -> pa.Schema:
@@ -116,6 +113,7 @@ class RangeScan:
         if selection.counted:
             yield from _rows_without_values(wanted, self._counted(low, high, check))
             return
+        found = _derived_columns(selection)
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
@@ -127,10 +125,7 @@ class RangeScan:
             if asked.names == wanted.names:
                 yield batch
                 continue
-            columns = [
-                times_of_ids(batch.column(_ID)) if _from_id(selection, name) else batch.column(name)
-                for name in wanted.names
-            ]
+            columns = [derived(batch, name) if name in found else batch.column(name) for name in wanted.names]
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _counted(self, low: UUID, high: UUID, check: Check | None) -> int:
@@ -185,25 +180,12 @@ def _rows_without_values(schema: pa.Schema, count: int) -> Iterator[pa.RecordBat
 
 
 def queried_columns(selection: Selection) -> tuple[str, ...]:
-    """The columns of the statement: those of the selection, with the id in place of the time in it."""
-    columns = tuple(name for name in selection.columns if not _from_id(selection, name))
-    wants_id = len(columns) < len(selection.columns) and _ID not in columns
-    return (*columns, _ID) if wants_id or not columns else columns
+    """The columns of the statement: those of the selection, with their sources in place of those that are derived."""
+    columns = tuple(name for name in selection.columns if name not in _derived_columns(selection))
+    sources = (source for name in selection.columns for source in _derived_columns(selection).get(name, ()))
+    return tuple(dict.fromkeys((*columns, *sources))) or (_ID,)
 
 
-def times_of_ids(ids: pa.Array) -> pa.Array:
-    """The times of UUIDv7 in text form."""
-    import numpy as np
-    import pyarrow as pa
-
-    _, offsets, data = ids.buffers()
-    first = np.frombuffer(offsets, np.int32, 1, ids.offset * 4)[0]
-    text = np.frombuffer(data, np.uint8, len(ids) * _ID_CHARS, first).reshape(len(ids), _ID_CHARS)
-    digits = text[:, _TIME_DIGITS]
-    values = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0")).astype(np.int64)
-    milliseconds = values @ (16 ** np.arange(11, -1, -1, dtype=np.int64))
-    return pa.array(milliseconds * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
-
-
-def _from_id(selection: Selection, column: str) -> bool:
-    return selection.table == "jobs" and column == CREATED
+def _derived_columns(selection: Selection) -> dict[str, tuple[str, ...]]:
+    """Columns that are not asked from the server, and their sources."""
+    return {name: SOURCES[name] for name in to_derive(selection.columns)} if selection.table == "jobs" else {}

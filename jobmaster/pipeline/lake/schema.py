@@ -1,16 +1,14 @@
 """Columns of the lake's datasets of jobs, version 1: those copied from the master, and those derived from them.
 
-Columns are added at the end, never renamed or removed. Derived columns are computed here: the server needs 6 us a row for the
-time in an id, as long as for all other columns. The verification derives them again and compares.
+Columns are added at the end, never renamed or removed. The verification derives the derived ones again and compares.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobmaster.model.job import Priority
 from jobmaster.pipeline.datasource.copy_to_arrow import arrow_type
-from jobmaster.pipeline.datasource.range_scan import times_of_ids
+from jobmaster.pipeline.datasource.derived_columns import SOURCES, derived, times_of_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,14 +26,12 @@ ATTEMPTS = (
 LOGS = "job_id string, token int, number int, at timestamp, level smallint, text string"
 SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS, "logs": LOGS}
 """In Spark's DDL."""
-DERIVED = {"jobs": ("priority", "created_at", "started_at", "ended_at"), "attempts": (), "logs": ()}
+DERIVED: dict[str, tuple[str, ...]] = {"jobs": tuple(SOURCES), "attempts": (), "logs": ()}
 """Columns derived from other columns of the same row."""
 TIME = {"jobs": "created_at", "attempts": "at", "logs": "at"}
 """The column whose least and greatest value a table of another format has for each file."""
 REPEATING = ("state", "priority", "priority_level", "lane", "handler", "bucket_id", "outcome")
 """Columns of few distinct values: only these get a Parquet dictionary."""
-_RAN = ("SUCCEEDED", "FAILED")
-_ENDED = (*_RAN, "CANCELLED", "EXPIRED")
 _DAY_US = 86_400_000_000
 
 
@@ -62,8 +58,8 @@ def with_derived_columns(batch: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
     import pyarrow as pa
 
     schema = dataset_schema(dataset)
-    found = _derived(batch) if dataset == "jobs" else {}
-    columns = [found[name] if name in found else batch.column(name) for name in schema.names]
+    found = DERIVED[dataset]
+    columns = [derived(batch, name) if name in found else batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -74,19 +70,3 @@ def days_of(batch: pa.RecordBatch, dataset: str) -> pa.Array:
 
     created = batch.column("created_at") if dataset == "jobs" else times_of_ids(batch.column("job_id"))
     return pc.divide(created.cast(pa.int64()), pa.scalar(_DAY_US))
-
-
-def _derived(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    import pyarrow as pa
-    from pyarrow import compute as pc
-
-    labels = pa.array([priority.label for priority in sorted(Priority)])
-    state, changed, ran = batch.column("state"), batch.column("changed_at"), batch.column("ran_us")
-    nothing = pa.scalar(None, changed.type)
-    started = pc.subtract(changed.cast(pa.int64()), ran).cast(changed.type)
-    return {
-        "priority": labels.take(pc.subtract(batch.column("priority_level"), pa.scalar(1, pa.int16()))),
-        "created_at": times_of_ids(batch.column("id")),
-        "started_at": pc.if_else(pc.is_in(state, pa.array(_RAN)), started, nothing),
-        "ended_at": pc.if_else(pc.is_in(state, pa.array(_ENDED)), changed, nothing),
-    }

@@ -36,9 +36,11 @@ def failure(work: Any) -> JobMasterError:
 def test_all_rows_and_columns_come_as_the_view_has_them(published: PublishedCluster) -> None:
     published.ended(500)
     published.ended(20, "FAILED")
+    published.ended(5, "EXPIRED")
+    published.write(published.rows(5))
     rows = {row["id"]: row for row in published.read(numPartitions="4").collect()}
     views = published.sql(lambda connection: connection.fetch("SELECT * FROM jobs"))
-    assert len(rows) == len(views) == 520
+    assert len(rows) == len(views) == 530
     for view in views:
         row = rows[str(view["id"])].asDict()
         assert {
@@ -47,6 +49,40 @@ def test_all_rows_and_columns_come_as_the_view_has_them(published: PublishedClus
         for name in ("created_at", "due_at", "started_at", "ended_at", "changed_at"):
             moment = view[name]
             assert row[name] == (None if moment is None else moment.astimezone().replace(tzinfo=None)), name
+
+
+@pytest.mark.parametrize(
+    "columns", ["started_at", "ended_at,state", "priority", "created_at,ran_us", "priority,started_at,state"]
+)
+def test_columns_that_follow_from_others_come_without_them(published: PublishedCluster, columns: str) -> None:
+    published.ended(30)
+    published.ended(5, "CANCELLED")
+    found = published.read(columns=columns).collect()
+    views = published.sql(lambda connection: connection.fetch(f"SELECT {columns} FROM jobs"))
+
+    def plain(value: Any) -> Any:
+        return value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value
+
+    assert sorted(map(repr, map(tuple, found))) == sorted(repr(tuple(map(plain, view))) for view in views)
+
+
+def test_a_scan_is_one_process_of_the_server(published: PublishedCluster) -> None:
+    """The planner would give the scan of a large range two workers, also where each task has a range of its own."""
+    from jobmaster.master.history.export import open_scan
+    from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
+
+    published.ended(50)
+
+    async def plan() -> str:
+        connection = await open_scan(cluster_ref_of(published.options).reading_factory())
+        try:
+            for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+                await connection.execute(f"SET LOCAL {name} = 0")
+            return "\n".join(row[0] for row in await connection.fetch("EXPLAIN SELECT * FROM jobs"))
+        finally:
+            connection.terminate()
+
+    assert "Worker" not in asyncio.run(plan())
 
 
 def test_ranges_cover_every_row_once_and_are_about_even(published: PublishedCluster) -> None:
