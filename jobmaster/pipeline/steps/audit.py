@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from jobmaster.pipeline.steps.invariants import (
     STEPS,
     lines_of,
     miscounted_batches,
+    named_jobs,
     overlapping_runs,
     second_jobs_of_fires,
     shrunken_hours,
@@ -47,6 +49,7 @@ _JOBS = (
 )  # fmt: skip
 _NAMED = ("id", "state", "headers", "changed_at", "ran_us")
 """Of jobs whose headers name a schedule, a workflow or an ordering key, or have the mark of a batch."""
+_ENDED = ("state", "changed_at")
 _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
@@ -88,6 +91,7 @@ def _check_history(
     context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int, run_id: str
 ) -> tuple[int, dict[str, int], list[dict[str, str]]]:
     """Number of jobs, violations of each check, and the first of them."""
+    from pyspark import StorageLevel
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -99,7 +103,8 @@ def _check_history(
     live = int(context.connection.fetch("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
-    named = history.archived_frame("jobs", _NAMED, archived).unionByName(history.live_frame("jobs", _NAMED))
+    # Four checks read the headers: one scan, not four. What it leaves, few rows as a rule, is kept on disks.
+    named = named_jobs(_jobs_of(history, archived, _NAMED)).persist(StorageLevel.DISK_ONLY)
     violations = (
         violations_of(counted, partitions)
         .unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
@@ -107,27 +112,33 @@ def _check_history(
         .unionByName(tries_of_steps(named))
         .unionByName(miscounted_batches(named, history.ended_batches()))
         .unionByName(overlapping_runs(named))
-        .unionByName(shrunken_hours(named, _counted_hours(context, history)))
+        .unionByName(shrunken_hours(_jobs_of(history, archived, _ENDED), _counted_hours(context, history)))
     )
-    folder = f"violations/v{FORMAT}/run={run_id}"
-    if context.dry_run:
-        rows = violations.collect()
-    else:
-        url = history.lake.url(folder)
-        violations.coalesce(1).write.mode("append").parquet(url)
-        rows = context.spark.read.parquet(url).orderBy("check", "job_id").limit(evidence_rows).collect()
-        counts = {
-            row["check"]: row["count"] for row in context.spark.read.parquet(url).groupBy("check").count().collect()
-        }
-    if context.dry_run:
-        counts = {}
-        for row in rows:
-            counts[row["check"]] = counts.get(row["check"], 0) + 1
+    counts: dict[str, int] = {}
+    try:
+        if context.dry_run:
+            rows = violations.collect()
+            for row in rows:
+                counts[row["check"]] = counts.get(row["check"], 0) + 1
+        else:
+            url = history.lake.url(f"violations/v{FORMAT}/run={run_id}")
+            # Not coalesce(1): one task would then do all that follows the shuffle of the lines.
+            violations.repartition(1).write.mode("append").parquet(url)
+            found = context.spark.read.parquet(url)
+            rows = found.orderBy("check", "job_id").limit(evidence_rows).collect()
+            counts = {row["check"]: row["count"] for row in found.groupBy("check").count().collect()}
+    finally:
+        named.unpersist()
     by_check = {
         check.name: counts.get(check.name, 0)
         for check in (*JOB_CHECKS, CLEAN_EXIT, FIRES, STEPS, BATCHES, ORDER, FIGURES)
     }
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
+
+
+def _jobs_of(history: FullHistory, archived: list[LakeRange], columns: Sequence[str]) -> DataFrame:
+    """Columns of the jobs of the lake and of the master, together."""
+    return history.archived_frame("jobs", columns, archived).unionByName(history.live_frame("jobs", columns))
 
 
 def _counted_hours(context: PipelineContext, history: FullHistory) -> DataFrame:

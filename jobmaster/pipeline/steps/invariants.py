@@ -37,6 +37,8 @@ RANGE_CHARS = 28
 """First characters that the ids of the jobs of one range of a batch have in common."""
 (ORDER,) = history_checks(Subject.ORDER)
 (FIGURES,) = history_checks(Subject.FIGURE)
+_FIRE, _STEP, _BATCH, _ORDERED = '"nominal_us":', '"workflow":[', '"batch":true', '"ordering_key":'
+"""Texts in the headers of jobs that checks look at."""
 _HOUR_US = 3_600_000_000
 _BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
@@ -112,6 +114,16 @@ def shrunken_hours(jobs: DataFrame, throughput: DataFrame) -> DataFrame:
     )
 
 
+def named_jobs(jobs: DataFrame) -> DataFrame:
+    """The jobs of schedules, workflows, batches and ordering keys: few as a rule, and all that the next four checks need.
+
+    Args:
+        jobs: with ``headers``.
+    """
+    headers = F.col("headers")
+    return jobs.where(reduce(operator.or_, (headers.contains(mark) for mark in (_FIRE, _STEP, _BATCH, _ORDERED))))
+
+
 def second_jobs_of_fires(jobs: DataFrame) -> DataFrame:
     """One line for each fire of a schedule with several jobs that were not cancelled.
 
@@ -123,7 +135,7 @@ def second_jobs_of_fires(jobs: DataFrame) -> DataFrame:
     Returns:
         As ``violations_of``, with the id of the first of the jobs.
     """
-    of_fires = jobs.where(F.col("headers").contains('"nominal_us":') & (F.col("state") != JobState.CANCELLED.value))
+    of_fires = jobs.where(F.col("headers").contains(_FIRE) & (F.col("state") != JobState.CANCELLED.value))
     named = of_fires.select(
         "id",
         F.get_json_object("headers", "$.schedule").alias("schedule"),
@@ -153,7 +165,7 @@ def tries_of_steps(jobs: DataFrame) -> DataFrame:
     Returns:
         As ``violations_of``, with the id of the first of the jobs.
     """
-    of_steps = jobs.where(F.col("headers").contains('"workflow":['))
+    of_steps = jobs.where(F.col("headers").contains(_STEP))
     named = of_steps.select(
         "id",
         F.get_json_object("headers", "$.workflow[0]").alias("workflow"),
@@ -193,7 +205,7 @@ def miscounted_batches(jobs: DataFrame, batches: DataFrame) -> DataFrame:
         As ``violations_of``, with the id of the batch in the place of a job's.
     """
     ranges = batches.select(F.col("id").alias("batch"), F.explode("ranges").alias("range"))
-    of_batches = jobs.where(F.col("headers").contains('"batch":true')).select(
+    of_batches = jobs.where(F.col("headers").contains(_BATCH)).select(
         F.substring("id", 1, RANGE_CHARS).alias("range"), "state"
     )
     recount = (
@@ -236,7 +248,7 @@ def overlapping_runs(jobs: DataFrame) -> DataFrame:
         As ``violations_of``, with the id of the job that began too early.
     """
     keyed = (
-        jobs.where(F.col("headers").contains('"ordering_key":') & (F.col("ran_us") > 0))
+        jobs.where(F.col("headers").contains(_ORDERED) & (F.col("ran_us") > 0))
         .select(
             F.col("id").alias("job_id"),
             F.get_json_object("headers", "$.ordering_key").alias("key"),
