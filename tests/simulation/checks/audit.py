@@ -287,7 +287,7 @@ class Audit:
 
     def cancelled_steps(self, tables: Tables, job_ids: Collection[bytes]) -> None:
         """A workflow was cancelled, and with it the jobs of its steps."""
-        for row in filter(None, map(tables.jobs.get, job_ids)):
+        for row in filter(None, map(tables.jobs.get, sorted(job_ids))):
             if row.state not in FINAL and not row.cancel_requested:
                 self.broken("I15", f"{text(row.id)} is a step of a cancelled workflow, and has no cancel request")
 
