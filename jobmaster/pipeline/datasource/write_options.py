@@ -24,8 +24,8 @@ from jobmaster.model.job import Headers, Priority
 from jobmaster.model.trace_context import checked_context
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
-from jobmaster.pipeline.datasource.rejects_file import shared_path
-from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
+from jobmaster.pipeline.datasource.rows.rejects_file import shared_path
+from jobmaster.pipeline.datasource.rows.row_parser import COLUMNS, RowRules, id_bounds_of
 from jobmaster.pipeline.datasource.selection import parse_time
 from jobmaster.pipeline.datasource.source_files import FILE
 

@@ -23,8 +23,8 @@ from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
 from jobmaster.model.job import NewJob
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
-from jobmaster.pipeline.datasource.plain_rows import PlainRows
-from jobmaster.pipeline.datasource.rejects_file import (
+from jobmaster.pipeline.datasource.rows.plain_rows import PlainRows
+from jobmaster.pipeline.datasource.rows.rejects_file import (
     RejectsFile,
     discard,
     prepare,
@@ -32,7 +32,7 @@ from jobmaster.pipeline.datasource.rejects_file import (
     require_prepared,
     shared_path,
 )
-from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser
+from jobmaster.pipeline.datasource.rows.row_parser import RejectedRow, RowParser
 from jobmaster.pipeline.datasource.source_files import FileTracker, FinishedFile
 from jobmaster.pipeline.datasource.write_options import StreamBatch, WritePlan, stream_plan
 

@@ -277,7 +277,7 @@ def _dry(context: PipelineContext, rows: DataFrame, batch: str | None, options: 
 
 def _checked(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """``(reason, rows)`` of each batch; no reason: rows that would become jobs."""
-    from jobmaster.pipeline.datasource.row_parser import RowParser
+    from jobmaster.pipeline.datasource.rows.row_parser import RowParser
     from jobmaster.pipeline.datasource.write_options import write_plan
 
     rules = write_plan(options, rows.schema, dry=True).rules

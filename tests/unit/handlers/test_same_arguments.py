@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.pipeline.datasource.args_checker import ArgsChecker
+from jobmaster.pipeline.datasource.rows.args_checker import ArgsChecker
 
 
 class Point(msgspec.Struct):

@@ -10,8 +10,8 @@ import pytest
 
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.job import Headers, NewJob
-from jobmaster.pipeline.datasource.plain_rows import PlainRows
-from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser, RowRules, batch_id
+from jobmaster.pipeline.datasource.rows.plain_rows import PlainRows
+from jobmaster.pipeline.datasource.rows.row_parser import RejectedRow, RowParser, RowRules, batch_id
 from jobmaster.settings.model import Limits
 
 SCHEMA = {

@@ -24,8 +24,8 @@ from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
 from jobmaster.model.job import Headers, NewJob
-from jobmaster.pipeline.datasource.args_checker import ArgsChecker
-from jobmaster.pipeline.datasource.row_parser import RowParser, RowRules, batch_id, read_headers
+from jobmaster.pipeline.datasource.rows.args_checker import ArgsChecker
+from jobmaster.pipeline.datasource.rows.row_parser import RowParser, RowRules, batch_id, read_headers
 from jobmaster.pipeline.datasource.selection import floor_id, parse_time, selection_of
 from jobmaster.pipeline.datasource.tables import TABLES
 from jobmaster.pipeline.spark.errors import error_of_spark
@@ -362,7 +362,7 @@ def test_rows_follow_the_limits_the_unique_key_and_the_tenant_that_their_handler
 def test_args_of_a_struct_are_what_to_json_makes_of_it_and_one_unreadable_value_stops_no_other() -> None:
     import pyarrow as pa
 
-    from jobmaster.pipeline.datasource.row_parser import column_values
+    from jobmaster.pipeline.datasource.rows.row_parser import column_values
 
     inner = pa.struct([("m", pa.map_(pa.string(), pa.int64())), ("price", pa.decimal128(9, 2)), ("n", pa.int64())])
     kind = pa.struct(

@@ -151,7 +151,7 @@ def test_a_wrong_schema_is_refused(published: PublishedCluster) -> None:
 
 
 def test_arguments_may_be_a_struct_and_types_are_plain(published: PublishedCluster) -> None:
-    from jobmaster.pipeline.datasource.row_parser import column_values
+    from jobmaster.pipeline.datasource.rows.row_parser import column_values
 
     odd = published.spark.range(2).selectExpr(
         "named_struct('m', named_struct('m', map('x', id, 'y', null)), 'by', map(7, array(map(true, 1.50BD))),"
@@ -227,7 +227,7 @@ def test_a_task_that_ran_twice_is_counted_once(published: PublishedCluster, on_d
 
 def test_rows_that_are_there_are_left_out_wherever_they_are_in_a_chunk(published: PublishedCluster) -> None:
     """A sample of a chunk is looked for; a COPY of it meets the others. Afterwards chunks are copied again."""
-    from jobmaster.pipeline.datasource.row_parser import batch_id
+    from jobmaster.pipeline.datasource.rows.row_parser import batch_id
 
     writer = local_writer(published, chunkRows="200")
     rows = good_rows(0, 600)

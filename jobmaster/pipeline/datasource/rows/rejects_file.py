@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.file_systems import file_system_of
-from jobmaster.pipeline.datasource.row_parser import RejectedRow
+from jobmaster.pipeline.datasource.rows.row_parser import RejectedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -22,8 +22,8 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.flow.tenant import checked_tenant
 from jobmaster.model.flow.uniqueness import UniqueRule
 from jobmaster.model.job import Headers, NewJob, Priority
-from jobmaster.pipeline.datasource.args_checker import ArgsChecker
-from jobmaster.pipeline.datasource.plain_rows import PlainRows, headers_of_keys, ids_of_keys, sorted_rows
+from jobmaster.pipeline.datasource.rows.args_checker import ArgsChecker
+from jobmaster.pipeline.datasource.rows.plain_rows import PlainRows, headers_of_keys, ids_of_keys, sorted_rows
 from jobmaster.rules.capabilities import Capability
 from jobmaster.rules.time_limit import time_limit
 from jobmaster.settings.model import Limits

@@ -1,0 +1,1 @@
+"""Rows of a frame as jobs: read, checked, refused."""
