@@ -53,7 +53,8 @@ _SUBMITS = (
 _BULK = (
     "pipeline/adopt_batch", "pipeline/before_copy", "pipeline/begin_write", "pipeline/claim_keys", "pipeline/count_inserted",
     "pipeline/end_write", "pipeline/lanes", "pipeline/mark_adopted", "pipeline/open_batch", "pipeline/open_source",
-    "pipeline/peek_batch", "pipeline/open_stream_batch", "pipeline/end_stream_batch", "pipeline/rate_limit", "pipeline/sources",
+    "pipeline/peek_batch", "pipeline/open_stream_batch", "pipeline/end_stream_batch", "pipeline/rate_limit",
+    "pipeline/sources",
     "pipeline/write_result", "pipeline/writes", "pipeline/run_progress", "pipeline/report_driver", "pipeline/is_paused",
     "pipeline/take_room", "pipeline/measure_backlog", "pipeline/backfills", "pipeline/open_backfill",
     "pipeline/pause_backfill", "pipeline/resume_backfill", "pipeline/finish_files", "pipeline/finished_files",
