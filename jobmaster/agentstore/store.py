@@ -276,7 +276,7 @@ class AgentStore(ProducerStore):
         _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer[:8]
         entries = read_entries(raw)
         oldest_us = answer[8] if oldest else 0
-        return Claimed(status, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled), oldest_us)
+        return Claimed(status, entries, raw, now_us, next_due_us, hint == 1, remaining, tuple(cancelled), oldest_us)
 
     async def withdraw(
         self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]

@@ -61,7 +61,7 @@ class Claimed(NamedTuple):
     """HELD jobs of this lane and priority are due: onboard."""
     remaining: int
     """Jobs left in ``pending``."""
-    cancelled: frozenset[bytes] = frozenset()
+    cancelled: tuple[bytes, ...] = ()
     """Ids with a cancel request in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
     oldest_us: int = 0
     """When asked: when the first job that is left in ``pending`` was made; 0 = none is left, or it was not asked."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -42,19 +43,33 @@ def test_a_seed_is_one_history(seed: int) -> None:
     assert first.digest == second.digest
 
 
+TWO_CANCELLED_AT_ONCE = """
+from tests.simulation.ablations import ABLATIONS
+print(ABLATIONS["cancel of the steps that run"].run(1).digest)
+"""
+"""A history in which one claim brings the cancel requests of two steps that run."""
+
+
 @pytest.mark.slow
-def test_a_seed_is_one_history_in_every_process() -> None:
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [
+        (("-m", "tests.simulation", "--jobs", "1", "--seeds", "2", "--json"), ("1", "2")),
+        (("-c", TWO_CANCELLED_AT_ONCE), ("1", "3")),
+    ],
+    ids=["two seeds", "two cancelled at once"],
+)
+def test_a_seed_is_one_history_in_every_process(words: Sequence[str], seeds: Sequence[str]) -> None:
     """Sets of texts and bytes have another order in each of these processes."""
-    command = [sys.executable, "-m", "tests.simulation", "--jobs", "1", "--seeds", "2", "--json"]
-    digests = {
-        json.loads(
-            subprocess.run(
-                command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, check=True
-            ).stdout.splitlines()[-1]
-        )["trace_digest"]
-        for seed in ("1", "2")
-    }
+    digests = {_digest([sys.executable, *words], seed) for seed in seeds}
     assert len(digests) == 1
+
+
+def _digest(command: Sequence[str], hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+    line = done.stdout.splitlines()[-1]
+    return str(json.loads(line)["trace_digest"]) if line.startswith("{") else line
 
 
 def test_every_writer_of_outcomes_of_an_agent_reports_the_ends_to_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class FakeStore(Scripted):
                 if taken:
                     bucket.claimed[list_name] = taken
             hint, bucket.hint = bucket.hint, False
-            cancelled = frozenset(sorted(bucket.cancelled)[:REQUESTS_MAX])
+            cancelled = tuple(sorted(bucket.cancelled)[:REQUESTS_MAX])
             next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
             raw = [encode_entry(entry) for entry in taken]
             now = self.clock.wall_us()
