@@ -332,6 +332,11 @@ async def _source(statements: StatementRunner, name: str) -> int:
         found = ADOPT_ROWS
         while found >= ADOPT_ROWS:
             page = (await statements.write("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]
+            if not page["remembered"]:
+                raise Conflict(
+                    f"source {name!r} was forgotten while its earlier rows were looked for (jobmaster pipeline forget)",
+                    hint="start the write again",
+                )
             found, low = page["found"], page["last"]
         await statements.write("pipeline/mark_adopted", row["id"])
     return int(row["id"])

@@ -136,18 +136,31 @@ def test_a_source_is_not_forgotten_while_a_submit_of_it_runs(published: Publishe
     assert forget(published.run(), "orders").rows == 10
 
 
-def test_a_write_whose_source_is_forgotten_fails_and_leaves_no_row_behind(published: PublishedCluster) -> None:
-    """By a program of the user, whose driver nothing knows. The chunk that is under way is waited for."""
+EVERY_ID = uuid.UUID(int=0), uuid.UUID(int=2**128 - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("pipeline/claim_keys", ([uuid.UUID(int=1)], [uuid.UUID(int=1)])),
+        ("pipeline/adopt_batch", (*EVERY_ID, 100)),
+    ],
+    ids=["a chunk", "rows of an earlier batch"],
+)
+def test_a_write_whose_source_is_forgotten_fails_and_leaves_no_row_behind(
+    published: PublishedCluster, name: str, arguments: tuple[object, ...]
+) -> None:
+    """By a program of the user, whose driver nothing knows. The statement that is under way is waited for."""
     from jobmaster.pipeline.steps.lake_admin import forget
 
     writer = local_writer(published, batch="", remember="orders", runId="r")
     writer.write(iter([good_rows(0, 10)]))
+    source = published.value("SELECT id FROM pipeline_source")
     claimed, commits = threading.Event(), threading.Event()
 
     async def chunk(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         async with connection.transaction():
-            source = await connection.fetchval("SELECT id FROM pipeline_source")
-            await connection.fetch(statement("pipeline/claim_keys").text, source, [uuid.uuid4()], [uuid.uuid4()])
+            await connection.fetch(statement(name).text, source, *arguments)
             claimed.set()
             assert await asyncio.to_thread(commits.wait, PATIENCE_SECONDS)
 
@@ -164,6 +177,8 @@ def test_a_write_whose_source_is_forgotten_fails_and_leaves_no_row_behind(publis
         assert forgotten.result(PATIENCE_SECONDS).rows == 10
     with pytest.raises(Conflict, match="was forgotten while they were written"):
         writer.write(iter([good_rows(10, 20)]))
+    late = published.sql(lambda c: c.fetchrow(statement(name).text, source, *arguments))
+    assert late["remembered"] is False
     assert published.value("SELECT count(*) FROM pipeline_key") == 0
     assert published.value("SELECT count(*) FROM job") == 10
     again = local_writer(published, batch="", remember="orders", runId="again")
