@@ -54,7 +54,6 @@ def test_testing() -> None:
     assert found["run_handler_in_thread_ms"] > 0
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_drain() -> None:

@@ -58,7 +58,9 @@ def fault(row: Row) -> str:
     if not row.tests:
         return f"{row.feature}: no test is named"
     missing = [test for test in row.tests if not is_test(test)]
-    return f"{row.feature}: {', '.join(missing)} is no test" if missing else ""
+    if missing:
+        return f"{row.feature}: {', '.join(missing)} is no test"
+    return f"{row.feature}: `make test` runs none of its tests" if all(map(is_long, row.tests)) else ""
 
 
 def is_test(name: str) -> bool:
@@ -73,6 +75,13 @@ def is_test(name: str) -> bool:
         not test
         or re.search(rf"^\s*(async )?def {re.escape(test)}\b", path.read_text(encoding="utf-8"), re.M) is not None
     )
+
+
+def is_long(name: str) -> bool:
+    """True for one test in a file that only `make test-long` runs, in all of its cases."""
+    file, _, test = name.partition("::")
+    marks = re.compile(rf"^@pytest\.mark\.long\n(@.*\n)*(async )?def {re.escape(test)}\b", re.M)
+    return bool(test) and marks.search((ROOT / file).read_text(encoding="utf-8")) is not None
 
 
 ROWS = rows_of(PAGE.read_text(encoding="utf-8"))
@@ -98,5 +107,6 @@ def test_a_false_row_is_found() -> None:
     assert [fault(row) for row in rows_of(text + good)] == [""]
     for bad in ("| x | works | |", "| x | works | `tests/repository/test_nothing.py` |", "| x | maybe | |",
                 "| x | works | `tests/repository/documentation/test_features.py::test_nothing` |", "| x | works | `docs` |",
+                "| x | works | `tests/benchmarks/test_commands.py::test_unit_costs_of_a_fleet` |",
                 "| x | not needed | |"):  # fmt: skip
         assert [fault(row) for row in rows_of(text + bad)] != [""]

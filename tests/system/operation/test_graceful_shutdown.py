@@ -73,7 +73,6 @@ async def test_a_second_signal_hands_running_jobs_back(
     assert (view.state, view.attempt, view.rescues) == (JobState.HELD, 0, 0)
 
 
-@pytest.mark.long
 async def test_five_rolling_restarts_under_load(deployment: Deployment, cluster: Cluster) -> None:
     path = str(deployment.path("ran"))
     agents = [await deployment.start_agent(), await deployment.start_agent()]
