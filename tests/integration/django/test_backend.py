@@ -455,7 +455,6 @@ def test_an_answer_of_a_policy_is_kept_for_the_second_call_alone(project: Projec
 
 
 @pytest.mark.parametrize("name", ["too_slow", "too_slow_async"])
-@pytest.mark.slow
 def test_a_task_that_is_given_up_at_its_timeout_has_failed(
     tasks: Any, agent: Path, project: Project, name: str
 ) -> None:
@@ -465,7 +464,6 @@ def test_a_task_that_is_given_up_at_its_timeout_has_failed(
     assert signals_of(project, result, 2) == ["RUNNING", "FAILED"]
 
 
-@pytest.mark.slow
 def test_what_runs_on_after_its_timeout_is_not_the_end_of_the_task(tasks: Any, agent: Path, project: Project) -> None:
     result = tasks.slow_at_first.enqueue(3)
     assert finished(result).status == "SUCCESSFUL"

@@ -173,7 +173,6 @@ def test_wrong_options_do_not_hinder_the_import_of_tasks_and_are_named_when_they
             task.enqueue()
 
 
-@pytest.mark.slow
 def test_a_database_that_is_not_the_masters_cannot_have_the_jobs_in_its_transactions(
     project: Project, postgres_server: PostgresServer
 ) -> None:
@@ -194,7 +193,6 @@ def test_a_database_that_is_not_the_masters_cannot_have_the_jobs_in_its_transact
             assert [one.id for one in check_masters(["default"])] == found
 
 
-@pytest.mark.slow
 def test_the_master_is_asked_for_its_database_alone(project: Project) -> None:
     wrong = {"TEST_CONFIG": str(project.directory / "away.yaml")}
     (project.directory / "away.yaml").write_text(

@@ -18,7 +18,6 @@ PAGE = REPOSITORY / "docs" / "django.md"
 TASKS_PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 
 
-@pytest.mark.slow
 def test_the_blocks_of_the_page_are_a_project(project: Project, tmp_path: Path) -> None:
     settings, tasks, use = re.findall(
         r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL

@@ -36,6 +36,7 @@ class Shop:
         self.folder = folder
         self.environment = {
             **os.environ,
+            "DJANGO_SETTINGS_MODULE": "shop.settings",  # the tests of the adapter set theirs in this process
             "DATABASE_URL": dsn,
             "STORE_URL": store_url,
             # Other tests use the same store.
