@@ -313,7 +313,8 @@ class Importer:
 
 
 async def _source(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """In the form that the driver takes."""
+    """In the form that the driver takes: each piece is a message. ``binary_copy.source`` would join them, and a message over
+    1 GiB is refused; a chunk with large arguments may be as long."""
     for piece in pieces:
         yield piece
 
