@@ -24,10 +24,11 @@ from jobmaster.model.job import Priority
 from jobmaster.model.pause import PauseKind
 from jobmaster.rules.pause_text import explained, remedy, schedules_paused
 from jobmaster.rules.unserved_cause import UnservedCause
+from jobmaster.server_addresses import addresses
 from jobmaster.settings.agent_differences import declared_differently, differences
 from jobmaster.settings.model import StoreDurability
 from jobmaster.units import rounded_duration
-from jobmaster.wiring import addresses, schema_status
+from jobmaster.wiring import schema_status
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.pipeline.driver_connection import DriverConnection
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
+from jobmaster.server_addresses import data_directory, master_address
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.wiring import data_directory, master_address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from jobmaster.master.history.cluster_move import ClusterMove, Left, MasterPlace, Preview
 from jobmaster.model.cluster import ClusterMode
 from jobmaster.model.errors import Conflict
+from jobmaster.server_addresses import direct_dsn
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.wiring import direct_dsn, open_master
+from jobmaster.wiring import open_master
 
 PAGE_JOBS = 500
 LOOK_SECONDS = 0.5

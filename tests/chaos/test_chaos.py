@@ -32,7 +32,7 @@ def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
-    code, report, progress = chaos("--minutes", "0.45", "--seed", "3", "--rate", "700", "--bound", "800")
+    code, report, progress = chaos("--minutes", "0.45", "--seed", "3", "--rate", "400", "--bound", "800")
     assert code == 0, f"{report}\n{progress}"
     assert report["violations"] == {}
     assert report["acknowledged"] > 500

@@ -143,9 +143,9 @@ def _check_before_start(settings: ClusterSettings, key: str) -> None:
     """Report once, before the start, errors that each child would meet: handlers that cannot be imported, schedules that
     cannot work, missing embedded servers, a pooler in the way, ports in use."""
     from jobmaster.handlers import load_handlers
+    from jobmaster.server_addresses import addresses, direct_dsn
     from jobmaster.settings.job_limits import declared_limits
     from jobmaster.settings.schedules import declared_schedules
-    from jobmaster.wiring import addresses, direct_dsn
     from jobmaster_agents.http_server import check_ports
 
     handlers = load_handlers(settings.handlers)

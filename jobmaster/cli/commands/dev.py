@@ -110,7 +110,7 @@ def status(ctx: click.Context, invocation: Invocation, data_dir: Path | None) ->
 
 
 def _directory(invocation: Invocation, data_dir: Path | None) -> Path:
-    from jobmaster.wiring import data_directory
+    from jobmaster.server_addresses import data_directory
 
     return data_dir if data_dir is not None else data_directory(invocation.settings)
 
@@ -128,9 +128,9 @@ def _status_lines(found: ClusterStatus) -> list[str]:
 
 def _run(invocation: Invocation, agents: int, modules: tuple[str, ...], pages: bool) -> int:
     from jobmaster.handlers import load_handlers
+    from jobmaster.server_addresses import addresses
     from jobmaster.settings.masking import mask_secrets
     from jobmaster.settings.schedules import declared_schedules
-    from jobmaster.wiring import addresses
 
     settings = invocation.settings
     if not settings.handlers and not modules:
@@ -175,7 +175,7 @@ def _pages(invocation: Invocation) -> Iterator[None]:
 def _servers(invocation: Invocation) -> Iterator[None]:
     """The servers of the directory: started here and stopped at the end, or running already."""
     from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status
-    from jobmaster.wiring import data_directory
+    from jobmaster.server_addresses import data_directory
 
     root = data_directory(invocation.settings)
     cluster = EmbeddedCluster(root)

@@ -104,7 +104,7 @@ def cluster_ref_of(options: Mapping[str, str]) -> ClusterRef:
         settings = msgspec.structs.replace(settings, cluster=cluster)
     schema = options.get("schema") or settings.schema_name()
     if not dsn:
-        from jobmaster.wiring import master_address
+        from jobmaster.server_addresses import master_address
 
         dsn = master_address(settings)
     return ClusterRef(

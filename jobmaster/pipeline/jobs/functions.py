@@ -18,11 +18,11 @@ from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.pipeline.jobs.driver_call import PROGRESS, call_driver
 from jobmaster.pipeline.jobs.orders import FunctionOrder
 from jobmaster.pipeline.spark.session import DEFAULT_MASTER
+from jobmaster.server_addresses import master_address
 from jobmaster.settings.current import current_settings
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.urls import is_dsn
-from jobmaster.wiring import master_address
 
 if TYPE_CHECKING:
     from jobmaster.handlers.options import JobOptions

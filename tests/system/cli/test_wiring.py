@@ -11,8 +11,9 @@ from jobmaster.clock import new_id
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 from jobmaster.model.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
 from jobmaster.model.job import JobState
+from jobmaster.server_addresses import addresses
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
-from jobmaster.wiring import addresses, migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
+from jobmaster.wiring import migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import Result, Terminal

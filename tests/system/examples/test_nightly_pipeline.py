@@ -71,6 +71,7 @@ def test_the_other_steps_are_jobs_too(example: Terminal) -> None:
     assert found["archive"]["result"]["rows"] == 0
 
 
+@pytest.mark.long
 def test_a_function_over_a_session_is_a_job_with_a_result(example: Terminal) -> None:
     ended(example, submitted(example, "orders.take", "order=2", "cents=250"))
     run = example.call("schedule", "run", "orders.totals", "-o", "json").json["id"]

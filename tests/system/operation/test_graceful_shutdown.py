@@ -73,7 +73,8 @@ async def test_a_second_signal_hands_running_jobs_back(
     assert (view.state, view.attempt, view.rescues) == (JobState.HELD, 0, 0)
 
 
-async def test_five_rolling_restarts_under_load(deployment: Deployment, cluster: Cluster) -> None:
+@pytest.mark.parametrize("restarts", [2, pytest.param(5, marks=pytest.mark.long)])
+async def test_rolling_restarts_under_load(deployment: Deployment, cluster: Cluster, restarts: int) -> None:
     path = str(deployment.path("ran"))
     agents = [await deployment.start_agent(), await deployment.start_agent()]
     submitted = 0
@@ -87,7 +88,7 @@ async def test_five_rolling_restarts_under_load(deployment: Deployment, cluster:
             await asyncio.sleep(0.01)
 
     loading = asyncio.create_task(load())
-    for turn in range(5):
+    for turn in range(restarts):
         fresh = await deployment.start_agent()
         assert await agents.pop(0).terminate() == 0, f"restart {turn}"
         agents.append(fresh)

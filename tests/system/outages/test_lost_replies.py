@@ -145,9 +145,11 @@ async def test_of_release(deployment: FaultyDeployment) -> None:
     assert deployment.faulty.agent_pid() == pid, deployment.tails()
 
 
+@pytest.mark.long
 @together(IN_A_RESCUE)
 async def test_in_a_rescue(deployment: FaultyDeployment, calls: tuple[str, ...], tmp_path: Path) -> None:
-    """The rescuer asks again and drains the bucket itself."""
+    """The rescuer asks again and drains the bucket itself. ``tests/integration/agents/test_rescue.py`` shows the same for
+    each call of a rescuer that is not a process."""
     pid = deployment.faulty.agent_pid()
     before = len(deployment.witnessed("witness"))
     work = await deployment.prey_work(tmp_path / "gate")

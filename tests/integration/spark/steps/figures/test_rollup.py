@@ -180,7 +180,7 @@ def figures(seeded: SeededCluster) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded: SeededCluster) -> None:
+def test_a_rollup_is_the_same_from_the_master_and_from_the_lake(seeded: SeededCluster) -> None:
     from jobmaster.pipeline.steps.archive import archive
     from jobmaster.pipeline.steps.rollup import MINUTES_SECONDS
 
@@ -193,15 +193,8 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(seeded:
     first = figures(seeded)
     archive(seeded.run(), 2.0, keep=False)
     assert rolled_up().summary["days"] == [], "its jobs have only moved"
-    rolled_up(rebuild=True)
+    later = rolled_up(rebuild=True, has_page=True)
     assert figures(seeded) == first
-    seeded.fill_days(0, rows=ROWS, rate=0.001)
-    seeded.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
-    later = rolled_up(has_page=True)
-    assert later.summary["rolled_up_jobs"] == ROWS
-    in_steps = figures(seeded)
-    rolled_up(rebuild=True)
-    assert figures(seeded) == in_steps
     page = Path(later.summary["report"]).read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", ""), "nothing is fetched from anywhere"

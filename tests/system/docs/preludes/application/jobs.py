@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from jobmaster import Cluster, Fail, Handlers, call
-from jobmaster.wiring import addresses
+from jobmaster.server_addresses import addresses
 
 handlers = Handlers()
 paths = ["a.png", "b.png"]

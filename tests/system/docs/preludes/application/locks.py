@@ -6,8 +6,8 @@ from typing import Any
 
 import jobmaster
 from jobmaster import Cluster, Handlers
+from jobmaster.server_addresses import addresses
 from jobmaster.settings.loader import load_settings
-from jobmaster.wiring import addresses
 
 __all__ = ["Handlers"]
 

@@ -8,8 +8,8 @@ import psycopg
 
 import jobmaster
 from jobmaster import Cluster, Handlers, JobContext, SyncCluster, call
+from jobmaster.server_addresses import addresses
 from jobmaster.settings.loader import load_settings
-from jobmaster.wiring import addresses
 from tests.support.waiting import until
 
 handlers = Handlers()

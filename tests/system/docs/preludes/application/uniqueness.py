@@ -9,7 +9,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from jobmaster import Cluster, Handlers, SubmitAnswer, Unique
-from jobmaster.wiring import addresses
+from jobmaster.server_addresses import addresses
 
 __all__ = ["handlers"]
 

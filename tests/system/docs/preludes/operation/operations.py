@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 
 from jobmaster import Cluster, Handlers
-from jobmaster.wiring import addresses
+from jobmaster.server_addresses import addresses
 
 handlers = Handlers()
 _servers: list[tuple[str, str]] = []

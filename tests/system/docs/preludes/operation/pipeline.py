@@ -8,7 +8,7 @@ from typing import Any
 
 from jobmaster import Cluster, Fail, Handlers, call
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
-from jobmaster.wiring import addresses
+from jobmaster.server_addresses import addresses
 
 handlers = Handlers()
 _SETTINGS = {
