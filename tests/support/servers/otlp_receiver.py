@@ -36,6 +36,8 @@ class ReceivedSpan(NamedTuple):
 class OtlpReceiver:
     """A server of its own port; spans are in the order of their receipt.
 
+    An exporter sends a request again when it has no answer in its time, so a span may come twice. It is kept once.
+
     Args:
         answers: ``False``: it accepts connections and requests, and never answers.
     """
@@ -43,6 +45,7 @@ class OtlpReceiver:
     def __init__(self, *, answers: bool = True) -> None:
         self.spans: list[ReceivedSpan] = []
         self.requests = 0
+        self._lock = threading.Lock()
         self._released = threading.Event()
         receiver = self
 
@@ -56,7 +59,9 @@ class OtlpReceiver:
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
                 assert self.path == "/v1/traces"
-                receiver.spans += read_spans(body)
+                with receiver._lock:
+                    known = {span.id for span in receiver.spans}
+                    receiver.spans += [span for span in read_spans(body) if span.id not in known]
                 answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/x-protobuf")
@@ -81,8 +86,9 @@ class OtlpReceiver:
         return [span for span in self.spans if span.name == name]
 
     def one(self, name: str) -> ReceivedSpan:
-        (span,) = self.named(name)
-        return span
+        found = self.named(name)
+        assert len(found) == 1, (name, found)
+        return found[0]
 
     def __enter__(self) -> Self:
         self._thread.start()
