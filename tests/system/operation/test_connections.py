@@ -51,11 +51,14 @@ async def test_an_agent_under_load_that_leads_and_listens_has_three_connections(
     over.set()
     await counting
 
+    sessions: list[str] = []
+
+    # The first use of a connection asks for types between its preparation and its execution: one look has to answer all.
     async def renewed() -> bool:
-        return any("members/renew" in row["query"] for row in await deployment.fetch(query))
+        sessions[:] = [row["query"] for row in await deployment.fetch(query)]
+        return any("members/renew" in text for text in sessions)
 
     await eventually(renewed, PATIENCE_SECONDS, "the first renewal, which opens the connection of the lease")
     assert max(seen) <= CONNECTIONS, seen
-    sessions = [row["query"] for row in await deployment.fetch(query)]
     assert len(sessions) == CONNECTIONS, sessions
     assert len([text for text in sessions if "members/renew" in text]) == 1, sessions
