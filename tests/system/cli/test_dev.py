@@ -35,6 +35,12 @@ def ready(terminal: Terminal, agents: int = 1) -> None:
     wait_until(lambda: f'"alive": {agents}' in terminal.call("status", "-o", "json").out, 60, f"{agents} agents")
 
 
+def greeted(terminal: Terminal, words: int) -> None:
+    """The `dev` of so many words has started. Its servers are up earlier; a signal before the greeting ends it at once."""
+    log = terminal.data_dir.parent / f"{terminal.data_dir.name}-{words}.log"
+    wait_until(lambda: "Stop with Ctrl-C" in log.read_text(), 30, "the greeting of dev")
+
+
 def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     first = terminal.start("dev")
     ready(terminal)
@@ -50,6 +56,7 @@ def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", held, "-o", "json").json["state"] == "HELD"
     assert terminal.call("job", "show", job["id"], "-o", "json").json["state"] == "SUCCEEDED"
+    greeted(terminal, 4)
     second.send_signal(signal.SIGINT)
     assert second.wait(PATIENCE_SECONDS) == 0
 
@@ -137,5 +144,6 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     again = terminal.start("dev", "--agents", "0", "--no-pages")
     wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", job, "-o", "json").json["state"] == "SUCCEEDED"
+    greeted(terminal, 4)
     assert terminal.call("dev", "stop").code == 0
     assert again.wait(PATIENCE_SECONDS) == 0
