@@ -201,6 +201,23 @@ def test_a_rollup_is_the_same_from_the_master_and_from_the_lake(seeded: SeededCl
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_a_rollup_in_steps_is_that_from_the_beginning_when_attempts_were_touched(seeded: SeededCluster) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.rollup import MINUTES_SECONDS
+
+    seeded.fill_days(3, rows=ROWS)
+    rolled(seeded, minutes_seconds=MINUTES_SECONDS)
+    archive(seeded.run(), 2.0, keep=False)
+    seeded.fill_days(0, rows=ROWS, rate=0.001)
+    seeded.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
+    assert rolled(seeded, minutes_seconds=MINUTES_SECONDS).summary["rolled_up_jobs"] == ROWS
+    in_steps = figures(seeded)
+    rolled(seeded, minutes_seconds=MINUTES_SECONDS, rebuild=True)
+    assert figures(seeded) == in_steps
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rebuild", [pytest.param(False, marks=pytest.mark.long), True])
 def test_figures_never_lose_what_was_discarded_since(seeded: SeededCluster, rebuild: bool) -> None:
     """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
