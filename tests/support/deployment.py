@@ -34,19 +34,31 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY
 
 
 class AgentProcess:
-    """One ``jobmaster agent run`` with its children, in a process group of its own."""
+    """One ``jobmaster agent run`` with its children, in a process group of its own.
+
+    Args:
+        new_programs: the command, the supervisor and the agents are new interpreters, not forks (``forked_programs``).
+    """
 
     process: ForkedProcess | subprocess.Popen[bytes]
 
-    def __init__(self, config: Path, log: Path, *arguments: str) -> None:
+    def __init__(self, config: Path, log: Path, *arguments: str, new_programs: bool = False) -> None:
         self.log = log
+        # With our end of its standard input it notices when this process dies, however that happens.
+        options = ["--config", str(config), "--leave-with-stdin", *arguments]
         with log.open("wb") as out:
-            self.process = ForkedProcess(
-                # With our end of its standard input it notices when this process dies, however that happens.
-                ["agent", "run", "--config", str(config), "--leave-with-stdin", *arguments],
-                env=ENVIRONMENT,
-                cwd=REPOSITORY,
-                out=out,
+            self.process = (
+                subprocess.Popen(
+                    [*RUN_AGENT, *options],
+                    env=ENVIRONMENT,
+                    cwd=REPOSITORY,
+                    stdin=subprocess.PIPE,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+                if new_programs
+                else ForkedProcess(["agent", "run", *options], env=ENVIRONMENT, cwd=REPOSITORY, out=out)
             )
 
     @property
@@ -147,10 +159,10 @@ class Deployment:
             [*arguments, "--config", str(self.config)], env=ENVIRONMENT, cwd=REPOSITORY, seconds=PATIENCE_SECONDS
         )
 
-    async def start_agent(self, *arguments: str, processes: int = 1) -> AgentProcess:
+    async def start_agent(self, *arguments: str, processes: int = 1, new_programs: bool = False) -> AgentProcess:
         _ = self.settings
         log = self.path(f"agent-{len(self.agents)}.log")
-        agent = AgentProcess(self.config, log, *arguments)
+        agent = AgentProcess(self.config, log, *arguments, new_programs=new_programs)
         self.agents.append(agent)
         await agent.wait_event("agent_started", processes)
         return agent

@@ -5,8 +5,8 @@ first command of a program starts the process below. It imports what commands im
 for each. The command has the arguments, environment, working directory and standard streams that were asked for, and ends as
 the program ``jobmaster`` ends. The process below ends with the process that started it.
 
-``jobmaster dev`` and the commands of the pages of the documentation are started without it. An agent is forked until it
-becomes its supervisor, which is a new program in the same process.
+``jobmaster dev`` and the commands of the pages of the documentation are started without it. A command that stays, such as an
+agent, becomes its supervisor by ``forked_programs``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import array
 import atexit
 import contextlib
+import gc
 import json
 import os
 import runpy
@@ -29,6 +30,8 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+from tests.support import forked_programs
 
 _REPOSITORY = Path(__file__).parents[2]
 _REQUEST_BYTES = 1 << 20
@@ -207,8 +210,9 @@ def _serve(requests: socket.socket, imports: Sequence[str]) -> str | None:
 
     for name, _ in jobmaster.cli.main.COMMANDS.values():
         import_module(name.partition(":")[0])
-    for name in ("jobmaster.wiring", "jobmaster.audit", "jobmaster.client.cluster", *imports):
+    for name in ("jobmaster.wiring", "jobmaster.audit", "jobmaster.client.cluster", *forked_programs.IMPORTS, *imports):
         import_module(name)
+    gc.freeze()
     added = {str(_REPOSITORY), str(_REPOSITORY / "agents"), ""}
     installed = [path for path in sys.path if path not in added]
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -226,6 +230,8 @@ def _serve(requests: socket.socket, imports: Sequence[str]) -> str | None:
                 if has_session:
                     os.setsid()
                 _become([script, *arguments], env, cwd, fds[1:], installed)
+                if has_session:
+                    forked_programs.run_until_exec()
                 return str(script)
             answers.sendall(b"%d\n" % pid)
             _, status = os.waitpid(pid, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deployment import Deployment
 from tests.support.forked_commands import ForkedProcess, run_command
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import _python_path
@@ -95,4 +97,36 @@ def test_a_command_that_stays_has_a_session_and_ends_with_its_code_or_its_signal
     other.kill()
     assert other.wait(60) == -signal.SIGKILL
     other.stdin.close()
-    assert working_in(tmp_path) == []
+    wait_until(lambda: not working_in(tmp_path), 20, lambda: "the end of the command below it")
+
+
+def facts(pid: int, parent: int) -> dict[str, object]:
+    """What a process has from the one that started it."""
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    opened = sorted(re.sub(r"\d+", "n", os.readlink(fd)) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return {
+        "leads its session and its group": os.getsid(pid) == os.getpgid(pid) == pid,
+        "child of": int(status["PPid"]) == parent,
+        "works in": os.readlink(f"/proc/{pid}/cwd"),
+        "signals": {name: status[name] for name in ("SigBlk", "SigIgn", "SigCgt")},
+        "threads": status["Threads"],
+        "open": opened,
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+async def test_a_forked_agent_and_its_supervisor_have_what_new_programs_have(deployment: Deployment) -> None:
+    found = []
+    for new_programs in (False, True):
+        agent = await deployment.start_agent(new_programs=new_programs)
+        [child] = agent.children()
+        supervisor = agent.process.pid
+        found.append([facts(supervisor, -1) | {"child of": None}, facts(child, supervisor)])
+        assert await agent.terminate() == 0
+        log = agent.log.read_text()
+        assert agent.count("supervisor_stopped") == 1, log
+        assert all(line.startswith("{") for line in log.splitlines()), log
+    assert found[0] == found[1]

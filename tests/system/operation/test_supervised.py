@@ -74,7 +74,7 @@ async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(
 
 
 async def test_the_supervisor_of_a_real_agent_stays_small(deployment: Deployment) -> None:
-    agent = await deployment.start_agent()
+    agent = await deployment.start_agent(new_programs=True)
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{agent.process.pid}/status").read_text())
     assert found is not None
     assert int(found[1]) <= 30 * 1024

@@ -1,0 +1,189 @@
+"""``python -m MODULE`` of an agent and of its supervisor, each forked off a process that has imported it.
+
+The start of an agent is two new interpreters. They take half a second of processor time, of which imports take nine tenths,
+and the tests start hundreds of agents. Here a command that becomes a supervisor, and a supervisor that starts a program, fork
+instead. The process has the number, parent, session, descriptors, signals and standard streams that the new interpreter would
+have, and runs the same main program. Its command line and environment in ``/proc`` are those of the process that imported
+everything.
+
+A program gets no module that the command before it has imported, such as handlers: the command runs in a child of the process
+that becomes the supervisor.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import json
+import logging
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import IO, NoReturn
+
+PROGRAMS = (
+    "jobmaster_agents.supervisor.main",
+    "jobmaster_agents.supervisor.certificate_main",
+    "jobmaster_agents.agent_main",
+)
+"""Run by a fork; all others are new interpreters."""
+IMPORTS = ("jobmaster_agents.run_agent", "jobmaster_agents.supervisor.main", "jobmaster.master.master")
+"""What they import when they run."""
+_MESSAGE_BYTES = 1 << 16
+_FDS = 16
+_PR_SET_PDEATHSIG = 1
+
+
+def run_until_exec() -> None:
+    """Return in a child, which runs a command. This process takes its end, or becomes the program that the child asks for by
+    ``os.execv``; the function does not return here."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    command = os.fork()
+    if command == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ours.close()
+        os.execv = partial(_ask, theirs)
+        return
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        os.kill(command, number)
+
+    for number in signals:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    theirs.close()
+    text, fds, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, _FDS)
+    # The command is no longer there to get a signal once it is reaped.
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN if not text else signal.SIG_DFL)
+    _, status = os.waitpid(command, 0)
+    ours.close()
+    if not text:
+        _end_as(os.waitstatus_to_exitcode(status))
+    words, numbers, environment = json.loads(text)
+    _place(dict(zip(numbers, fds, strict=True)))
+    os.environ.clear()
+    os.environ.update(environment)
+    _run(words[2:])
+
+
+def _ask(there: socket.socket, path: str, words: Sequence[str]) -> NoReturn:
+    """In place of ``os.execv`` of a command: ask the process above to become the program."""
+    assert [path, words[1]] == [sys.executable, "-m"], words
+    assert words[2] in PROGRAMS, words
+    with os.scandir("/proc/self/fd") as entries:  # its own descriptor is not inheritable
+        numbers = [fd for fd in (int(entry.name) for entry in entries) if fd > 2 and os.get_inheritable(fd)]
+    text = json.dumps([list(words), numbers, dict(os.environ)]).encode()
+    there.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", numbers))])
+    os._exit(0)
+
+
+def _end_as(code: int) -> NoReturn:
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        time.sleep(60)
+    os._exit(code)
+
+
+def _place(fds: dict[int, int]) -> None:
+    """Give descriptors the numbers that they are wanted under."""
+    high = {number: os.dup(os.dup(fd)) for number, fd in fds.items()}
+    while set(high.values()) & set(high):
+        high = {number: os.dup(fd) for number, fd in high.items()}
+    for number, fd in high.items():
+        os.dup2(fd, number, inheritable=True)
+    _close_all_but({0, 1, 2, *fds})
+
+
+class _Forked:
+    """The part of ``subprocess.Popen`` that a supervisor uses."""
+
+    def __init__(self, pid: int, stdin: IO[bytes] | None) -> None:
+        self.pid = pid
+        self.stdin = stdin
+        self.returncode: int | None = None
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+def _popen(
+    command: list[str],
+    *,
+    stdin: int | None = None,
+    pass_fds: Sequence[int] = (),
+    start_new_session: bool = False,
+) -> _Forked | subprocess.Popen[bytes]:
+    """In place of ``subprocess.Popen`` of a supervisor."""
+    if command[:2] != [sys.executable, "-m"] or command[2] not in PROGRAMS:
+        return subprocess.Popen(command, stdin=stdin, pass_fds=pass_fds, start_new_session=start_new_session)
+    read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), -1)
+    pid = os.fork()
+    if pid == 0:
+        gc.freeze()  # what belongs to the supervisor closes nothing here: its numbers may be others' by now
+        if start_new_session:
+            os.setsid()
+        os.dup2(read, 0)
+        _close_all_but({0, 1, 2, *pass_fds})
+        for fd in pass_fds:
+            os.set_inheritable(fd, True)
+        _run(command[2:])
+    os.close(read)
+    return _Forked(pid, None if write < 0 else os.fdopen(write, "wb", buffering=0))
+
+
+def _run(words: list[str]) -> NoReturn:
+    """Run a main program as a new interpreter would, and end the process."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    module, *arguments = words
+    sys.argv[:] = [module, *arguments]
+    if module == PROGRAMS[0]:
+        from jobmaster_agents.supervisor import child_process, death_certificates
+
+        replaced = SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+        vars(child_process)["subprocess"] = vars(death_certificates)["subprocess"] = replaced
+    code: int | str | None = 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the module is there already: that is the purpose
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _close_all_but(kept: Iterable[int]) -> None:
+    low = 3
+    for number in (*sorted(number for number in kept if number > 2), 1 << 16):
+        os.closerange(low, number)
+        low = number + 1
