@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import sys
 from pathlib import Path
 
 from jobmaster.settings.loader import load_settings
 from jobmaster_agents.event_log import configure
 from jobmaster_agents.supervisor import restart_policy, supervisor
-
-_PR_SET_PDEATHSIG = 1
+from tests.support.processes import end_with_parent
 
 
 def main(config: str, name: str) -> int:
     # It starts its child again at once, for ever: it must not outlive the test.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     settings = load_settings(Path(config), {}, []).settings
     configure(settings.observability.log_level, settings.observability.log_format)
     restart_policy.STEADY_SECONDS = 0.0  # a test kills it many times: every death counts as the first

@@ -11,8 +11,6 @@ import asyncio
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -38,9 +36,14 @@ from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments
 from tests.crash_points.faulty_ports import VARIABLE, FaultDirectory, FaultSpec
 from tests.support.deployment import ENVIRONMENT, REPOSITORY, AgentProcess, Deployment
+from tests.support.forked_commands import ForkedProcess, Program
 from tests.support.patience import patient
 from tests.support.waiting import eventually
 
+HANDLERS = "tests.crash_points.jobs"
+FAULTY_AGENT = Program(
+    str(Path(__file__).with_name("faulty_agent.py")), ("tests.crash_points.faulty_child", HANDLERS), supervises=True
+)
 FAULTY, HEALTHY, PREY = "faulty", "healthy", "prey"
 NO_OTHERS = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
 LINKS = 3
@@ -58,24 +61,22 @@ class FaultyAgent(AgentProcess):
         self.log = log
         self.faults = faults
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash_points.faulty_agent", str(config), name],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                cwd=REPOSITORY,
+            self.process = ForkedProcess(
+                [str(config), name],
                 env={**ENVIRONMENT, VARIABLE: str(faults.directory)},
-                start_new_session=True,
+                cwd=REPOSITORY,
+                out=out,
+                program=FAULTY_AGENT,
             )
 
     def agent_pid(self) -> int | None:
         """The agent under this supervisor, among its short-lived helpers."""
         for pid in self.children():
             try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                name = Path(f"/proc/{pid}/comm").read_text()
             except FileNotFoundError:
                 continue
-            if b"tests.crash_points.faulty_child" in command:
+            if name == "faulty_child\n":
                 return pid
         return None
 
@@ -117,7 +118,7 @@ class FaultyDeployment(Deployment):
         self.acknowledged: list[bytes] = []
         self.client: Cluster
         self.document |= {
-            "handlers": ["tests.crash_points.jobs"],
+            "handlers": [HANDLERS],
             "leases": {
                 "lease": "10s",
                 "renew": "0.4s",

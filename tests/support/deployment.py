@@ -146,7 +146,10 @@ class Deployment:
 
     @property
     def settings(self) -> ClusterSettings:
-        self.config.write_text(yaml.safe_dump(self.document))
+        # Never half a file: an agent that was just started may be reading it.
+        written = self.config.with_suffix(".new")
+        written.write_text(yaml.safe_dump(self.document))
+        written.replace(self.config)
         return load_settings(self.config, {}, []).settings
 
     def path(self, name: str) -> Path:

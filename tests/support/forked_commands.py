@@ -24,16 +24,26 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tests.support import forked_programs
+from tests.support.processes import end_with_parent
 
 _REPOSITORY = Path(__file__).parents[2]
+_IMPORTS = (
+    "jobmaster.wiring",
+    "jobmaster.settings.loader",
+    "jobmaster.audit",
+    "jobmaster.client.cluster",
+    "importlib.readers",
+)
+"""What commands import when they run."""
 _REQUEST_BYTES = 1 << 20
 _SENT_FDS = 4
 
@@ -45,6 +55,8 @@ class Program(NamedTuple):
     """Path of a Python script; empty: ``jobmaster``."""
     imports: tuple[str, ...] = ()
     """Modules that are imported once, beside those of ``jobmaster``."""
+    supervises: bool = False
+    """The script is a supervisor; a command of ``jobmaster`` becomes one."""
 
 
 JOBMASTER = Program()
@@ -109,7 +121,8 @@ class _Command:
         self.returncode: int | None = None
         self._answers, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps([program.script, self.args, dict(env), str(cwd), has_session]).encode()
+            asked = [program.script, self.args, dict(env), str(cwd), has_session, program.supervises]
+            request = json.dumps(asked).encode()
             fds = array.array("i", [theirs.fileno(), *streams])
             _server(program).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         self._text = b""
@@ -167,16 +180,24 @@ class ForkedProcess(_Command):
     """A command that stays.
 
     Args:
-        arguments: of ``jobmaster``.
+        arguments: of the program.
         out: file for its standard output and error.
     """
 
-    def __init__(self, arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: BinaryIO) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        out: BinaryIO,
+        program: Program = JOBMASTER,
+    ) -> None:
         read, write = os.pipe()
         self.stdin = os.fdopen(write, "wb", buffering=0)
         with os.fdopen(read, "rb") as given:
             streams = [given.fileno(), out.fileno(), out.fileno()]
-            super().__init__(arguments, env=env, cwd=cwd, streams=streams, has_session=True)
+            super().__init__(arguments, env=env, cwd=cwd, streams=streams, program=program, has_session=True)
 
 
 @cache
@@ -207,11 +228,13 @@ def _server(program: Program) -> socket.socket:
 def _serve(requests: socket.socket, imports: Sequence[str]) -> str | None:
     """Fork a process for each request. Returns the script in the process of a command, ``None`` at the end."""
     import jobmaster.cli.main
+    import jobmaster.settings.schema
 
     for name, _ in jobmaster.cli.main.COMMANDS.values():
         import_module(name.partition(":")[0])
-    for name in ("jobmaster.wiring", "jobmaster.audit", "jobmaster.client.cluster", *forked_programs.IMPORTS, *imports):
+    for name in (*_IMPORTS, *forked_programs.IMPORTS, *imports):
         import_module(name)
+    jobmaster.settings.schema.settings_shape()  # it is kept
     gc.freeze()
     added = {str(_REPOSITORY), str(_REPOSITORY / "agents"), ""}
     installed = [path for path in sys.path if path not in added]
@@ -221,16 +244,19 @@ def _serve(requests: socket.socket, imports: Sequence[str]) -> str | None:
         if not request:
             return None
         if os.fork() == 0:
+            end_with_parent()
             requests.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             answers = socket.socket(fileno=fds[0])
             if (pid := os.fork()) == 0:
                 answers.close()
-                script, arguments, env, cwd, has_session = json.loads(request)
+                script, arguments, env, cwd, has_session, supervises = json.loads(request)
                 if has_session:
                     os.setsid()
                 _become([script, *arguments], env, cwd, fds[1:], installed)
-                if has_session:
+                if supervises:
+                    forked_programs.fork_children()
+                elif has_session:
                     forked_programs.run_until_exec()
                 return str(script)
             answers.sendall(b"%d\n" % pid)
@@ -255,11 +281,30 @@ def _become(words: list[str], env: Mapping[str, str], cwd: str, streams: Sequenc
     sys.argv[not words[0] :] = words[not words[0] :]
 
 
+def _run_to_end(run: Callable[[], object]) -> None:
+    """Run a main program, and end the process as an interpreter does, except that no object is freed: each would be copied
+    first, because the memory is that of the process that imported everything. It was half of the time of a command."""
+    code: object = None
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code
+    if code is None or isinstance(code, int):
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        atexit._run_exitfuncs()
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code or 0)
+    sys.exit(code)  # type: ignore[arg-type]  # any object may be
+
+
 if __name__ == "__main__":
     asked = _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
     if asked:
-        runpy.run_path(asked, run_name="__main__")
+        script = asked
+        _run_to_end(lambda: runpy.run_path(script, run_name="__main__"))
     elif asked is not None:
         from jobmaster.cli.main import main
 
-        main()
+        _run_to_end(main)

@@ -31,17 +31,14 @@ from functools import partial
 from types import FrameType, SimpleNamespace
 from typing import IO, NoReturn
 
-PROGRAMS = (
-    "jobmaster_agents.supervisor.main",
-    "jobmaster_agents.supervisor.certificate_main",
-    "jobmaster_agents.agent_main",
-)
-"""Run by a fork; all others are new interpreters."""
+from tests.support.processes import end_with_parent
+
 IMPORTS = ("jobmaster_agents.run_agent", "jobmaster_agents.supervisor.main", "jobmaster.master.master")
-"""What they import when they run."""
+"""What the programs import when they run."""
+_SUPERVISOR = "jobmaster_agents.supervisor.main"
 _MESSAGE_BYTES = 1 << 16
 _FDS = 16
-_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 
 
 def run_until_exec() -> None:
@@ -53,7 +50,7 @@ def run_until_exec() -> None:
     command = os.fork()
     if command == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         ours.close()
         os.execv = partial(_ask, theirs)
         return
@@ -80,10 +77,17 @@ def run_until_exec() -> None:
     _run(words[2:])
 
 
+def fork_children() -> None:
+    """The supervisor that this process becomes forks its agents and its writers of death certificates."""
+    from jobmaster_agents.supervisor import child_process, death_certificates
+
+    replaced = SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    vars(child_process)["subprocess"] = vars(death_certificates)["subprocess"] = replaced
+
+
 def _ask(there: socket.socket, path: str, words: Sequence[str]) -> NoReturn:
     """In place of ``os.execv`` of a command: ask the process above to become the program."""
     assert [path, words[1]] == [sys.executable, "-m"], words
-    assert words[2] in PROGRAMS, words
     with os.scandir("/proc/self/fd") as entries:  # its own descriptor is not inheritable
         numbers = [fd for fd in (int(entry.name) for entry in entries) if fd > 2 and os.get_inheritable(fd)]
     text = json.dumps([list(words), numbers, dict(os.environ)]).encode()
@@ -134,10 +138,9 @@ def _popen(
     stdin: int | None = None,
     pass_fds: Sequence[int] = (),
     start_new_session: bool = False,
-) -> _Forked | subprocess.Popen[bytes]:
+) -> _Forked:
     """In place of ``subprocess.Popen`` of a supervisor."""
-    if command[:2] != [sys.executable, "-m"] or command[2] not in PROGRAMS:
-        return subprocess.Popen(command, stdin=stdin, pass_fds=pass_fds, start_new_session=start_new_session)
+    assert command[:2] == [sys.executable, "-m"], command
     read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), -1)
     pid = os.fork()
     if pid == 0:
@@ -161,11 +164,9 @@ def _run(words: list[str]) -> NoReturn:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     module, *arguments = words
     sys.argv[:] = [module, *arguments]
-    if module == PROGRAMS[0]:
-        from jobmaster_agents.supervisor import child_process, death_certificates
-
-        replaced = SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
-        vars(child_process)["subprocess"] = vars(death_certificates)["subprocess"] = replaced
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, module.rpartition(".")[2].encode()[:15])
+    if module == _SUPERVISOR:
+        fork_children()
     code: int | str | None = 1
     try:
         with warnings.catch_warnings():

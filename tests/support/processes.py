@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
+import signal
 import socket
 from pathlib import Path
 
 _PORTS = range(20_000, 32_000)
 """Below those that systems give out by themselves: no connection of another program takes one before its server starts."""
 _given: set[int] = set()
+_PR_SET_PDEATHSIG = 1
 
 
 def free_port(count: int = 1) -> int:
@@ -33,6 +36,11 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def end_with_parent() -> None:
+    """This process is killed when the process ends that has started it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:
