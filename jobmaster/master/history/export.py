@@ -88,6 +88,16 @@ async def replica_age(connection: Connection) -> float | None:
     return age
 
 
+async def load_beside(connection: Connection, looking: str) -> tuple[bool, int, int]:
+    """Whether the server is a standby; the first transaction id that has not ended; and how many sessions have the name."""
+    try:
+        row = await connection.fetchrow(sql("export/load_beside"), looking)
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/load_beside", writes=False) from error
+    assert row is not None
+    return row["standby"], row["next_xid"], row["looking"]
+
+
 async def open_snapshot(connection_factory: ConnectionFactory) -> tuple[Connection, str]:
     """A connection that holds a snapshot open, and the snapshot's name. Terminate the connection to give it up."""
     connection = await open_scan(connection_factory)

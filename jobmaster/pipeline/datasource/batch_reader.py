@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobmaster.master.history.export import bounds, open_scan
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
+from jobmaster.pipeline.datasource.pacing import UNLIMITED, Pace
 from jobmaster.pipeline.datasource.range_scan import RangeScan, TransactionWindow
 from jobmaster.pipeline.datasource.selection import Selection
 from jobmaster.pipeline.datasource.tables import Partitioning, table_of
@@ -42,6 +43,7 @@ class ReadPlan(NamedTuple):
     snapshot: str | None
     statement_seconds: int
     """Of one statement, and so of the snapshot of a task."""
+    pace: Pace = UNLIMITED
     rows_per_batch: int | None = None
     """Of a stream; ``None``: no limit."""
     start: StreamStart = StreamStart()
@@ -99,8 +101,14 @@ def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordB
         seconds=plan.statement_seconds,
         snapshot=plan.snapshot,
         window=partition.window,
+        pace=_pace(plan, partition),
     )
     return scan.batches(partition.low, partition.high)
+
+
+def _pace(plan: ReadPlan, partition: IdRange) -> Pace:
+    """A stream has a pace only if it is given: it reads what is new, and would fall behind those who write it."""
+    return plan.pace if partition.window is None or plan.pace.rows_per_second is not None else UNLIMITED
 
 
 async def _boundaries(plan: ReadPlan) -> list[UUID]:

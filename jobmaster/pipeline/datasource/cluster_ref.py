@@ -26,6 +26,8 @@ from jobmaster.settings.masking import mask_secrets
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings
 
 APPLICATION_NAME = "jobmaster-spark"
+PACING_NAME = "jobmaster-spark-pace"
+"""Of the sessions that look at the load of the server while a task reads."""
 
 
 class ClusterRef(NamedTuple):
@@ -49,6 +51,10 @@ class ClusterRef(NamedTuple):
     def reading_factory(self) -> ConnectionFactory:
         """Opens connections that only read."""
         return ConnectionFactory(self.read_dsn or self.dsn, self.schema, self.settings, APPLICATION_NAME)
+
+    def pacing_factory(self) -> ConnectionFactory:
+        """Opens connections that look at the load of the server that is read."""
+        return ConnectionFactory(self.read_dsn or self.dsn, self.schema, self.settings, PACING_NAME)
 
     def __repr__(self) -> str:
         return f"ClusterRef(schema={self.schema!r})"

@@ -107,7 +107,12 @@ class HistoryReader(JobMasterReader):
                 )
 
         scan = RangeScan(
-            plan.cluster, plan.selection, plan.block_bytes, seconds=plan.statement_seconds, snapshot=plan.snapshot
+            plan.cluster,
+            plan.selection,
+            plan.block_bytes,
+            seconds=plan.statement_seconds,
+            snapshot=plan.snapshot,
+            pace=plan.pace,
         )
         return scan.batches(part.low, part.high, check)
 

@@ -15,6 +15,7 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 from jobmaster.pipeline.datasource.derived_columns import SOURCES, derived, to_derive
+from jobmaster.pipeline.datasource.pacing import UNLIMITED, Pace, paced
 from jobmaster.pipeline.datasource.selection import EARLIEST, Selection
 from jobmaster.pipeline.datasource.tables import RECORDED, Partitioning, table_of
 
@@ -76,6 +77,7 @@ class RangeScan:
         seconds: how long one range may take; 0: no limit.
         snapshot: of all tasks; ``None``: every task reads a snapshot of its own.
         window: of a stream: the transactions to read.
+        pace: how fast it takes rows.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class RangeScan:
         seconds: int = 0,
         snapshot: str | None = None,
         window: TransactionWindow | None = None,
+        pace: Pace = UNLIMITED,
     ) -> None:
         self._cluster = cluster
         self._selection = selection
@@ -94,6 +97,7 @@ class RangeScan:
         self._seconds = seconds
         self._snapshot = snapshot
         self._window = window
+        self._pace = pace
 
     def batches(self, low: UUID, high: UUID, check: Check | None = None) -> Iterator[pa.RecordBatch]:
         """The range from ``low`` (inclusive) to ``high`` (exclusive).
@@ -117,9 +121,9 @@ class RangeScan:
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            async with self._scanning(check) as connection:
+            async with self._scanning(check) as connection, paced(output, self._pace, self._cluster) as slowed:
                 name, values = await self._statement(connection, low, high)
-                await copy_rows(connection, name, asked.names, values, output)
+                await copy_rows(connection, name, asked.names, values, slowed)
 
         for batch in CopyStream(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
             if asked.names == wanted.names:

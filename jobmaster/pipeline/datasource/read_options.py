@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.batch_reader import ReadPlan, StreamStart
 from jobmaster.pipeline.datasource.cluster_ref import MASTER, READING, address_of, cluster_ref_of
+from jobmaster.pipeline.datasource.pacing import UNLIMITED, Pace
 from jobmaster.pipeline.datasource.selection import selection_of
 from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, FilterOption, Table, table_of
 from jobmaster.settings.masking import mask_secrets
@@ -19,6 +20,8 @@ TASKS_MAX = 16
 STATEMENT_SECONDS = 3600
 """Default limit of one statement of a task, and so of its snapshot."""
 OPTIONS_KEY = "jobmaster.options"
+RATE = "rowsPerSecond"
+WITHOUT_LIMIT = "unlimited"
 COUNTED = "counted"
 """Option: only the number of rows is needed, and the columns may hold null."""
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -26,7 +29,7 @@ CLUSTER_OPTIONS = ("url", "dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
     *CLUSTER_OPTIONS, *READING, "maxStatementSeconds", "table", "columns",
     *(option.value for option in FilterOption), "numPartitions", "maxConnections", "batchBytes", "snapshot", "archived",
-    COUNTED, "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
+    RATE, COUNTED, "maxRowsPerTrigger", "startingOffsets", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
 _EARLIER_NAMES = {"maxRowsPerTrigger": "maxRowsPerBatch", "startingOffsets": "startingPosition"}
 """Options that had other names before they got those that Spark's own sources use."""
@@ -82,12 +85,14 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
             )
     columns = tuple(field.name for field in schema.fields)
     connections = number(raw, "maxConnections", TASKS_MAX)
+    pace = _pace(raw)
     return ReadPlan(
         cluster=cluster_ref_of(raw),
         selection=selection_of(table, columns, raw)._replace(counted=flag(raw, COUNTED)),
-        tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
+        tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), max(connections // pace.sessions, 1)),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),
+        pace=pace,
         statement_seconds=number(raw, "maxStatementSeconds", STATEMENT_SECONDS),
         rows_per_batch=_rows_per_trigger(raw),
         start=_start(raw),
@@ -148,6 +153,20 @@ def _refuse_pushdown(options: Mapping[str, str]) -> None:
 def _rows_per_trigger(options: Mapping[str, str]) -> int | None:
     name, text = _of_stream(options, "maxRowsPerTrigger")
     return number(options, name, 1) if text else None
+
+
+def _pace(options: Mapping[str, str]) -> Pace:
+    text = options.get(RATE)
+    if text is None:
+        return Pace()
+    if text.lower() == WITHOUT_LIMIT:
+        return UNLIMITED
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(
+            f"option {RATE} is {text!r}",
+            hint=f"give a whole number from 1 on, or {WITHOUT_LIMIT}, or leave it out",
+        )
+    return Pace(int(text))
 
 
 def _start(options: Mapping[str, str]) -> StreamStart:

@@ -1,0 +1,152 @@
+"""The pace of a read: slow while others write, quick while none does, and never above a rate that was given."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from jobmaster.model.errors import InputError
+from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
+from jobmaster.pipeline.datasource.copy_to_arrow import Output
+from jobmaster.pipeline.datasource.pacing import BESIDE_WRITERS, UNLIMITED, Look, Pace, PacedOutput, paced, rate_of
+from tests.conftest import MIGRATED_SCHEMA
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.integration.spark.datasource.conftest import PublishedCluster
+
+UNLIMITED_RATE = float("inf")
+
+
+@pytest.fixture
+def cluster(migrated_dsn: str) -> ClusterRef:
+    return cluster_ref_of({"dsn": migrated_dsn, "schema": MIGRATED_SCHEMA})
+
+
+async def drop(rows: bytes) -> None:
+    """Take rows, and forget them."""
+
+
+@asynccontextmanager
+async def reading(cluster: ClusterRef, pace: Pace = Pace()) -> AsyncIterator[PacedOutput]:
+    """A task that reads."""
+    async with paced(drop, pace, cluster) as output:
+        assert isinstance(output, PacedOutput)
+        yield output
+
+
+@asynccontextmanager
+async def writing(cluster: ClusterRef) -> AsyncIterator[None]:
+    """Another program, each of whose transactions writes, many a second."""
+    connection = await asyncpg.connect(cluster.dsn)
+    ended = asyncio.Event()
+
+    async def write() -> None:
+        while not ended.is_set():
+            await connection.execute("SELECT pg_current_xact_id()")  # takes a number, as an insert does
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(write())
+    try:
+        yield
+    finally:
+        ended.set()
+        await task
+        await connection.close()
+
+
+@pytest.mark.slow
+async def test_a_task_is_slow_while_others_write_and_shares_the_rate_with_other_tasks(cluster: ClusterRef) -> None:
+    async with reading(cluster) as first:
+        assert first.rate == BESIDE_WRITERS, "the first rows, before anything is known"
+        await until(lambda: first.rate == UNLIMITED_RATE, "the server to be found idle")
+        async with writing(cluster):
+            await until(lambda: first.rate == BESIDE_WRITERS, "those who write to be found")
+            async with reading(cluster) as second:
+                await until(lambda: {first.rate, second.rate} == {BESIDE_WRITERS / 2}, "a share for each task")
+            await until(lambda: first.rate == BESIDE_WRITERS, "the whole rate again")
+        await until(lambda: first.rate == UNLIMITED_RATE, "the server to be idle again")
+
+
+@pytest.mark.slow
+async def test_a_rate_that_is_given_holds_on_an_idle_server_too(cluster: ClusterRef) -> None:
+    async with reading(cluster, Pace(1000)) as first, reading(cluster, Pace(1000)) as second:
+        await until(lambda: {first.rate, second.rate} == {500.0}, "a share for each task")
+
+
+@pytest.mark.slow
+async def test_while_the_server_does_not_answer_a_task_stays_slow(cluster: ClusterRef) -> None:
+    gone = cluster._replace(dsn="postgresql://127.0.0.1:1/none")
+    async with reading(gone) as task:
+        await asyncio.sleep(0.3)  # several looks; nothing to wait for, because nothing changes
+        assert task.rate == BESIDE_WRITERS
+
+
+async def test_rows_take_their_time() -> None:
+    """The first rows too, and a pause is not made up for."""
+    passed: list[float] = []
+
+    async def note(rows: bytes) -> None:
+        passed.append(time.monotonic())
+
+    output: Output = PacedOutput(note, 1000.0)
+    for _ in range(4):
+        await output(b"row\n" * 100)
+    assert all(later - before >= 0.099 for before, later in zip(passed, passed[1:], strict=False))
+    await asyncio.sleep(0.3)
+    began = len(passed)
+    for _ in range(3):
+        await output(b"row\n" * 100)
+    assert passed[-1] - passed[began] >= 0.199
+
+
+@pytest.mark.parametrize(
+    ("pace", "before", "now", "rate"),
+    [
+        (Pace(), None, None, BESIDE_WRITERS),
+        (Pace(), None, Look(1.0, False, 500, 1), BESIDE_WRITERS),
+        (Pace(), Look(1.0, False, 500, 1), Look(2.0, False, 509, 1), UNLIMITED_RATE),
+        (Pace(), Look(1.0, False, 500, 1), Look(2.0, False, 511, 4), BESIDE_WRITERS / 4),
+        (Pace(), Look(1.0, True, 500, 1), Look(2.0, True, 9000, 4), UNLIMITED_RATE),
+        (Pace(3000), Look(1.0, False, 500, 3), Look(2.0, False, 500, 3), 1000.0),
+        (UNLIMITED, Look(1.0, False, 500, 1), Look(2.0, False, 9000, 1), UNLIMITED_RATE),
+    ],
+)
+def test_the_rate_of_a_task(pace: Pace, before: Look | None, now: Look | None, rate: float) -> None:
+    """On a standby nobody submits: what others write there comes from the primary."""
+    assert rate_of(pace, before, now) == rate
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_option(published: PublishedCluster) -> None:
+    from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+
+    published.ended(300)
+    began = time.monotonic()
+    assert len(published.read(rowsPerSecond="200", numPartitions="1", batchBytes="1000").collect()) == 300
+    assert time.monotonic() - began >= 1.0, "300 rows at 200 a second; the last portion is not waited for"
+    assert published.read(rowsPerSecond="unlimited").count() == 300
+    for wrong in ("0", "-1", "fast", "1.5"):
+        with pytest.raises(InputError, match=r"option rowsPerSecond is .*(\n.*)?"):
+            options = read_options({**published.options, "rowsPerSecond": wrong})
+            read_plan(options, published.read().schema)
+
+
+def test_a_task_that_looks_has_two_connections() -> None:
+    """So half as many tasks run within ``maxConnections``."""
+    from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+
+    class Schema:
+        fields = ()
+
+    given = {"dsn": "postgresql://h/d", "cluster": "c", "numPartitions": "10", "maxConnections": "6"}
+    assert read_plan(read_options(given), Schema).tasks == 3
+    assert read_plan(read_options({**given, "rowsPerSecond": "unlimited"}), Schema).tasks == 6
+    assert read_plan(read_options({**given, "maxConnections": "1"}), Schema).tasks == 1
