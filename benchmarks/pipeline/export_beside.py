@@ -90,7 +90,7 @@ def _children() -> set[int]:
 
 
 def _yield_processor(before: set[int]) -> None:
-    """Let every thread of the processes that were started since run only while a processor is idle; so does what they start."""
+    """Processes that were started since, and what they start, run only while a processor is idle."""
     for pid in (below for child in _children() - before for below in descendants(child)):
         for thread in Path(f"/proc/{pid}/task").glob("*"):
             os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))

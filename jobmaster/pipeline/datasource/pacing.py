@@ -1,22 +1,20 @@
 """How fast the tasks of a read take rows from a server that others use.
 
-A COPY that nobody slows down takes a whole processor of the server, and a submit beside it waits for its turn. A task that takes
-its rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time.
+A COPY without a limit takes a whole processor of the server, and a submit beside it waits for its turn. A task that takes its
+rows slowly makes the server wait: the COPY then costs others what its rows cost, spread over time.
 
 By default a read is slow only while others write. Each task has a second session, which looks at the number of the newest
-transaction. What submits or runs a job takes a number; a read takes none. Counters of the statistics would come a second late.
+transaction. What submits or runs a job takes a number; a read takes none. The counters of the statistics are a second late.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Connection
+from jobmaster.clock import monotonic_us
 from jobmaster.master.history.export import load_beside
 from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef
@@ -25,8 +23,6 @@ from jobmaster.pipeline.datasource.copy_to_arrow import Output
 BESIDE_WRITERS = 20_000
 """Rows a second of all tasks of all reads together, by default, while others write."""
 _UNLIMITED = float("inf")
-_TURN_SECONDS = 0.05
-"""After so long a task that waits looks at its rate again."""
 _WRITES_PER_SECOND = 10.0
 """From so many transactions a second on, others write. An idle agent makes about one."""
 _LOOK_SECONDS = 0.5
@@ -54,8 +50,8 @@ UNLIMITED = Pace(unlimited=True)
 class Look(NamedTuple):
     """What a session has seen of its server."""
 
-    at: float
-    """Monotonic seconds."""
+    at_us: int
+    """Monotonic."""
     standby: bool
     next_xid: int
     looking: int
@@ -75,7 +71,7 @@ def rate_of(pace: Pace, before: Look | None, now: Look | None) -> float:
     if pace.rows_per_second is not None:
         return pace.rows_per_second / tasks
     if now is not None and before is not None:
-        writes = (now.next_xid - before.next_xid) / max(now.at - before.at, 1e-6)
+        writes = (now.next_xid - before.next_xid) * 1e6 / max(now.at_us - before.at_us, 1)
         if now.standby or writes < _WRITES_PER_SECOND:
             return _UNLIMITED
     return BESIDE_WRITERS / tasks
@@ -85,19 +81,33 @@ class PacedOutput:
     """Passes rows on, no faster than ``rate``. Time that went by without rows is not made up for: there is no burst.
 
     Args:
-        rate: rows a second; may change at any time.
+        rate: rows a second.
     """
 
     def __init__(self, output: Output, rate: float) -> None:
-        self.rate = rate
+        self._rate = rate
         self._output = output
-        self._free_at = time.monotonic()
+        self._free_at_us = 0.0
+        self._changed = asyncio.Event()
+
+    @property
+    def rate(self) -> float:
+        """Rows a second. A change holds at once, also for rows that wait."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._rate = rate
+        self._changed.set()
 
     async def __call__(self, rows: bytes) -> None:
         """Wait until the rows before have had their time, then pass these on."""
-        while self.rate < _UNLIMITED and (wait := self._free_at - time.monotonic()) > 0:
-            await asyncio.sleep(min(wait, _TURN_SECONDS))
-        self._free_at = time.monotonic() + rows.count(b"\n") / self.rate
+        while self._rate < _UNLIMITED and (wait_us := self._free_at_us - monotonic_us()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_us / 1e6):
+                    await self._changed.wait()
+        self._free_at_us = monotonic_us() + rows.count(b"\n") * 1e6 / self._rate
         await self._output(rows)
 
 
@@ -117,22 +127,20 @@ async def paced(output: Output, pace: Pace, cluster: ClusterRef) -> AsyncIterato
 
 
 async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
-    factory = cluster.pacing_factory()
+    """Set the rate of a task for as long as it reads."""
     before: Look | None = None
-    pause = _FIRST_LOOK_SECONDS
-    connection: Connection | None = None
-    try:
-        while True:
+    while True:
+        try:
+            connection = await cluster.pacing_factory().open(plan_once=False)
             try:
-                if connection is None or connection.is_closed():
-                    connection = await factory.open(plan_once=False)
-                now = Look(time.monotonic(), *await load_beside(connection, PACING_NAME))
-                slowed.rate = rate_of(pace, before, now)
-                before, pause = now, _FIRST_LOOK_SECONDS if before is None else _LOOK_SECONDS
-            except (JobMasterError, *errors.DRIVER_ERRORS):
-                slowed.rate = rate_of(pace, None, before)
-                before, pause = None, _LOOK_SECONDS
-            await asyncio.sleep(pause)
-    finally:
-        if connection is not None:
-            connection.terminate()
+                while True:
+                    now = Look(monotonic_us(), *await load_beside(connection, PACING_NAME))
+                    slowed.rate = rate_of(pace, before, now)
+                    await asyncio.sleep(_FIRST_LOOK_SECONDS if before is None else _LOOK_SECONDS)
+                    before = now
+            finally:
+                connection.terminate()
+        except JobMasterError:
+            slowed.rate = rate_of(pace, None, before)
+            before = None
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -21,6 +22,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from tests.integration.spark.datasource.conftest import PublishedCluster
 
+DEFAULT = Pace()
 UNLIMITED_RATE = float("inf")
 
 
@@ -34,7 +36,7 @@ async def drop(rows: bytes) -> None:
 
 
 @asynccontextmanager
-async def reading(cluster: ClusterRef, pace: Pace = Pace()) -> AsyncIterator[PacedOutput]:
+async def reading(cluster: ClusterRef, pace: Pace = DEFAULT) -> AsyncIterator[PacedOutput]:
     """A task that reads."""
     async with paced(drop, pace, cluster) as output:
         assert isinstance(output, PacedOutput)
@@ -98,7 +100,7 @@ async def test_rows_take_their_time() -> None:
     output: Output = PacedOutput(note, 1000.0)
     for _ in range(4):
         await output(b"row\n" * 100)
-    assert all(later - before >= 0.099 for before, later in zip(passed, passed[1:], strict=False))
+    assert all(later - before >= 0.099 for before, later in pairwise(passed))
     await asyncio.sleep(0.3)
     began = len(passed)
     for _ in range(3):
@@ -110,12 +112,12 @@ async def test_rows_take_their_time() -> None:
     ("pace", "before", "now", "rate"),
     [
         (Pace(), None, None, BESIDE_WRITERS),
-        (Pace(), None, Look(1.0, False, 500, 1), BESIDE_WRITERS),
-        (Pace(), Look(1.0, False, 500, 1), Look(2.0, False, 509, 1), UNLIMITED_RATE),
-        (Pace(), Look(1.0, False, 500, 1), Look(2.0, False, 511, 4), BESIDE_WRITERS / 4),
-        (Pace(), Look(1.0, True, 500, 1), Look(2.0, True, 9000, 4), UNLIMITED_RATE),
-        (Pace(3000), Look(1.0, False, 500, 3), Look(2.0, False, 500, 3), 1000.0),
-        (UNLIMITED, Look(1.0, False, 500, 1), Look(2.0, False, 9000, 1), UNLIMITED_RATE),
+        (Pace(), None, Look(1_000_000, False, 500, 1), BESIDE_WRITERS),
+        (Pace(), Look(1_000_000, False, 500, 1), Look(2_000_000, False, 509, 1), UNLIMITED_RATE),
+        (Pace(), Look(1_000_000, False, 500, 1), Look(2_000_000, False, 511, 4), BESIDE_WRITERS / 4),
+        (Pace(), Look(1_000_000, True, 500, 1), Look(2_000_000, True, 9000, 4), UNLIMITED_RATE),
+        (Pace(3000), Look(1_000_000, False, 500, 3), Look(2_000_000, False, 500, 3), 1000.0),
+        (UNLIMITED, Look(1_000_000, False, 500, 1), Look(2_000_000, False, 9000, 1), UNLIMITED_RATE),
     ],
 )
 def test_the_rate_of_a_task(pace: Pace, before: Look | None, now: Look | None, rate: float) -> None:
@@ -134,8 +136,8 @@ def test_the_option(published: PublishedCluster) -> None:
     assert time.monotonic() - began >= 1.0, "300 rows at 200 a second; the last portion is not waited for"
     assert published.read(rowsPerSecond="unlimited").count() == 300
     for wrong in ("0", "-1", "fast", "1.5"):
-        with pytest.raises(InputError, match=r"option rowsPerSecond is .*(\n.*)?"):
-            options = read_options({**published.options, "rowsPerSecond": wrong})
+        options = read_options({**published.options, "rowsPerSecond": wrong})
+        with pytest.raises(InputError, match="option rowsPerSecond is '"):
             read_plan(options, published.read().schema)
 
 
