@@ -78,7 +78,8 @@ def rate_of(pace: Pace, before: Look | None, now: Look | None) -> float:
 
 
 class PacedOutput:
-    """Passes rows on, no faster than ``rate``. Time that went by without rows is not made up for: there is no burst.
+    """Passes rows on, no faster than ``rate``: the last ones of a task take their time, too, or tasks with few rows would exceed
+    it. Time that went by without rows is not made up for: there is no burst.
 
     Args:
         rate: rows a second.
@@ -87,7 +88,6 @@ class PacedOutput:
     def __init__(self, output: Output, rate: float) -> None:
         self._rate = rate
         self._output = output
-        self._free_at_us = 0.0
         self._changed = asyncio.Event()
 
     @property
@@ -101,14 +101,14 @@ class PacedOutput:
         self._changed.set()
 
     async def __call__(self, rows: bytes) -> None:
-        """Wait until the rows before have had their time, then pass these on."""
-        while self._rate < _UNLIMITED and (wait_us := self._free_at_us - monotonic_us()) > 0:
+        """Pass rows on, and take the time for them. The server cannot send further ones meanwhile."""
+        end_us = monotonic_us() + rows.count(b"\n") * 1e6 / self._rate
+        await self._output(rows)
+        while self._rate < _UNLIMITED and (wait_us := end_us - monotonic_us()) > 0:
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_us / 1e6):
                     await self._changed.wait()
-        self._free_at_us = monotonic_us() + rows.count(b"\n") * 1e6 / self._rate
-        await self._output(rows)
 
 
 @asynccontextmanager
