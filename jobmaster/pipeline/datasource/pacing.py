@@ -78,8 +78,8 @@ def rate_of(pace: Pace, before: Look | None, now: Look | None) -> float:
 
 
 class PacedOutput:
-    """Passes rows on, no faster than ``rate``: the last ones of a task take their time, too, or tasks with few rows would exceed
-    it. Time that went by without rows is not made up for: there is no burst.
+    """Passes rows on, no faster than ``rate``. The last ones of a task take their time, too, or tasks with few rows would
+    exceed it. Time that went by without rows is not made up for: there is no burst.
 
     Args:
         rate: rows a second.
