@@ -118,13 +118,16 @@ class PipelineContext:
         return self.source_options() | ({} if standby is None else {"readUrl": standby})
 
     def read(self, table: str, options: Mapping[str, str] | None = None) -> DataFrame:
-        """One of the tables of the data source (``jobs``, ``ledger``, ``attempts``, ``buckets``, ``events``).
+        """One of the tables of the data source (``jobs``, ``ledger``, ``attempts``, ``buckets``, ``events``). It is read as
+        fast as it can be, unless the options have a rate: steps hold one snapshot, which a slow read would keep for hours.
 
         Args:
             options: of the data source: ``columns``, ``since``, ``states``, ``snapshot`` ...
         """
-        reader = self.spark.read.format("jobmaster").options(**self.reading_options()).option("table", table)
-        return reader.options(**(options or {})).load()
+        from jobmaster.pipeline.datasource.read_options import RATE, WITHOUT_LIMIT
+
+        given = {**self.reading_options(), "table": table, RATE: WITHOUT_LIMIT, **(options or {})}
+        return self.spark.read.format("jobmaster").options(**given).load()
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ import yaml
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from tests.support.forked_commands import ForkedProcess, run_command
+from tests.support.forked_programs import NEW_PROGRAMS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import children_of
 from tests.support.waiting import eventually
@@ -37,7 +38,8 @@ class AgentProcess:
     """One ``jobmaster agent run`` with its children, in a process group of its own.
 
     Args:
-        new_programs: the command, the supervisor and the agents are new interpreters, not forks (``forked_programs``).
+        new_programs: the command, the supervisor and the agents are new interpreters, not forks (``forked_programs``). So
+            they are everywhere where ``NEW_PROGRAMS`` is set.
     """
 
     process: ForkedProcess | subprocess.Popen[bytes]
@@ -57,7 +59,7 @@ class AgentProcess:
                     stderr=out,
                     start_new_session=True,
                 )
-                if new_programs
+                if new_programs or os.environ.get(NEW_PROGRAMS)
                 else ForkedProcess(["agent", "run", *options], env=ENVIRONMENT, cwd=REPOSITORY, out=out)
             )
 

@@ -2,8 +2,9 @@
 
 A command takes a quarter of a second of processor time, nearly all of it for imports, and the tests run hundreds of them. The
 first command of a program starts the process below. It imports what commands import, waits for requests, and forks a process
-for each. The command has the arguments, environment, working directory and standard streams that were asked for, and ends as
-the program ``jobmaster`` ends. The process below ends with the process that started it.
+for each. The command has the arguments, environment, working directory and standard streams that were asked for, and ends
+with the exit code of the program ``jobmaster``; its objects are not freed at the end. The process below ends with the process
+that started it.
 
 ``jobmaster dev`` and the commands of the pages of the documentation are started without it. A command that stays, such as an
 agent, becomes its supervisor by ``forked_programs``.
@@ -24,7 +25,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -81,6 +81,18 @@ def run_command(
     Raises:
         subprocess.TimeoutExpired: it was killed at the limit.
     """
+    if program == JOBMASTER and os.environ.get(forked_programs.NEW_PROGRAMS):
+        words = [sys.executable, "-m", "jobmaster.cli.main", *arguments]
+        return subprocess.run(
+            words,
+            env=dict(env),
+            cwd=cwd,
+            input=given or "",
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
     with tempfile.TemporaryFile() as read, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         read.write((given or "").encode())
         read.seek(0)
@@ -282,20 +294,14 @@ def _become(words: list[str], env: Mapping[str, str], cwd: str, streams: Sequenc
 
 
 def _run_to_end(run: Callable[[], object]) -> None:
-    """Run a main program, and end the process as an interpreter does, except that no object is freed: each would be copied
-    first, because the memory is that of the process that imported everything. It was half of the time of a command."""
+    """Run a main program, and end the process. What it raises is left to the interpreter."""
     code: object = None
     try:
         run()
-    except SystemExit as end:
-        code = end.code
-    if code is None or isinstance(code, int):
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
-        atexit._run_exitfuncs()
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code or 0)
+    except SystemExit as ended:
+        code = ended.code
+    if code is None or isinstance(code, int | str):
+        forked_programs.end(code)
     sys.exit(code)  # type: ignore[arg-type]  # any object may be
 
 

@@ -4,7 +4,8 @@ The start of an agent is two new interpreters. They take half a second of proces
 and the tests start hundreds of agents. Here a command that becomes a supervisor, and a supervisor that starts a program, fork
 instead. The process has the number, parent, session, descriptors, signals and standard streams that the new interpreter would
 have, and runs the same main program. Its command line and environment in ``/proc`` are those of the process that imported
-everything.
+everything. What only a new interpreter shows (imports in another order, a seed of hashes of its own, the end of all objects)
+is shown by ``make test-long``, which starts new ones (``NEW_PROGRAMS``).
 
 A program gets no module that the command before it has imported, such as handlers: the command runs in a child of the process
 that becomes the supervisor.
@@ -13,16 +14,18 @@ that becomes the supervisor.
 from __future__ import annotations
 
 import array
+import atexit
+import contextlib
 import ctypes
 import gc
 import json
-import logging
 import os
 import runpy
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -35,6 +38,8 @@ from tests.support.processes import end_with_parent
 
 IMPORTS = ("jobmaster_agents.run_agent", "jobmaster_agents.supervisor.main", "jobmaster.master.master")
 """What the programs import when they run."""
+NEW_PROGRAMS = "JOBMASTER_TEST_NEW_PROGRAMS"
+"""Environment variable: commands, supervisors and agents are new interpreters, as those of users are."""
 _SUPERVISOR = "jobmaster_agents.supervisor.main"
 _MESSAGE_BYTES = 1 << 16
 _FDS = 16
@@ -46,6 +51,7 @@ def run_until_exec() -> None:
     ``os.execv``; the function does not return here."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    received: list[int] = []
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     command = os.fork()
     if command == 0:
@@ -56,6 +62,7 @@ def run_until_exec() -> None:
         return
 
     def forward(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         os.kill(command, number)
 
     for number in signals:
@@ -63,13 +70,16 @@ def run_until_exec() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     theirs.close()
     text, fds, _, _ = socket.recv_fds(ours, _MESSAGE_BYTES, _FDS)
-    # The command is no longer there to get a signal once it is reaped.
+    # A command that is reaped gets no signal any more. One that asked has not seen those that came since: they end what
+    # comes after it, as they would end a new interpreter.
     for number in signals:
-        signal.signal(number, signal.SIG_IGN if not text else signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL if text else signal.SIG_IGN)
     _, status = os.waitpid(command, 0)
     ours.close()
     if not text:
         _end_as(os.waitstatus_to_exitcode(status))
+    for missed in received:
+        os.kill(os.getpid(), missed)
     words, numbers, environment = json.loads(text)
     _place(dict(zip(numbers, fds, strict=True)))
     os.environ.clear()
@@ -97,7 +107,8 @@ def _ask(there: socket.socket, path: str, words: Sequence[str]) -> NoReturn:
 
 def _end_as(code: int) -> NoReturn:
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
         time.sleep(60)
     os._exit(code)
@@ -142,26 +153,38 @@ def _popen(
     """In place of ``subprocess.Popen`` of a supervisor."""
     assert command[:2] == [sys.executable, "-m"], command
     read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), -1)
+    # Until its handlers are its own, a signal would be counted by the child's copy of the supervisor's.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     pid = os.fork()
     if pid == 0:
-        gc.freeze()  # what belongs to the supervisor closes nothing here: its numbers may be others' by now
-        if start_new_session:
-            os.setsid()
-        os.dup2(read, 0)
-        _close_all_but({0, 1, 2, *pass_fds})
-        for fd in pass_fds:
-            os.set_inheritable(fd, True)
-        _run(command[2:])
+        try:
+            gc.freeze()  # what belongs to the supervisor closes nothing here: its numbers may be others' by now
+            if start_new_session:
+                os.setsid()
+            os.dup2(read, 0)
+            _close_all_but({0, 1, 2, *pass_fds})
+            for fd in pass_fds:
+                os.set_inheritable(fd, True)
+            _run(command[2:], blocked)
+        finally:
+            os._exit(os.EX_SOFTWARE)  # never back into the supervisor, which would kill the other agents
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     os.close(read)
     return _Forked(pid, None if write < 0 else os.fdopen(write, "wb", buffering=0))
 
 
-def _run(words: list[str]) -> NoReturn:
-    """Run a main program as a new interpreter would, and end the process."""
+def _run(words: list[str], blocked: Iterable[int] | None = None) -> NoReturn:
+    """Run a main program as a new interpreter would, and end the process.
+
+    Args:
+        blocked: signals that the program blocks; ``None``: those that this process blocks.
+    """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    if blocked is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     module, *arguments = words
     sys.argv[:] = [module, *arguments]
     ctypes.CDLL(None).prctl(_PR_SET_NAME, module.rpartition(".")[2].encode()[:15])
@@ -170,17 +193,35 @@ def _run(words: list[str]) -> NoReturn:
     code: int | str | None = 1
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # the module is there already: that is the purpose
+            # The module is there already: that is the purpose.
+            warnings.filterwarnings("ignore", message=".*found in sys.modules", category=RuntimeWarning)
             runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
-    except SystemExit as end:
-        code = end.code
+    except SystemExit as ended:
+        code = ended.code
     except BaseException:
         traceback.print_exc()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else int(code is not None))
+    end(code)
+
+
+def end(code: int | str | None) -> NoReturn:
+    """End the process as an interpreter does, except that no object is freed: each would be copied first, because the memory
+    is that of the process that imported everything. It was half of the time of a command.
+
+    Args:
+        code: of ``SystemExit``.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = 120  # as Python itself
+    os._exit(code or 0)
 
 
 def _close_all_but(kept: Iterable[int]) -> None:

@@ -89,7 +89,7 @@ async def replica_age(connection: Connection) -> float | None:
 
 
 async def load_beside(connection: Connection, looking: str) -> tuple[bool, int, int]:
-    """Whether the server is a standby; the first transaction id that has not ended; and how many sessions have the name."""
+    """Whether the server is a standby; the transaction id after the highest ended one; how many sessions have the name."""
     try:
         row = await connection.fetchrow(sql("export/load_beside"), looking)
     except errors.DRIVER_ERRORS as error:

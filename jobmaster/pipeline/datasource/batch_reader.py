@@ -38,7 +38,7 @@ class ReadPlan(NamedTuple):
     cluster: ClusterRef
     selection: Selection
     tasks: int
-    """Number of ranges, and so the maximum of connections at once."""
+    """Number of ranges, and so the maximum of tasks at once."""
     block_bytes: int
     snapshot: str | None
     statement_seconds: int
@@ -101,14 +101,9 @@ def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordB
         seconds=plan.statement_seconds,
         snapshot=plan.snapshot,
         window=partition.window,
-        pace=_pace(plan, partition),
+        pace=plan.pace,
     )
     return scan.batches(partition.low, partition.high)
-
-
-def _pace(plan: ReadPlan, partition: IdRange) -> Pace:
-    """A stream has a pace only if it is given: it reads what is new, and would fall behind those who write it."""
-    return plan.pace if partition.window is None or plan.pace.rows_per_second is not None else UNLIMITED
 
 
 async def _boundaries(plan: ReadPlan) -> list[UUID]:

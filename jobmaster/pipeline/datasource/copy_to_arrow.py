@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from jobmaster.clock import monotonic_us
 from jobmaster.master.history.export import DELIMITER, NULL, QUOTE
 from jobmaster.model.errors import Unavailable
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Output = Callable[[bytes], Coroutine[Any, Any, None]]
 _BLOCKS = 3
 _TURN_SECONDS = 0.5
+_BLOCK_US = 1_000_000
+"""A block that is not full is passed on after so long: a slow COPY would fill one in minutes."""
 
 
 class _Stopped(Exception):
@@ -49,7 +52,8 @@ class CopyStream:
     """One COPY.
 
     Args:
-        copy: runs the COPY and passes whole rows to its argument.
+        copy: runs the COPY and passes whole rows to its argument. Where it waits between rows it passes empty portions, so
+            that it ends soon after its reader.
         block_bytes: bytes of text that are parsed at once.
     """
 
@@ -93,22 +97,26 @@ class CopyStream:
     async def _gather(self) -> None:
         gathered: list[bytes] = []
         size = 0
+        put_us = monotonic_us()
 
         async def output(rows: bytes) -> None:
-            nonlocal size
-            gathered.append(rows)
-            size += len(rows)
-            if size >= self._block_bytes:
+            nonlocal size, put_us
+            if self._stop.is_set():
+                raise _Stopped
+            if rows:
+                gathered.append(rows)
+                size += len(rows)
+            if size >= self._block_bytes or (size and monotonic_us() - put_us >= _BLOCK_US):
                 self._put(b"".join(gathered))
                 gathered.clear()
-                size = 0
+                size, put_us = 0, monotonic_us()
 
         await self._copy(output)
         if gathered:
             self._put(b"".join(gathered))
 
     def _put(self, block: bytes | Exception | None) -> None:
-        """Put a block into the buffer. Blocks this thread's loop, which has no other work."""
+        """Put a block into the buffer. Blocks this thread's loop: until there is room, a pace is not looked at, either."""
         while not self._stop.is_set():
             with suppress(queue.Full):
                 self._blocks.put(block, timeout=_TURN_SECONDS)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from jobmaster.clock import monotonic_us
 from jobmaster.master.history.export import load_beside
-from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import Output
 
@@ -24,10 +23,12 @@ BESIDE_WRITERS = 20_000
 """Rows a second of all tasks of all reads together, by default, while others write."""
 _UNLIMITED = float("inf")
 _WRITES_PER_SECOND = 10.0
-"""From so many transactions a second on, others write. An idle agent makes about one."""
+"""From so many transactions a second on, others write. Idle agents make one to three each, one of them more, the leader."""
 _LOOK_SECONDS = 0.5
 _FIRST_LOOK_SECONDS = 0.1
 """A task takes its first rows slowly until it has looked twice."""
+_TURN_SECONDS = 0.5
+"""So often a task that waits asks its output whether there is still a reader."""
 
 
 class Pace(NamedTuple):
@@ -37,11 +38,8 @@ class Pace(NamedTuple):
     """Of all tasks together, always; ``None``: ``BESIDE_WRITERS`` while others write, otherwise as fast as they can."""
     unlimited: bool = False
     """As fast as they can, whatever others do."""
-
-    @property
-    def sessions(self) -> int:
-        """Sessions that a task has at once."""
-        return 1 if self.unlimited else 2
+    tasks: int = 1
+    """So many share the rate as long as a task does not know how many read."""
 
 
 UNLIMITED = Pace(unlimited=True)
@@ -67,7 +65,7 @@ def rate_of(pace: Pace, before: Look | None, now: Look | None) -> float:
     """
     if pace.unlimited:
         return _UNLIMITED
-    tasks = max(now.looking, 1) if now is not None else 1
+    tasks = pace.tasks if now is None else max(now.looking, 1)
     if pace.rows_per_second is not None:
         return pace.rows_per_second / tasks
     if now is not None and before is not None:
@@ -82,6 +80,7 @@ class PacedOutput:
     exceed it. Time that went by without rows is not made up for: there is no burst.
 
     Args:
+        output: gets an empty portion from time to time while rows wait.
         rate: rows a second.
     """
 
@@ -97,18 +96,22 @@ class PacedOutput:
 
     @rate.setter
     def rate(self, rate: float) -> None:
-        self._rate = rate
-        self._changed.set()
+        if rate != self._rate:
+            self._rate = rate
+            self._changed.set()
 
     async def __call__(self, rows: bytes) -> None:
         """Pass rows on, and take the time for them. The server cannot send further ones meanwhile."""
-        end_us = monotonic_us() + rows.count(b"\n") * 1e6 / self._rate
         await self._output(rows)
-        while self._rate < _UNLIMITED and (wait_us := end_us - monotonic_us()) > 0:
+        left = float(rows.count(b"\n"))  # a line break in a value counts as a row
+        while left > 0 and self._rate < _UNLIMITED:
+            began_us, rate = monotonic_us(), self._rate
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_us / 1e6):
+                async with asyncio.timeout(min(left / rate, _TURN_SECONDS)):
                     await self._changed.wait()
+            left -= (monotonic_us() - began_us) / 1e6 * rate
+            await self._output(b"")
 
 
 @asynccontextmanager
@@ -128,10 +131,11 @@ async def paced(output: Output, pace: Pace, cluster: ClusterRef) -> AsyncIterato
 
 async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
     """Set the rate of a task for as long as it reads."""
-    before: Look | None = None
+    factory = cluster.pacing_factory()
     while True:
+        before: Look | None = None
         try:
-            connection = await cluster.pacing_factory().open(plan_once=False)
+            connection = await factory.open(plan_once=False)
             try:
                 while True:
                     now = Look(monotonic_us(), *await load_beside(connection, PACING_NAME))
@@ -140,7 +144,6 @@ async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
                     before = now
             finally:
                 connection.terminate()
-        except JobMasterError:
-            slowed.rate = rate_of(pace, None, before)
-            before = None
+        except Exception:  # of the server, the driver or the password's command: a read goes on without an answer
+            slowed.rate = rate_of(pace, None, None)
         await asyncio.sleep(_LOOK_SECONDS)

@@ -158,7 +158,9 @@ class RangeScan:
                 raise
             raise Refused(
                 f"a task has read table {self._selection.table!r} for {self._seconds} s, the limit of maxStatementSeconds",
-                hint="read with more numPartitions, or select less; a longer snapshot keeps vacuum waiting",
+                hint="read with more numPartitions, or select less; a longer snapshot keeps vacuum waiting"
+                if self._pace.unlimited
+                else "while others write a read is slow: read a standby (readDsn), or give a higher rowsPerSecond",
             ) from error
         finally:
             connection.terminate()

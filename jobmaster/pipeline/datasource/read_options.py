@@ -16,7 +16,7 @@ from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, T
 from jobmaster.settings.masking import mask_secrets
 
 TASKS_MAX = 16
-"""Default number of tasks, and so of connections."""
+"""Default number of connections of all tasks."""
 STATEMENT_SECONDS = 3600
 """Default limit of one statement of a task, and so of its snapshot."""
 OPTIONS_KEY = "jobmaster.options"
@@ -68,8 +68,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(table, columns, options)
 
 
-def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
+def read_plan(options: ReadOptions, schema: Any, *, streams: bool = False) -> ReadPlan:
     """The plan of a read. ``schema`` comes from Spark; the user may have given it with ``.schema(...)``.
+
+    Args:
+        streams: of a streaming query.
 
     Raises:
         InputError: the schema does not fit the table, or an option is wrong.
@@ -85,14 +88,18 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
             )
     columns = tuple(field.name for field in schema.fields)
     connections = number(raw, "maxConnections", TASKS_MAX)
-    pace = _pace(raw)
+    counted = flag(raw, COUNTED)
+    pace = _pace(raw, streams=streams) if not counted else UNLIMITED
+    # One of the COPY, one that looks, and one that keeps ranges in the master beside a shared snapshot.
+    sessions = 1 + (not pace.unlimited) + (table.name == "history" and raw.get("snapshot") is not None)
+    tasks = min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), max(connections // sessions, 1))
     return ReadPlan(
         cluster=cluster_ref_of(raw),
-        selection=selection_of(table, columns, raw)._replace(counted=flag(raw, COUNTED)),
-        tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), max(connections // pace.sessions, 1)),
+        selection=selection_of(table, columns, raw)._replace(counted=counted),
+        tasks=tasks,
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),
-        pace=pace,
+        pace=pace._replace(tasks=tasks),
         statement_seconds=number(raw, "maxStatementSeconds", STATEMENT_SECONDS),
         rows_per_batch=_rows_per_trigger(raw),
         start=_start(raw),
@@ -155,10 +162,11 @@ def _rows_per_trigger(options: Mapping[str, str]) -> int | None:
     return number(options, name, 1) if text else None
 
 
-def _pace(options: Mapping[str, str]) -> Pace:
+def _pace(options: Mapping[str, str], *, streams: bool) -> Pace:
+    """A stream has a pace only if it is given: it reads what is new, and would fall behind those who write it."""
     text = options.get(RATE)
     if text is None:
-        return Pace()
+        return UNLIMITED if streams else Pace()
     if text.lower() == WITHOUT_LIMIT:
         return UNLIMITED
     if not text.isascii() or not text.isdigit() or int(text) < 1:

@@ -68,7 +68,7 @@ class JobMasterSource(DataSource):
             raise InputError(
                 f"table {options.table.name!r} cannot be read as a stream", hint=f"these can: {', '.join(RECORDED)}"
             )
-        plan = read_plan(options, schema)
+        plan = read_plan(options, schema, streams=True)
         return JobMasterStreamReader(plan._replace(snapshot=None))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -21,7 +21,6 @@ from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import text
 from jobmaster.pipeline.context import PipelineContext
-from jobmaster.pipeline.datasource.read_options import RATE, WITHOUT_LIMIT
 from jobmaster.pipeline.lake.lake import FORMAT, Lake
 from jobmaster.pipeline.lake.schema import SCHEMAS
 
@@ -88,8 +87,8 @@ class FullHistory:
         return frame.select(*columns)
 
     def live_frame(self, table: str, columns: Sequence[str], options: dict[str, str] | None = None) -> DataFrame:
-        """Columns of a table of the master. All tasks read one snapshot, which slow reads would keep for hours."""
-        names = {"columns": ",".join(columns), "snapshot": self._snapshot, RATE: WITHOUT_LIMIT, **(options or {})}
+        """Columns of a table of the master."""
+        names = {"columns": ",".join(columns), "snapshot": self._snapshot, **(options or {})}
         return self._context.read(table, names).select(*columns)
 
     def jobs(self, columns: Sequence[str]) -> DataFrame:

@@ -13,7 +13,7 @@ import pytest
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
-from jobmaster.pipeline.datasource.copy_to_arrow import Output
+from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
 from jobmaster.pipeline.datasource.pacing import BESIDE_WRITERS, UNLIMITED, Look, Pace, PacedOutput, paced, rate_of
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.patience import PATIENCE_SECONDS
@@ -108,20 +108,55 @@ async def test_rows_take_their_time() -> None:
 
 
 async def test_rows_that_wait_go_on_when_the_limit_ends() -> None:
-    output = PacedOutput(drop, 0.001)
-    waits = asyncio.create_task(output(b"row\n"))
-    await asyncio.sleep(0)
-    output.rate = UNLIMITED_RATE
-    await asyncio.wait_for(waits, PATIENCE_SECONDS)
+    for enough in (UNLIMITED_RATE, 1000.0):
+        output = PacedOutput(drop, 0.001)
+        waits = asyncio.create_task(output(b"row\n"))
+        await asyncio.sleep(0)
+        output.rate = enough
+        await asyncio.wait_for(waits, PATIENCE_SECONDS)
+
+
+async def test_a_task_that_waits_ends_with_its_reader() -> None:
+    class Stopped(Exception):
+        """The reader has gone."""
+
+    async def stops(rows: bytes) -> None:
+        if not rows:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        await PacedOutput(stops, 0.001)(b"row\n")
+
+
+def test_rows_of_a_slow_copy_come_before_a_block_is_full_and_it_ends_with_its_reader() -> None:
+    """A block has four megabytes by default: at a hundred rows a second it would be full after hours."""
+    import pyarrow as pa
+
+    ended = []
+
+    async def copy(output: Output) -> None:
+        try:
+            for number in range(1_000_000):
+                await output(b"%d\n" % number)
+                await asyncio.sleep(0.01)
+        finally:
+            ended.append(True)
+
+    batches = CopyStream(copy, 1 << 22).batches(pa.schema([("n", pa.int64())]), "a test")
+    assert next(batches).num_rows > 0
+    batches.close()  # type: ignore[attr-defined]  # it is a generator
+    assert ended
 
 
 @pytest.mark.parametrize(
     ("pace", "before", "now", "rate"),
     [
         (Pace(), None, None, BESIDE_WRITERS),
+        (Pace(tasks=8), None, None, BESIDE_WRITERS / 8),
+        (Pace(3000, tasks=6), None, None, 500.0),
         (Pace(), None, Look(1_000_000, False, 500, 1), BESIDE_WRITERS),
         (Pace(), Look(1_000_000, False, 500, 1), Look(2_000_000, False, 509, 1), UNLIMITED_RATE),
-        (Pace(), Look(1_000_000, False, 500, 1), Look(2_000_000, False, 511, 4), BESIDE_WRITERS / 4),
+        (Pace(), Look(1_000_000, False, 500, 1), Look(2_000_000, False, 510, 4), BESIDE_WRITERS / 4),
         (Pace(), Look(1_000_000, True, 500, 1), Look(2_000_000, True, 9000, 4), UNLIMITED_RATE),
         (Pace(3000), Look(1_000_000, False, 500, 3), Look(2_000_000, False, 500, 3), 1000.0),
         (UNLIMITED, Look(1_000_000, False, 500, 1), Look(2_000_000, False, 9000, 1), UNLIMITED_RATE),
@@ -159,3 +194,8 @@ def test_a_task_that_looks_has_two_connections() -> None:
     assert read_plan(read_options(given), Schema).tasks == 3
     assert read_plan(read_options({**given, "rowsPerSecond": "unlimited"}), Schema).tasks == 6
     assert read_plan(read_options({**given, "maxConnections": "1"}), Schema).tasks == 1
+    assert read_plan(read_options({**given, "counted": "true"}), Schema).tasks == 6
+    assert read_plan(read_options(given), Schema, streams=True).tasks == 6
+    assert read_plan(read_options({**given, "rowsPerSecond": "9"}), Schema, streams=True).pace == Pace(9, tasks=3)
+    held = {"table": "history", "snapshot": "00000003-0000001B-1"}
+    assert read_plan(read_options({**given, **held}), Schema).tasks == 2
