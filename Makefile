@@ -119,7 +119,7 @@ test-slow: $(PIPELINE_STAMP)
 	@$(MAKE) --no-print-directory -j2 test-clusters test-spark LENGTH="$(LENGTH)"
 
 test-long: $(PIPELINE_STAMP) ## What `make test` leaves out: tests marked long, and the race drill 500 times
-	@JOBMASTER_TEST_NEW_PROGRAMS=1 $(MAKE) --no-print-directory test-slow LENGTH=long
+	@TEST_NEW_PROGRAMS=1 $(MAKE) --no-print-directory test-slow LENGTH=long
 
 test-clusters: $(PIPELINE_STAMP) $(BEFORE_CLUSTERS)
 	@$(call SHARED,$(CLUSTER_TEST_PROCESSES),loadscope) -m "slow and $(LENGTH) and not spark"

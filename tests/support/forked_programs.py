@@ -38,7 +38,7 @@ from tests.support.processes import end_with_parent
 
 IMPORTS = ("jobmaster_agents.run_agent", "jobmaster_agents.supervisor.main", "jobmaster.master.master")
 """What the programs import when they run."""
-NEW_PROGRAMS = "JOBMASTER_TEST_NEW_PROGRAMS"
+NEW_PROGRAMS = "TEST_NEW_PROGRAMS"
 """Environment variable: commands, supervisors and agents are new interpreters, as those of users are."""
 _SUPERVISOR = "jobmaster_agents.supervisor.main"
 _MESSAGE_BYTES = 1 << 16

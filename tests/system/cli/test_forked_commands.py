@@ -14,8 +14,15 @@ import pytest
 
 from tests.support.deployment import Deployment
 from tests.support.forked_commands import ForkedProcess, run_command
+from tests.support.forked_programs import NEW_PROGRAMS
 from tests.support.waiting import wait_until
 from tests.system.cli.conftest import _python_path
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where other tests start new programs."""
+    monkeypatch.delenv(NEW_PROGRAMS, raising=False)
 
 
 @pytest.mark.parametrize(

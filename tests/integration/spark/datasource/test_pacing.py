@@ -104,7 +104,7 @@ async def test_rows_take_their_time() -> None:
             await output(portion)
             assert time.monotonic() - began >= portion.count(b"\n") / 1000 - 0.001
         await asyncio.sleep(0.1)
-    assert len(passed) == 4
+    assert len(list(filter(None, passed))) == 4
 
 
 async def test_rows_that_wait_go_on_when_the_limit_ends() -> None:
