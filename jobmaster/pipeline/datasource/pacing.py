@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from jobmaster.clock import monotonic_us
 from jobmaster.master.history.export import load_beside
+from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import Output
 
@@ -130,7 +131,7 @@ async def paced(output: Output, pace: Pace, cluster: ClusterRef) -> AsyncIterato
 
 
 async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
-    """Set the rate of a task for as long as it reads."""
+    """Set the rate of a task for as long as it reads. After an error it is slow, until there is an answer again."""
     factory = cluster.pacing_factory()
     while True:
         before: Look | None = None
@@ -144,6 +145,8 @@ async def _look(slowed: PacedOutput, pace: Pace, cluster: ClusterRef) -> None:
                     before = now
             finally:
                 connection.terminate()
-        except Exception:  # of the server, the driver or the password's command: a read goes on without an answer
+        except JobMasterError:
+            pass
+        finally:
             slowed.rate = rate_of(pace, None, None)
         await asyncio.sleep(_LOOK_SECONDS)

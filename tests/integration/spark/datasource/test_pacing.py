@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError
-from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
+from jobmaster.pipeline.datasource.cluster_ref import PACING_NAME, ClusterRef, cluster_ref_of
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
 from jobmaster.pipeline.datasource.pacing import BESIDE_WRITERS, UNLIMITED, Look, Pace, PacedOutput, paced, rate_of
 from tests.conftest import MIGRATED_SCHEMA
@@ -80,6 +80,22 @@ async def test_a_task_is_slow_while_others_write_and_shares_the_rate_with_other_
 async def test_a_rate_that_is_given_holds_on_an_idle_server_too(cluster: ClusterRef) -> None:
     async with reading(cluster, Pace(1000)) as first, reading(cluster, Pace(1000)) as second:
         await until(lambda: {first.rate, second.rate} == {500.0}, "a share for each task")
+
+
+@pytest.mark.slow
+async def test_a_session_that_is_lost_makes_a_task_slow_until_it_looks_again(cluster: ClusterRef) -> None:
+    async with reading(cluster) as task:
+        await until(lambda: task.rate == UNLIMITED_RATE, "the server to be found idle")
+        admin = await asyncpg.connect(cluster.dsn)
+        try:
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                f" WHERE application_name = '{PACING_NAME}' AND datname = current_database()"
+            )
+            await until(lambda: task.rate == BESIDE_WRITERS, "the loss to be noticed")
+        finally:
+            await admin.close()
+        await until(lambda: task.rate == UNLIMITED_RATE, "another session to look")
 
 
 @pytest.mark.slow
