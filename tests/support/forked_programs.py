@@ -5,7 +5,7 @@ and the tests start hundreds of agents. Here a command that becomes a supervisor
 instead. The process has the number, parent, session, descriptors, signals and standard streams that the new interpreter would
 have, and runs the same main program. Its command line and environment in ``/proc`` are those of the process that imported
 everything. What only a new interpreter shows (imports in another order, a seed of hashes of its own, the end of all objects)
-is shown by ``make test-long``, which starts new ones (``NEW_PROGRAMS``).
+is shown by ``make test-long``, which starts new ones (``NEW_PROGRAMS``) but for the agents under fault of the crash points.
 
 A program gets no module that the command before it has imported, such as handlers: the command runs in a child of the process
 that becomes the supervisor.
@@ -39,7 +39,7 @@ from tests.support.processes import end_with_parent
 IMPORTS = ("jobmaster_agents.run_agent", "jobmaster_agents.supervisor.main", "jobmaster.master.master")
 """What the programs import when they run."""
 NEW_PROGRAMS = "TEST_NEW_PROGRAMS"
-"""Environment variable: commands, supervisors and agents are new interpreters, as those of users are."""
+"""Environment variable: commands, and agents with their supervisors, are new interpreters, as those of users are."""
 _SUPERVISOR = "jobmaster_agents.supervisor.main"
 _MESSAGE_BYTES = 1 << 16
 _FDS = 16

@@ -24,7 +24,7 @@ BESIDE_WRITERS = 20_000
 """Rows a second of all tasks of all reads together, by default, while others write."""
 _UNLIMITED = float("inf")
 _WRITES_PER_SECOND = 10.0
-"""From so many transactions a second on, others write. Idle agents make one to three each, one of them more, the leader."""
+"""From so many transactions a second on, others write. Agents without jobs make some, too: a large fleet reaches it."""
 _LOOK_SECONDS = 0.5
 _FIRST_LOOK_SECONDS = 0.1
 """A task takes its first rows slowly until it has looked twice."""

@@ -102,7 +102,7 @@ async def test_a_session_that_is_lost_makes_a_task_slow_until_it_looks_again(clu
 async def test_while_the_server_does_not_answer_a_task_stays_slow(cluster: ClusterRef) -> None:
     gone = cluster._replace(dsn="postgresql://127.0.0.1:1/none")
     async with reading(gone) as task:
-        await asyncio.sleep(0.3)  # several looks; nothing to wait for, because nothing changes
+        await asyncio.sleep(0.3)  # the first look has failed; there is nothing to wait for, because nothing changes
         assert task.rate == BESIDE_WRITERS
 
 
