@@ -241,6 +241,13 @@ _ABLATIONS = (
         32,
     ),
     Ablation(
+        "a job whose put was not answered is given back",
+        replace(_ALL, unanswered_stays=False),
+        "cancel, lost puts",
+        work.CANCELLED_HELD_START,
+        470,
+    ),
+    Ablation(
         "keys of a dead bucket are not resurrected",
         replace(_ALL, resurrects=False),
         "store rolled back, sent twice",

@@ -37,9 +37,9 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "retry here",
-        "a retry stays in its bucket, a copy is put and taken for lost, jobs are given back and onboarded again",
+        "a retry stays in its bucket, a put is not answered, jobs are given back and onboarded again",
         replace(_ZOMBIE, retry_here=True, failures=1, gives_back=True, lost_puts=True, lost_commits=True),
-        21226,
+        26842,
     ),
     FaultSet(
         "retry here twice",
@@ -105,6 +105,13 @@ _FAULT_SETS = (
         "a cancel request at any moment, retries, jobs given back",
         replace(_ZOMBIE, cancel=True, failures=1, retry_here=True, gives_back=True),
         15815,
+    ),
+    FaultSet(
+        "cancel, lost puts",
+        "... of a job whose put is not answered",
+        replace(_DEAD, cancel=True, failures=1, gives_back=True, lost_puts=True),
+        3920,
+        core=True,
     ),
     FaultSet(
         "cancel, sent twice",

@@ -44,7 +44,7 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
     if scope.sister:
         yield from _sister(setting, state)
     if scope.crash and state.agent.mode != "dead":
-        dead = state.agent._replace(mode="dead", copies=(), puts=(), leaving=0)
+        dead = state.agent._replace(mode="dead", copies=(), puts=(), unanswered=(), leaving=0)
         yield Step("A crashes", state.with_agent(dead)._replace(rolled_back=False), fault=True)
     if scope.leased:
         yield from _lease(state)

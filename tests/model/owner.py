@@ -179,7 +179,11 @@ def _onboard(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """Marked first, put second; what the store does not take goes back by its identity."""
+    """Marked first, put second; what the store refuses goes back by its identity.
+
+    A put without an answer may have been done: it is repeated as long as its row waits and its copy is not in memory. (That
+    look and the put are one step here.)
+    """
     agent, store = state.agent, state.store
     for put in agent.puts:
         rest = state.with_agent(agent._replace(puts=tuple(each for each in agent.puts if each != put)))
@@ -188,6 +192,9 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
                 "put refused by the store: left to the rescuer", memory.forgotten(rest) if agent.mode == "up" else rest
             )
             continue
+        if put in state.agent.unanswered:
+            yield from _put_again(setting, state, rest, put)
+            continue
         released = master.release(setting, rest, put, 1)
         if refuses(setting, state) or store.state != ACTIVE:
             yield Step("put refused: released", released.state, broken=released.broken)
@@ -195,8 +202,29 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
         there = store._replace(assigned=tuple(sorted({*store.assigned, put})))
         yield Step("put: the copy lies in the bucket", changed(setting, rest, there))
         if setting.scope.lost_puts and "put" not in state.spent:
-            late = changed(setting, released.state, there)._replace(spent=state.spent | {"put"})
-            yield Step("put, taken for failed: released", late, fault=True, broken=released.broken)
+            spent = state.spent | {"put"}
+            if setting.rules.unanswered_stays:
+                unsure = state.with_agent(agent._replace(unanswered=(put,)))._replace(spent=spent)
+                yield Step("put: not done, and not answered", unsure, fault=True)
+                yield Step("put: done, reply lost", changed(setting, unsure, there), fault=True)
+            else:
+                late = changed(setting, released.state, there)._replace(spent=spent)
+                yield Step("put, taken for failed: released", late, fault=True, broken=released.broken)
+
+
+def _put_again(setting: Setting, state: State, rest: State, put: Entry) -> Iterator[Step[State]]:
+    agent, store, row = state.agent, state.store, state.jobs[put.job].row
+    rest = rest.with_agent(rest.agent._replace(unanswered=()))
+    waits = row is not None and row.state == ASSIGNED and not row.flag
+    if not waits or (row.token, row.bucket, row.epoch) != (put.token, 1, agent.epoch):
+        yield Step("not put again: its row is elsewhere", rest)
+    elif any(copy.job == put.job for copy in agent.copies):
+        yield Step("not put again: its copy is in memory", rest)
+    elif refuses(setting, state) or store.state != ACTIVE:
+        yield Step("put again, refused: left to who compares rows with copies", rest)
+    else:
+        there = store._replace(assigned=tuple(sorted({*store.assigned, put})))
+        yield Step("put again: the copy lies in the bucket", changed(setting, rest, there))
 
 
 def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:

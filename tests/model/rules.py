@@ -76,6 +76,8 @@ class Rules:
     """States of rows without a copy that the owner gives back."""
     owner_sees_memory: bool = True
     """... and a copy in its own memory is a copy."""
+    unanswered_stays: bool = True
+    """The row of a job whose put was not answered stays as it is, and the copy is put again: it may lie there."""
     leader_sweep: bool = True
     resurrects: bool = True
     """Keys of a dead bucket that hold jobs are resurrected."""

@@ -153,6 +153,8 @@ class Agent(NamedTuple):
     copies: tuple[Copy, ...] = ()
     puts: tuple[Entry, ...] = ()
     """Marked as assigned in the master, not yet put into the store."""
+    unanswered: tuple[Entry, ...] = ()
+    """Those of them that were put without an answer."""
     leaving: int = 0
     """Graceful exit: 1 COMPLETING in the master, 2 also in the store, 3 closed there."""
     epoch: int = 1

@@ -11,6 +11,8 @@ from tests.model.state import (
     ACTIVE,
     ASSIGNED,
     COMPLETING,
+    FINAL,
+    ONBOARDED,
     READY,
     RETRIED,
     WORKING,
@@ -24,6 +26,7 @@ from tests.model.state import (
 TWICE = "one live copy: the same assignment is started twice in one agent"
 LATE_START = 'a start="fenced" is authorised after the bucket was lost'
 CANCELLED_START = 'a start="fenced" is authorised after a cancel request'
+CANCELLED_HELD_START = "a job starts from a copy that its owner gave back, and that was cancelled while it was held"
 ROBBED_OWNER = "a job starts under a valid lease in a bucket that was taken away"
 
 
@@ -81,9 +84,17 @@ def _begin(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
             yield Step("start", _to(state, copy, "running"), broken=broken)
     elif not scope.leased or state.lease.valid:
         broken = ROBBED_OWNER if scope.leased and not master.owns(state, copy, *WORKING) else ""
-        yield Step("start", _to(state, copy, "running"), broken=broken)
+        yield Step("start", _to(state, copy, "running"), broken=broken or _started_cancelled(state, copy))
     if scope.gives_back or state.agent.leaving == 2:
         yield Step("H0 to be given back, not committed", _to(state, copy, "held"))
+
+
+def _started_cancelled(state: State, copy: Copy) -> str:
+    """A producer's copies all have one token: only one that its owner has put is the very one that was given back."""
+    row = state.jobs[copy.job].row
+    if row is None or copy.origin not in (ONBOARDED, RETRIED) or row.state != FINAL or row.bucket:
+        return ""
+    return CANCELLED_HELD_START if row.flag and row.token == copy.token else ""
 
 
 def _authorise(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
@@ -237,5 +248,5 @@ def _retire(setting: Setting, state: State) -> Iterator[Step[State]]:
             yield Step("leaving: the bucket is left behind", state.with_agent(Agent("dead")))
     if not rows:
         retired = state._replace(bucket=state.bucket._replace(state=READY))
-        gone = state.agent._replace(mode="out", puts=())
+        gone = state.agent._replace(mode="out", puts=(), unanswered=())
         yield Step("G4 READY_TO_DELETE in the master", retired.with_agent(gone))

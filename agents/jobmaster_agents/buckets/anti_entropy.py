@@ -2,15 +2,15 @@
 
 A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
 the master that lost later states of the job) is given back by compare-and-set on its identity, but only when the copy was
-missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Claimed lists that
-memory does not know are adopted. One bucket per tick, so the master gets at most one query every few seconds from an agent,
+missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Nor is one given
+back whose copy may still be put: the store has not answered. Claimed lists that memory does not know are adopted. One bucket per tick, so the master gets at most one query every few seconds from an agent,
 however many buckets it owns.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -66,6 +66,7 @@ class AntiEntropy:
         memory: read after the store.
         every_seconds: how often a bucket with jobs is compared.
         adopt_lists: adopts claimed lists of the bucket that memory does not know.
+        may_come: which of these jobs may still get a copy, although the store has none.
     """
 
     name = "anti-entropy"
@@ -77,6 +78,7 @@ class AntiEntropy:
         store: AntiEntropyStore,
         job_table: CopyMemory,
         adopt_lists: Callable[[bytes], Awaitable[None]],
+        may_come: Callable[[Collection[bytes]], AbstractSet[bytes]],
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
@@ -89,6 +91,7 @@ class AntiEntropy:
         self._store = store
         self._job_table = job_table
         self._adopt_lists = adopt_lists
+        self._may_come = may_come
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
@@ -130,10 +133,11 @@ class AntiEntropy:
         now = self._now()
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         # Memory once more, after the store: a claim may have moved a copy meanwhile.
+        coming = self._may_come(watch.suspects.keys())
         overdue = [
             row
             for row in self._without_memory(owned, missing)
-            if now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
+            if row.id not in coming and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
         ]
         if owned.applies:
             return  # the master stopped to answer during the comparison

@@ -143,6 +143,7 @@ class DueFetcher:
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._querying = 0
+        bucket_enqueuer.on_answered = self.kick
         self.alone = False
         """The last renewal named no other living agent: no other bucket waits for a turn."""
         self.onboarded = 0
@@ -237,6 +238,8 @@ class DueFetcher:
             return None
         if due.owned.paused or (self._handlers == [] and not self._scope.trials):
             return None  # until it is resumed
+        if self._bucket_enqueuer.is_repeating(due.owned.fence.bucket_id):
+            return None  # until the store has answered
         if due.rests_until and self._now() < due.rests_until:
             bucket_id = due.owned.fence.bucket_id
             if self._executor.backlog(bucket_id) >= self._executor.slots_of(bucket_id):
@@ -426,7 +429,7 @@ class DueFetcher:
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
         """Put the copies; rows of jobs that the bucket does not take go back by their identity."""
         result = await self._bucket_enqueuer.put(fence, entries)
-        if result.done:
+        if result.done or result.repeated:
             self.onboarded += len(entries)
             due.ahead += len(entries)
             due.put_at = self._now()
@@ -435,8 +438,9 @@ class DueFetcher:
             with self._progress.waiting:
                 await self._ownership.wait_trusted()
         self._progress.note()
-        self.released += len(result.left)
-        await self._onboarding.release(fence, [(entry.id, entry.token) for entry in result.left])
+        if result.left:
+            self.released += len(result.left)
+            await self._onboarding.release(fence, [(entry.id, entry.token) for entry in result.left])
         if result.reply is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
         if result.shows_loss(due.owned, fence):

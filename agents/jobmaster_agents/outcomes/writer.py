@@ -178,6 +178,7 @@ class OutcomeWriter:
             for _ in range(WRITERS):
                 group.create_task(self._write_loop(), name="jobmaster-outcome-writer")
             group.create_task(self.acknowledger.run(), name="jobmaster-acknowledger")
+            group.create_task(self.bucket_enqueuer.run(), name="jobmaster-bucket-enqueuer")
 
     async def _write_loop(self) -> None:
         with self._progress.expect("an outcome writer"):
@@ -401,8 +402,7 @@ class OutcomeWriter:
     ) -> None:
         """Put the copies of rows that the master has ASSIGNED to the bucket: retries, and next steps.
 
-        Rows without a copy are given back, as ``rows`` has them, under their new identity. If a copy exists after all (its
-        answer was lost), its row refuses it.
+        Rows of jobs that the bucket does not take are given back, as ``rows`` has them, under their new identity.
         """
         result = await self.bucket_enqueuer.put(fence, entries)
         if result.done:
@@ -410,8 +410,9 @@ class OutcomeWriter:
         if result.shows_loss(owned, fence):
             self.forget(fence.bucket_id, f"the store answered {result.reply} to a retry or a next step", result.reply)
             return  # the rescuer sweeps the rows
-        ids = {entry.id for entry in result.left}
-        await self._give_back(fence, [row for row in rows if row.id in ids])
+        if result.left:
+            ids = {entry.id for entry in result.left}
+            await self._give_back(fence, [row for row in rows if row.id in ids])
 
     async def give_back(self, owned: OwnedBucket, entries: Sequence[Entry]) -> bool:
         """Jobs in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""

@@ -151,6 +151,7 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(dri
         owner.store,
         Remembered(in_memory),
         adopt,
+        lambda job_ids: set(),
         clock,
         owner.telemetry,
         EventLog(),

@@ -159,7 +159,8 @@ class FakeStore(Scripted):
             bucket = self.buckets[fence.bucket_id]
             if bucket.state is not BucketState.ACTIVE:
                 return ReplyStatus.CLOSED
-            bucket.assigned += [(due_us, decode_entry(item)) for due_us, item in items]
+            copies = [(due_us, decode_entry(item)) for due_us, item in items]
+            bucket.assigned += [copy for copy in copies if copy not in bucket.assigned]
             self.tokens.put_nowait(fence.bucket_id)
             return ReplyStatus.OK
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketDepth
@@ -39,11 +39,14 @@ class AntiEntropyHarness:
         self.queries = 0
         self.adopted = 0
         self.finds: list[int] = []
+        self.coming: set[bytes] = set()
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
-        self.periodic_task = AntiEntropy(self.ownership, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
-                                every_seconds=Leases().anti_entropy_seconds)  # fmt: skip
+        self.periodic_task = AntiEntropy(
+            self.ownership, self, self, self, self.adopt, self.may_come, self.clock, self.telemetry, EventLog(),
+            every_seconds=Leases().anti_entropy_seconds,
+        )  # fmt: skip
 
     def tokens_of(self, bucket_id: bytes) -> dict[bytes, int]:
         return {job_id: self.rows[job_id].identity.token for job_id in self.job_table} | self.tokens
@@ -62,6 +65,9 @@ class AntiEntropyHarness:
 
     async def adopt(self, bucket_id: bytes) -> None:
         self.adopted += 1
+
+    def may_come(self, job_ids: Collection[bytes]) -> set[bytes]:
+        return self.coming.intersection(job_ids)
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
         self.queries += 1
@@ -109,6 +115,18 @@ async def test_a_row_without_any_copy_is_given_back_after_the_grace_period() -> 
     await harness.compare(2.0)
     assert harness.released == [(orphan, 2)]
     assert harness.telemetry.rows_released == 1
+
+
+async def test_a_row_whose_copy_may_still_be_put_is_not_given_back() -> None:
+    harness = AntiEntropyHarness()
+    unsure = harness.row()
+    harness.coming = {unsure}
+    await harness.compare()
+    await harness.compare()
+    assert harness.released == [], "cancelled as HELD, it would start all the same"
+    harness.coming = set()
+    await harness.compare()
+    assert harness.released == [(unsure, 2)]
 
 
 async def test_a_row_that_was_assigned_again_meanwhile_starts_its_grace_anew() -> None:

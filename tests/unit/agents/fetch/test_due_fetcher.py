@@ -190,14 +190,67 @@ async def test_rows_whose_copies_cannot_be_put_go_back_and_come_again(harness: W
     assert {harness.master.rows[job_id].token for job_id in ids} == {3}
 
 
-async def test_a_copy_that_was_put_after_all_is_refused_by_its_row(harness: WorkerHarness) -> None:
+async def test_a_put_without_an_answer_is_repeated_until_the_store_answers_and_no_row_goes_back(
+    harness: WorkerHarness,
+) -> None:
     bucket = await opened(harness)
-    harness.store.script["assign"] += [LOST, DOWN, DOWN]
+    answer = Gate()
+    harness.store.script["assign"] += [LOST, *[DOWN] * 10, answer]
+    ids = held(harness, 2, due_seconds=200.0)
+    hint(harness, bucket)
+    await answer.reached.wait()
+    queries = len(harness.master.of("onboard"))
+    more = held(harness, 1)
+    harness.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
+    await turns()
+    assert len(harness.master.of("onboard")) == queries, "no more jobs are taken for a store that does not answer"
+    answer.opened.set()
+    await until(lambda: states(harness, more) == {JobState.SUCCEEDED})
+    assert {(harness.master.rows[job_id].state, harness.master.rows[job_id].token) for job_id in ids} == {
+        ("ASSIGNED", 2)
+    }
+    assert not harness.master.of("release")
+
+
+async def test_a_copy_whose_put_got_no_answer_starts_once(harness: WorkerHarness) -> None:
+    bucket = await opened(harness)
+    harness.store.script["assign"] += [LOST, DOWN, DOWN, DOWN, DOWN]
     [job_id] = held(harness, 1)
     hint(harness, bucket)
     await until(lambda: states(harness, [job_id]) == {JobState.SUCCEEDED})
     await harness.settled()
+    assert len(ran) == 1
     assert len(harness.master.finals) == 1
+
+
+async def test_a_job_that_lies_in_a_bucket_after_a_lost_answer_is_not_held_for_a_cancel(harness: WorkerHarness) -> None:
+    """Found by the chaos run: the row was given back and cancelled as HELD, and the copy started at its time."""
+    bucket = await opened(harness)
+    answer = Gate()
+    harness.store.script["assign"] += [LOST, DOWN, DOWN, DOWN, answer]
+    [job_id] = held(harness, 1, due_seconds=200.0)
+    hint(harness, bucket)
+    await answer.reached.wait()
+    row = harness.master.rows[job_id]
+    assert (row.state, row.token) == ("ASSIGNED", 2), "a HELD row would be cancelled without a look at the bucket"
+    assert [each.id for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [job_id]
+    enqueuer = harness.bucket_worker.outcome_writer.bucket_enqueuer
+    assert enqueuer.may_come([job_id]) == {job_id}
+    answer.opened.set()
+    await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
+    assert [each.id for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [job_id]
+    assert enqueuer.may_come([job_id]) == {job_id}, "a try that was not answered may be done late"
+
+
+async def test_a_repeated_put_that_is_refused_leaves_its_rows_to_the_comparison(harness: WorkerHarness) -> None:
+    bucket = await opened(harness)
+    harness.store.script["assign"] += [LOST, ReplyStatus.CLOSED]
+    [job_id] = held(harness, 1, due_seconds=200.0)
+    hint(harness, bucket)
+    await until(lambda: len(harness.store.of("assign")) == 2)
+    await turns()
+    assert harness.master.rows[job_id].state == "ASSIGNED"
+    assert not harness.master.of("release")
 
 
 async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_bucket(

@@ -13,7 +13,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, Written
 from jobmaster_agents import call_retry
-from tests.support.bucket_worker_fixture import DOWN, Gate, Row, WorkerHarness
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -76,6 +76,19 @@ async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity
     row = harness.master.rows[entry.id]
     assert (row.state, row.token) == ("HELD", 2)
     assert len(harness.master.attempts) == 1, "the attempt is recorded once"
+
+
+async def test_a_retry_whose_put_is_not_answered_is_put_again_until_it_is(harness: WorkerHarness) -> None:
+    bucket = harness.bucket()
+    harness.store.script["assign"] += [LOST, *[DOWN] * 10]
+    entry = job("fail")
+    harness.submit(bucket, [entry])
+    await until(lambda: len(harness.store.of("assign")) > 11)
+    row = harness.master.rows[entry.id]
+    assert (row.state, row.token) == ("ASSIGNED", 2)
+    enqueuer = harness.bucket_worker.outcome_writer.bucket_enqueuer
+    await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
+    assert enqueuer.may_come([entry.id]), "a try that was not answered may be done late"
 
 
 async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(harness: WorkerHarness) -> None:
