@@ -215,8 +215,9 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
 def _put_again(setting: Setting, state: State, rest: State, put: Entry) -> Iterator[Step[State]]:
     agent, store, row = state.agent, state.store, state.jobs[put.job].row
     rest = rest.with_agent(rest.agent._replace(unanswered=()))
-    waits = row is not None and row.state == ASSIGNED and not row.flag
-    if not waits or (row.token, row.bucket, row.epoch) != (put.token, 1, agent.epoch):
+    if row is None or row.state != ASSIGNED or row.flag or (row.token, row.bucket, row.epoch) != (
+        put.token, 1, agent.epoch,
+    ):  # fmt: skip
         yield Step("not put again: its row is elsewhere", rest)
     elif any(copy.job == put.job for copy in agent.copies):
         yield Step("not put again: its copy is in memory", rest)

@@ -20,7 +20,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.flow.limit import LimitUse
 from jobmaster.model.ids import Fence, Identity
-from jobmaster.model.job import ErrorInfo, InFlightRow
+from jobmaster.model.job import Entry, ErrorInfo, InFlightRow
 from jobmaster.model.job_change import JobChange, NewValues
 from jobmaster.model.job_view import JobView
 from jobmaster.ports import Admission, Written
@@ -35,7 +35,8 @@ from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.outcomes import in_flight, kept
+from jobmaster_agents.outcomes import bucket_enqueuer, in_flight, kept
+from jobmaster_agents.outcomes.bucket_enqueuer import _Put
 from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
@@ -317,6 +318,14 @@ def _slow_once() -> list[Patch]:
     return [(in_flight, "complete_seconds", of_every_job)]
 
 
+def _unanswered_is_not_done() -> list[Patch]:
+    def given_up(put: _Put) -> Sequence[Entry]:
+        put.until = None
+        return put.entries
+
+    return [(_Put, "left", property(given_up)), (bucket_enqueuer, "_PUTS", 1)]
+
+
 def _row_before_recall() -> list[Patch]:
     async def row_first(
         self: JobChanger, view: JobView, identity: Identity, new: NewValues, actor: str
@@ -423,6 +432,11 @@ ABLATIONS = {
         "a job whose every run is too slow is given to one agent after the other",
         frozenset({"most reassigns"}),
         scenario=scenarios.jobs_never_in_time,
+    ),
+    "rows of puts without an answer": Ablation(
+        "jobs whose put was not answered are given back although their copies may lie in the bucket",
+        patches=_unanswered_is_not_done,
+        scenario=scenarios.puts_without_answers,
     ),
     "recall before the row": Ablation(
         "a client that changes a job holds its row first, and recalls its copy second",

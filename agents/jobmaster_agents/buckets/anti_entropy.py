@@ -2,9 +2,9 @@
 
 A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
 the master that lost later states of the job) is given back by compare-and-set on its identity, but only when the copy was
-missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Nor is one given
-back whose copy may still be put: the store has not answered. Claimed lists that memory does not know are adopted. One bucket per tick, so the master gets at most one query every few seconds from an agent,
-however many buckets it owns.
+missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Nor is a row given
+back while a put of its copy that was not answered may still be done. Claimed lists that memory does not know are adopted. One
+bucket per tick, so the master gets at most one query every few seconds from an agent, however many buckets it owns.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ A put whose answer was lost may have been done. Its rows are not given back: a j
 would start it all the same. So such a put is repeated until the store answers, first by the caller, then by
 ``BucketEnqueuer.run``, and until then ``may_come`` names its jobs. The copies may have been claimed, run and settled
 meanwhile, and a second copy of a job that has ended or was cancelled would start it once more. So the rows are read before
-every further try, and only jobs that still wait in the bucket, and are not in memory, are put again. When the bucket refuses a
-put after a try without an answer, the rows are left to what compares rows with copies: anti-entropy, the exit of the bucket,
-or its rescue.
+every further try, and only jobs that still wait in the bucket, and are not in memory, are put again. When the bucket refuses
+a put after a try without an answer, the rows are left to what compares rows with copies: anti-entropy, the exit of the
+bucket, or its rescue.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ class Audit:
     """Definitions of each schedule that a later one of an agent has replaced."""
     _fires: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """Newest job of each fire of a schedule."""
+    _cancelled_held: dict[bytes, int] = field(default_factory=dict)
+    """Jobs that were cancelled while they were HELD, and the token that they had."""
     _authorised: set[Identity] = field(default_factory=set)
     _pauses: dict[Subject, list[PausedAt]] = field(default_factory=dict)
     lock_revoked: bool = False
@@ -171,6 +173,8 @@ class Audit:
                 self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
             if b'"superseded_by"' in before.headers and b'"superseded_by"' not in after.headers:
                 self.broken("I9", f"{text(job_id)} was replaced and does not name the job that has its key")
+            if before.state == "HELD" and after.state == "CANCELLED":
+                self._cancelled_held[job_id] = before.token
             if before.cancel_requested and after.state == "HELD":
                 self.broken("cancel", f"{text(job_id)} is HELD although its cancellation was requested")
         in_no_bucket = after.state in ("HELD", "WAITING")  # no handler of a history asks for a confirmation
@@ -499,6 +503,9 @@ class Audit:
                 self.broken(
                     "pause", f"{text(job_id)} is started by an agent that obeys the pause of {' '.join(subject)}"
                 )
+        given_back = token > 1 and token == self._cancelled_held.get(job_id)
+        if given_back and not (job_id in self.forgotten or self.words_lost):
+            self.broken("cancel", f"{text(job_id)} is started from a copy that was given back, and cancelled as HELD")
         # (Of a copy straight from a client a second one may come at any time, from a call that it had given up.)
         asked_at = job.cancelled_at if job.flagged and token > 1 and job_id not in self.forgotten else None
         if asked_at is not None and self._renewed_at(process) > asked_at:

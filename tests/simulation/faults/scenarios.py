@@ -48,6 +48,7 @@ _FREEZES, _RIVAL_FIRINGS, _LOOKS_FOR_FIRES, _FIRES_SECONDS = 8, 2, 60, 0.02
 _SLOW_JOBS, _SLOW_SECONDS = 3, 4.0
 _CHANGES, _CHANGES_SECONDS, _PUT_OFF_RUN_SECONDS = 8, 1.6, 0.2
 _SUBMITS_MAX, _AGAIN_SECONDS, _TRIES = 12, 0.2, 4
+_UNANSWERED, _CALLED_OFF, _CALLED_OFF_SECONDS = 0.7, 12, 1.6
 _DUE_SECONDS, _PUT_OFF_SECONDS = 0.6, 2.2
 """A job lies in its bucket when it is due in the shorter time, and waits in the master when it is due in the longer one."""
 
@@ -283,6 +284,37 @@ async def changes_executed_late(history: History) -> None:
 async def changes_without_recall(history: History) -> None:
     """Clients put jobs off that lie in buckets, and often have no connection to the store that has the copy."""
     await _put_off_jobs(history, "recall", lambda chance: CallFault.REFUSED if chance.random() < 0.5 else CallFault.OK)
+
+
+async def puts_without_answers(history: History) -> None:
+    """Most puts of assigned jobs are done and not answered, and most calls that onboard jobs do not reach the master. Clients
+    cancel jobs that wait for their time meanwhile."""
+    fault_of, chance = history.nemesis.call_fault, Random(f"puts {history.seed}")
+
+    def unanswered(process: Process | None, server: Server, what: str, *, writes: bool) -> CallFault:
+        if not history.nemesis.quiet and chance.random() < _UNANSWERED:
+            if what == "assign":
+                return CallFault.LOST_REPLY
+            if what == "onboarding/onboard":
+                return CallFault.REFUSED
+        return fault_of(process, server, what, writes=writes)
+
+    history.nemesis.call_fault = unanswered  # type: ignore[method-assign]
+    cluster = _cluster(history, history.open_master(), history.open_stores())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_CALLED_OFF):
+            job = Job(history.new_id(), "called off late")
+            group.create_task(_called_off(history, cluster, job, chance), name="cancel")
+
+
+async def _called_off(history: History, cluster: Cluster, job: Job, chance: Random) -> None:
+    if not await _submitted(history, cluster, job, after=_CALLED_OFF_SECONDS):
+        return
+    await asyncio.sleep(_CALLED_OFF_SECONDS * chance.random())
+    job.cancelled = True
+    with contextlib.suppress(JobMasterError):
+        await cluster.cancel(job.id)
+        job.cancelled_at = history.loop.now
 
 
 class FaultOfOneCall(Nemesis):

@@ -53,7 +53,7 @@ from jobmaster_agents.leader import (
     unserved_jobs,
 )
 from jobmaster_agents.lease import process_statistics
-from jobmaster_agents.outcomes import kept, kept_replay, outcome_builder, writer
+from jobmaster_agents.outcomes import bucket_enqueuer, kept, kept_replay, outcome_builder, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import permit_loans, store_reachability
 from tests.simulation.runtime.event_loop import PROCESS
@@ -73,6 +73,7 @@ PERIODS: list[Patch] = [
     (permit_loans, "HOT_STARTS", 1),  # there are few jobs
     (anti_entropy, "IDLE_FACTOR", 2.0),
     (anti_entropy, "PACE_SECONDS", 0.3),
+    (bucket_enqueuer, "UNSURE_SECONDS", 2.0),  # longer than the longest wait of a call
     (store_connector, "AGAIN_SECONDS", 0.4),
     (rescuer, "IDLE_SECONDS", 2.0),
     (rescuer, "RETRY_SECONDS", 0.1),
