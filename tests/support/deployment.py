@@ -72,6 +72,11 @@ class AgentProcess:
     def count(self, event: str) -> int:
         return sum(1 for line in self.events if line.get("event") == event)
 
+    def warnings(self, most: int = 30) -> str:
+        """The newest lines of its log that are a warning or an error, or no event at all."""
+        lines = [line for line in self.log.read_text().splitlines() if '"level": "info"' not in line]
+        return "\n".join(lines[-most:])
+
     async def wait_event(self, event: str, times: int = 1, seconds: float = 20) -> dict[str, Any]:
         async def seen() -> bool:
             assert self.process.poll() is None or self.count(event) >= times, self.log.read_text()

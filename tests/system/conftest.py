@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,18 @@ from jobmaster.wiring import open_cluster
 from tests.conftest import MIGRATED_SCHEMA
 from tests.support.deployment import AgentProcess, Deployment
 from tests.system.jobs import handlers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the agents logged as a warning or an error to the report of a failure."""
+    report = yield
+    deployment = item.funcargs.get("deployment")
+    if call.when == "call" and report.failed and isinstance(deployment, Deployment):
+        report.sections += [(f"warnings of {agent.log.name}", agent.warnings()) for agent in deployment.agents]
+    return report
 
 
 @pytest.fixture

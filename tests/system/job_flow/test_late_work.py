@@ -19,7 +19,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import eventually
 from tests.system.handlers.late_jobs import blocks, handlers, hurried, hurried_work, late, stoppable
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("long_lease")]
 
 SLOTS = 4
 FLEET_JOBS, FLEET_MORE_MAX, FLEET_SECONDS = 400, 1.3, 20.0
@@ -172,10 +172,10 @@ async def test_runs_and_outcomes_of_certified_accept_complete_and_failure(deploy
         waits = {"slow": lambda case: not case.complete, "busy": lambda case: not case.accept}
         soon = [r for case, r in table.receipts.items() if not waits.get(case.failure, lambda case: False)(case)]
         await cluster.wait_all(soon, timeout=PATIENCE_SECONDS)
-        held_up = [r for r in table.receipts.values() if r not in soon]
-        assert not [view.state for receipt in held_up if (view := await receipt.get()).state.final]
+        held_up = {case: r for case, r in table.receipts.items() if r not in soon}
+        assert not [(case, view) for case, r in held_up.items() if (view := await r.get()).state.final]
         Path(table.gate).touch()
-        await cluster.wait_all(held_up, timeout=PATIENCE_SECONDS)
+        await cluster.wait_all(held_up.values(), timeout=PATIENCE_SECONDS)
         for case in [Case(*flags, "dies") for flags in product((True, False), (True, False), (True, False))]:
             await table.submit(case)
             if case in table.receipts:  # one after the other: an agent that dies takes all its jobs along
