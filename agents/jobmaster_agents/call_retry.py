@@ -96,12 +96,12 @@ class UntilAnswered:
         self._ownership = ownership
         self._now = clock.boottime
         self.log = log
-        self._progress = progress
+        self.progress = progress
 
     async def may_commit(self) -> None:
         """Wait for a lease that allows to commit. Never returns once the process is fenced."""
         while not self._ownership.may_commit(self._now()):
-            with self._progress.waiting:
+            with self.progress.waiting:
                 await self._ownership.wait_trusted()
 
     async def __call__(
@@ -128,7 +128,7 @@ class UntilAnswered:
         backoff = Backoff(what, self.log)
         while True:
             await self.may_commit()
-            self._progress.note()
+            self.progress.note()
             try:
                 return await call()
             except Unavailable as error:

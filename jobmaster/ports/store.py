@@ -217,7 +217,7 @@ class CancellationStore(Protocol):
         ...
 
 
-class AssignedStore(Protocol):
+class AssignedStore(FindStore, Protocol):
     """For copies of assigned jobs."""
 
     async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> ReplyStatus:

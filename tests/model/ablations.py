@@ -244,8 +244,15 @@ _ABLATIONS = (
         "a job whose put was not answered is given back",
         replace(_ALL, unanswered_stays=False),
         "cancel, lost puts",
-        work.CANCELLED_HELD_START,
-        470,
+        work.STARTED_AFTER_END,
+        463,
+    ),
+    Ablation(
+        "... is put again although its copy lies in the bucket",
+        replace(_ALL, looks_in_bucket=False),
+        "cancel, lost puts",
+        work.STARTED_AFTER_END,
+        2556,
     ),
     Ablation(
         "keys of a dead bucket are not resurrected",

@@ -39,7 +39,7 @@ _FAULT_SETS = (
         "retry here",
         "a retry stays in its bucket, a put is not answered, jobs are given back and onboarded again",
         replace(_ZOMBIE, retry_here=True, failures=1, gives_back=True, lost_puts=True, lost_commits=True),
-        26842,
+        25738,
     ),
     FaultSet(
         "retry here twice",
@@ -108,9 +108,9 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "cancel, lost puts",
-        "... of a job whose put is not answered",
-        replace(_DEAD, cancel=True, failures=1, gives_back=True, lost_puts=True),
-        3920,
+        "... of a job whose put, and perhaps whose claim, is not answered",
+        replace(_DEAD, cancel=True, failures=1, gives_back=True, lost_puts=True, lost_claims=True),
+        3946,
         core=True,
     ),
     FaultSet(

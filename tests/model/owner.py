@@ -181,12 +181,17 @@ def _onboard(setting: Setting, state: State) -> Iterator[Step[State]]:
 def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
     """Marked first, put second; what the store refuses goes back by its identity.
 
-    A put without an answer may have been done: it is repeated as long as its row waits and its copy is not in memory. (That
-    look and the put are one step here.)
+    A put without an answer may have been done: it is repeated as long as its row waits and its copy is neither in memory nor
+    in the bucket. (That look and the put are one step here.)
     """
     agent, store = state.agent, state.store
     for put in agent.puts:
-        rest = state.with_agent(agent._replace(puts=tuple(each for each in agent.puts if each != put)))
+        rest = state.with_agent(
+            agent._replace(
+                puts=tuple(each for each in agent.puts if each != put),
+                unanswered=tuple(each for each in agent.unanswered if each != put),
+            )
+        )
         if put.origin == RETRIED and refuses(setting, state):
             yield Step(
                 "put refused by the store: left to the rescuer", memory.forgotten(rest) if agent.mode == "up" else rest
@@ -214,13 +219,14 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 def _put_again(setting: Setting, state: State, rest: State, put: Entry) -> Iterator[Step[State]]:
     agent, store, row = state.agent, state.store, state.jobs[put.job].row
-    rest = rest.with_agent(rest.agent._replace(unanswered=()))
     if row is None or row.state != ASSIGNED or row.flag or (row.token, row.bucket, row.epoch) != (
         put.token, 1, agent.epoch,
     ):  # fmt: skip
         yield Step("not put again: its row is elsewhere", rest)
     elif any(copy.job == put.job for copy in agent.copies):
         yield Step("not put again: its copy is in memory", rest)
+    elif put in store.copies() and not refuses(setting, state) and setting.rules.looks_in_bucket:
+        yield Step("not put again: its copy lies in the bucket", rest)
     elif refuses(setting, state) or store.state != ACTIVE:
         yield Step("put again, refused: left to who compares rows with copies", rest)
     else:

@@ -78,6 +78,8 @@ class Rules:
     """... and a copy in its own memory is a copy."""
     unanswered_stays: bool = True
     """The row of a job whose put was not answered stays as it is, and the copy is put again: it may lie there."""
+    looks_in_bucket: bool = True
+    """... unless the copy lies in the bucket, perhaps in a list that memory does not know."""
     leader_sweep: bool = True
     resurrects: bool = True
     """Keys of a dead bucket that hold jobs are resurrected."""

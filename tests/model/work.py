@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tests.model import master, memory, owner, suspended
 from tests.model.explorer import Step
-from tests.model.rules import Setting
+from tests.model.rules import Scope, Setting
 from tests.model.state import (
     ACTIVE,
     ASSIGNED,
@@ -26,7 +26,7 @@ from tests.model.state import (
 TWICE = "one live copy: the same assignment is started twice in one agent"
 LATE_START = 'a start="fenced" is authorised after the bucket was lost'
 CANCELLED_START = 'a start="fenced" is authorised after a cancel request'
-CANCELLED_HELD_START = "a job starts from a copy that its owner gave back, and that was cancelled while it was held"
+STARTED_AFTER_END = "a job that has ended starts from a copy of its last assignment"
 ROBBED_OWNER = "a job starts under a valid lease in a bucket that was taken away"
 
 
@@ -84,17 +84,18 @@ def _begin(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
             yield Step("start", _to(state, copy, "running"), broken=broken)
     elif not scope.leased or state.lease.valid:
         broken = ROBBED_OWNER if scope.leased and not master.owns(state, copy, *WORKING) else ""
-        yield Step("start", _to(state, copy, "running"), broken=broken or _started_cancelled(state, copy))
+        yield Step("start", _to(state, copy, "running"), broken=broken or _started_after_end(scope, state, copy))
     if scope.gives_back or state.agent.leaving == 2:
         yield Step("H0 to be given back, not committed", _to(state, copy, "held"))
 
 
-def _started_cancelled(state: State, copy: Copy) -> str:
-    """A producer's copies all have one token: only one that its owner has put is the very one that was given back."""
+def _started_after_end(scope: Scope, state: State, copy: Copy) -> str:
+    """The row ended under this very assignment, or was cancelled after its owner had given it back. (A producer's copies all
+    have one token. An owner that lives on after its certificate may start a job; so may one whose master forgets.)"""
     row = state.jobs[copy.job].row
-    if row is None or copy.origin not in (ONBOARDED, RETRIED) or row.state != FINAL or row.bucket:
+    if row is None or row.state != FINAL or copy.origin not in (ONBOARDED, RETRIED) or scope.zombie or scope.failover:
         return ""
-    return CANCELLED_HELD_START if row.flag and row.token == copy.token else ""
+    return STARTED_AFTER_END if row.token == copy.token and row.bucket in (0, copy.bucket) else ""
 
 
 def _authorise(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:

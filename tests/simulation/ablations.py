@@ -661,7 +661,7 @@ KNOWN_SEEDS = {
     "number of a lock's renewal": 234,
     "one choice of trials": 25,
     "one end of a batch": 9,
-    "one rescuer for each store": 251,
+    "one rescuer for each store": 7,
     "one start of a slow job": 22,
     "pause of what is claimed": 3,
     "pauses before the first bucket": 37,

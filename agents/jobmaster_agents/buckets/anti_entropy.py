@@ -131,13 +131,15 @@ class AntiEntropy:
             return
         missing = await self._missing(owned, rows, watch, depth)
         now = self._now()
+        # The grace of a row begins when its put can no longer be done: one that was done in this moment is seen then.
+        coming = self._may_come([row.id for row in missing])
+        missing = [row for row in missing if row.id not in coming]
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         # Memory once more, after the store: a claim may have moved a copy meanwhile.
-        coming = self._may_come(watch.suspects.keys())
         overdue = [
             row
             for row in self._without_memory(owned, missing)
-            if row.id not in coming and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
+            if now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
         ]
         if owned.applies:
             return  # the master stopped to answer during the comparison

@@ -5,12 +5,12 @@ returned, and the caller gives the rows back. A crash in between leaves ASSIGNED
 back.
 
 A put whose answer was lost may have been done. Its rows are not given back: a job that is HELD can be cancelled, and the copy
-would start it all the same. So such a put is repeated until the store answers, first by the caller, then by
-``BucketEnqueuer.run``, and until then ``may_come`` names its jobs. The copies may have been claimed, run and settled
-meanwhile, and a second copy of a job that has ended or was cancelled would start it once more. So the rows are read before
-every further try, and only jobs that still wait in the bucket, and are not in memory, are put again. When the bucket refuses
-a put after a try without an answer, the rows are left to what compares rows with copies: anti-entropy, the exit of the
-bucket, or its rescue.
+would start it all the same. So such a put is repeated, first by the caller, then by ``BucketEnqueuer.run``, until the store
+answers, or until it cannot be done late any more and further tries certainly failed. Until then ``may_come`` names its jobs.
+The copies may have been claimed, run and settled meanwhile, and a second copy of a job that has ended or was cancelled would
+start it once more. So the rows and the bucket are read before every further try, and only jobs that still wait, and are
+neither in memory nor in the bucket, are put again. When the bucket refuses a put after a try without an answer, the rows are
+left to anti-entropy, to the exit of the bucket, which gives back what names a closed bucket, or to its rescue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import AssignedOutcomes, AssignedStore, ReplyStatus
+from jobmaster.ports import FIND_IDS_MAX, AssignedOutcomes, AssignedStore, ReplyStatus
 from jobmaster_agents.call_retry import Backoff, UntilAnswered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import JobTable
@@ -35,6 +35,8 @@ _PUTS = 3
 """Tries to put copies into their bucket before their rows are given back, or before ``run`` goes on with them."""
 UNSURE_SECONDS = 60.0
 """How long a put without an answer may still be done."""
+_SCAN_MAX = 20_000
+"""Entries of a bucket that are looked through for copies: 4.5 ms of the store. A copy behind them is put a second time."""
 
 
 class PutResult(NamedTuple):
@@ -96,12 +98,13 @@ class BucketEnqueuer:
         self._until_answered = until_answered
         self._now = clock.boottime
         self.log = log
+        self._progress = until_answered.progress
         self._under_way: dict[_Put, None] = {}
         self._repeated: deque[_Put] = deque()
         self._unsure: deque[_Put] = deque()
         self._work = asyncio.Event()
         self.on_answered: Callable[[bytes], None] = lambda bucket_id: None
-        """Called with the bucket of a repeated put when the store has answered."""
+        """Called with the bucket of a put that is not repeated any more. Its owner may be another one: the next claim shows it."""
 
     async def put(self, fence: Fence, entries: Sequence[Entry]) -> PutResult:
         """Put the copies of jobs that are ASSIGNED under the fence."""
@@ -139,43 +142,63 @@ class BucketEnqueuer:
     async def run(self) -> None:
         """Repeat puts that were not answered, until cancelled."""
         backoff = Backoff("assign", self.log)
-        while True:
-            if not self._repeated:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            put = self._repeated[0]
-            try:
-                await self._try(put)
-            except (Unavailable, Refused) as error:
-                self._repeated.rotate(-1)  # the next one may be for another store
-                await backoff.pause(error)
-                continue
-            backoff.succeeded()
-            self._repeated.popleft()
-            self._unsure.append(put)
-            self.on_answered(put.fence.bucket_id)
+        with self._progress.expect("the bucket enqueuer"):
+            while True:
+                if not self._repeated:
+                    self._work.clear()
+                    with self._progress.waiting:
+                        await self._work.wait()
+                    continue
+                self._progress.note()
+                put = self._repeated[0]
+                try:
+                    await self._try(put)
+                    backoff.succeeded()
+                except (Unavailable, Refused) as error:
+                    if put.until is None or put.until > self._now():
+                        self._repeated.rotate(-1)  # the next bucket may lie on another node of a server cluster
+                        await backoff.pause(error)
+                        continue
+                self._repeated.popleft()
+                self._unsure.append(put)
+                self.on_answered(put.fence.bucket_id)
 
     async def _try(self, put: _Put) -> ReplyStatus:
         """Put what has no copy yet; OK when nothing is left.
 
         Raises:
-            Unavailable, Refused: nothing was put.
+            Unavailable, Refused: nothing was put by this try.
             OutcomeUnknown: it may have been put, or may yet be.
         """
         put.tries += 1
         entries = put.entries
         if put.tries > 1:
-            entries = await self._without_copy(put.fence, entries)
-            if not entries:
-                return ReplyStatus.OK
+            entries = await self._still_assigned(put.fence, entries)
+        if put.until is not None:
+            entries = await self._without_copy(put.fence.bucket_id, entries)
+        if not entries:
+            return ReplyStatus.OK
         try:
             return await self._store.assign(put.fence, [(entry.due_us, encode_entry(entry)) for entry in entries])
         except OutcomeUnknown:
             put.until = self._now() + UNSURE_SECONDS
             raise
 
-    async def _without_copy(self, fence: Fence, entries: Sequence[Entry]) -> Sequence[Entry]:
+    async def _still_assigned(self, fence: Fence, entries: Sequence[Entry]) -> list[Entry]:
         identities = [(entry.id, entry.token) for entry in entries]
         waiting = await self._until_answered("still_assigned", lambda: self._outcomes.still_assigned(fence, identities))
         return [entry for entry in entries if entry.id in waiting and self._job_table.get(entry.id) is None]
+
+    async def _without_copy(self, bucket_id: bytes, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of which no copy lies in the bucket, nor came into memory meanwhile. A copy may lie in a claimed list that
+        memory does not know: the answer to its claim was lost, too."""
+        found: dict[bytes, Entry] = {}
+        for at in range(0, len(entries), FIND_IDS_MAX):
+            job_ids = [entry.id for entry in entries[at : at + FIND_IDS_MAX]]
+            (copies,) = await self._store.find([bucket_id], job_ids, _SCAN_MAX)
+            found |= copies
+        return [
+            entry for entry in entries
+            if self._job_table.get(entry.id) is None
+            and ((copy := found.get(entry.id)) is None or copy.token != entry.token)
+        ]  # fmt: skip

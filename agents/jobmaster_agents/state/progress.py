@@ -8,10 +8,10 @@ A heartbeat which only proves that its own timer fires proves nothing. So two th
   own time limit, after which it is tried again. What is left is a task that hangs although the loop turns: in a lock, in a
   call whose time limit has failed, in a loop that never ends.
 
-The tasks of ``BucketWorker`` promise progress: claimers, wake listener, due fetchers, outcome writers, acknowledger, fenced
-starts, kept outcomes and their replay, cancellation. Slots, threads and worker processes do not: what they wait for is the
-handler of a user, which has a time limit of its own. Periodic tasks (heartbeat, rescue, leader, anti-entropy) do not either:
-no job of a healthy bucket waits for one of them, and a heartbeat that hangs ends the lease by itself.
+The tasks of ``BucketWorker`` promise progress: claimers, wake listener, due fetchers, outcome writers, acknowledger, bucket
+enqueuer, fenced starts, kept outcomes and their replay, cancellation. Slots, threads and worker processes do not: what they
+wait for is the handler of a user, which has a time limit of its own. Periodic tasks (heartbeat, rescue, leader, anti-entropy)
+do not either: no job of a healthy bucket waits for one of them, and a heartbeat that hangs ends the lease by itself.
 
 One silence only withholds renewals. They are tried again until the lease ends, so a process that was stopped for a while
 and goes on has time to note progress before anything happens.

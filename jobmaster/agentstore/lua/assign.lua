@@ -3,9 +3,9 @@
 -- args: generation epoch owner lowest_ver (due_us entry)...
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: assigned +n, without copies that clients have recalled; a wake token when something is due earlier than before
--- flags: none (out of memory: the rows go back to HELD)
--- why: marked in the master first, put second; a caller that is refused here releases the rows. The same entry again is the same
---      member of the sorted set.
+-- flags: none (out of memory: the rows go back to HELD, unless an earlier try was not answered)
+-- why: marked in the master first, put second; a caller that is refused at its first try releases the rows. The same entry
+--      again is the same member of the sorted set.
 
 redis.register_function{
   function_name = 'jm2_assign',

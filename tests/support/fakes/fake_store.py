@@ -109,6 +109,21 @@ class FakeStore(Scripted):
         status: ReplyStatus = await self.do("settle", (fence, list(list_names), list(finished)), effect)
         return status
 
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        def effect() -> list[dict[bytes, Entry]]:
+            return [self._found(bucket_id, job_ids) for bucket_id in bucket_ids]
+
+        found: list[dict[bytes, Entry]] = await self.do("find", (list(bucket_ids), list(job_ids)), effect)
+        return found
+
+    def _found(self, bucket_id: bytes, job_ids: Sequence[bytes]) -> dict[bytes, Entry]:
+        bucket = self.buckets[bucket_id]
+        claimed = [entry for entries in bucket.claimed.values() for entry in entries]
+        lying = [*(entry for _, entry in bucket.assigned), *claimed, *bucket.pending]
+        return {entry.id: entry for entry in lying if entry.id in job_ids}
+
     async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> ReplyStatus:
         def effect() -> ReplyStatus:
             if (no := self.refusal(fence)) is not None:

@@ -9,16 +9,19 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
-from jobmaster.model.errors import Refused
+from jobmaster.model.errors import OutcomeUnknown, Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.model.pause import Pause, PauseKind, PausesInForce
 from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import AgentSettings, Thresholds
 from jobmaster_agents import call_retry
+from jobmaster_agents.outcomes.bucket_enqueuer import UNSURE_SECONDS
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness, turns
 from tests.support.waiting import until
 
+UNKNOWN = OutcomeUnknown("no answer")
+"""The put was not done."""
 handlers = Handlers()
 ran: list[int] = []
 
@@ -195,7 +198,7 @@ async def test_a_put_without_an_answer_is_repeated_until_the_store_answers_and_n
 ) -> None:
     bucket = await opened(harness)
     answer = Gate()
-    harness.store.script["assign"] += [LOST, *[DOWN] * 10, answer]
+    harness.store.script["assign"] += [UNKNOWN, *[DOWN] * 10, answer]
     ids = held(harness, 2, due_seconds=200.0)
     hint(harness, bucket)
     await answer.reached.wait()
@@ -226,31 +229,73 @@ async def test_a_copy_whose_put_got_no_answer_starts_once(harness: WorkerHarness
 async def test_a_job_that_lies_in_a_bucket_after_a_lost_answer_is_not_held_for_a_cancel(harness: WorkerHarness) -> None:
     """Found by the chaos run: the row was given back and cancelled as HELD, and the copy started at its time."""
     bucket = await opened(harness)
-    answer = Gate()
-    harness.store.script["assign"] += [LOST, DOWN, DOWN, DOWN, answer]
+    look = Gate()
+    harness.store.script["assign"].append(LOST)
+    harness.store.script["find"] += [DOWN, DOWN, DOWN, look]
     [job_id] = held(harness, 1, due_seconds=200.0)
     hint(harness, bucket)
-    await answer.reached.wait()
+    await look.reached.wait()
     row = harness.master.rows[job_id]
     assert (row.state, row.token) == ("ASSIGNED", 2), "a HELD row would be cancelled without a look at the bucket"
     assert [each.id for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [job_id]
     enqueuer = harness.bucket_worker.outcome_writer.bucket_enqueuer
     assert enqueuer.may_come([job_id]) == {job_id}
-    answer.opened.set()
+    look.opened.set()
     await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
+    assert len(harness.store.of("assign")) == 1, "it lies there"
     assert [each.id for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [job_id]
     assert enqueuer.may_come([job_id]) == {job_id}, "a try that was not answered may be done late"
 
 
+async def test_a_copy_in_a_claimed_list_that_memory_does_not_know_is_not_put_again(harness: WorkerHarness) -> None:
+    """The answers to the put and to the claim were lost together. A second copy would start a job that has ended."""
+    bucket = await opened(harness)
+    claim = Gate()
+    harness.store.script["assign"].append(LOST)
+    harness.store.script["claim"] += [LOST, claim]
+    [job_id] = held(harness, 1)
+    harness.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
+    await claim.reached.wait()
+    await until(lambda: harness.store.of("find"))
+    await turns()
+    lists = harness.store.buckets[bucket.fence.bucket_id]
+    assert [each.id for entries in lists.claimed.values() for each in entries] == [job_id]
+    assert not lists.assigned
+    claim.opened.set()
+    await until(lambda: states(harness, [job_id]) == {JobState.SUCCEEDED})
+    await harness.settled()
+    assert len(ran) == 1
+
+
 async def test_a_repeated_put_that_is_refused_leaves_its_rows_to_the_comparison(harness: WorkerHarness) -> None:
     bucket = await opened(harness)
-    harness.store.script["assign"] += [LOST, ReplyStatus.CLOSED]
+    harness.store.script["assign"] += [UNKNOWN, DOWN, DOWN, ReplyStatus.CLOSED]
     [job_id] = held(harness, 1, due_seconds=200.0)
     hint(harness, bucket)
-    await until(lambda: len(harness.store.of("assign")) == 2)
+    await until(lambda: len(harness.store.of("assign")) == 4)
     await turns()
     assert harness.master.rows[job_id].state == "ASSIGNED"
     assert not harness.master.of("release")
+    assert not harness.bucket_worker.outcome_writer.bucket_enqueuer.is_repeating(bucket.fence.bucket_id)
+
+
+async def test_a_put_that_cannot_be_done_late_any_more_and_fails_for_certain_is_left_to_the_comparison(
+    harness: WorkerHarness,
+) -> None:
+    """A store that is full for hours keeps no jobs from agents of other stores."""
+    bucket = await opened(harness)
+    enqueuer = harness.bucket_worker.outcome_writer.bucket_enqueuer
+    harness.store.script["assign"] += [UNKNOWN, *[DOWN] * 1000]
+    [job_id] = held(harness, 1, due_seconds=200.0)
+    hint(harness, bucket)
+    await until(lambda: len(harness.store.of("assign")) > 10)
+    assert enqueuer.may_come([job_id]) == {job_id}
+    harness.clock.now += UNSURE_SECONDS + 1.0
+    harness.trust()
+    await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
+    assert not enqueuer.may_come([job_id])
+    assert not harness.store.buckets[bucket.fence.bucket_id].assigned
+    assert harness.master.rows[job_id].state == "ASSIGNED"
 
 
 async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_bucket(

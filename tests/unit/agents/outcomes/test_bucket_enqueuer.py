@@ -8,12 +8,12 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
-from jobmaster.model.errors import InputError, Refused
+from jobmaster.model.errors import InputError, OutcomeUnknown, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, Written
 from jobmaster_agents import call_retry
-from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, WorkerHarness
+from tests.support.bucket_worker_fixture import DOWN, Gate, Row, WorkerHarness
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -80,7 +80,7 @@ async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity
 
 async def test_a_retry_whose_put_is_not_answered_is_put_again_until_it_is(harness: WorkerHarness) -> None:
     bucket = harness.bucket()
-    harness.store.script["assign"] += [LOST, *[DOWN] * 10]
+    harness.store.script["assign"] += [OutcomeUnknown("no answer"), *[DOWN] * 10]
     entry = job("fail")
     harness.submit(bucket, [entry])
     await until(lambda: len(harness.store.of("assign")) > 11)
