@@ -104,7 +104,7 @@ class BucketEnqueuer:
         self._unsure: deque[_Put] = deque()
         self._work = asyncio.Event()
         self.on_answered: Callable[[bytes], None] = lambda bucket_id: None
-        """Called with the bucket of a put that is not repeated any more. The next claim shows whether it has another owner."""
+        """Called with the bucket of a put that is not repeated any more. The next claim shows whether it has a new owner."""
 
     async def put(self, fence: Fence, entries: Sequence[Entry]) -> PutResult:
         """Put the copies of jobs that are ASSIGNED under the fence."""
