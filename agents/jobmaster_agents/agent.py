@@ -244,7 +244,7 @@ class AgentRuntime:
             self._store,
             self.bucket_worker.job_table,
             self._adopt_lists,
-            self.bucket_worker.outcome_writer.bucket_enqueuer.may_come,
+            self.bucket_worker.outcome_writer.bucket_enqueuer.being_put,
             clock,
             telemetry,
             log,

@@ -2,9 +2,10 @@
 
 A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
 the master that lost later states of the job) is given back by compare-and-set on its identity, but only when the copy was
-missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Nor is a row given
-back while a put of its copy that was not answered may still be done. Claimed lists that memory does not know are adopted. One
-bucket per tick, so the master gets at most one query every few seconds from an agent, however many buckets it owns.
+missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. That period also
+covers a try of a put that is done late; while a put is repeated because the store does not answer, it does not begin. Claimed
+lists that memory does not know are adopted. One bucket per tick, so the master gets at most one query every few seconds from
+an agent, however many buckets it owns.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class AntiEntropy:
         memory: read after the store.
         every_seconds: how often a bucket with jobs is compared.
         adopt_lists: adopts claimed lists of the bucket that memory does not know.
-        may_come: which of these jobs may still get a copy, although the store has none.
+        being_put: which of these jobs are being put into their bucket.
     """
 
     name = "anti-entropy"
@@ -78,7 +79,7 @@ class AntiEntropy:
         store: AntiEntropyStore,
         job_table: CopyMemory,
         adopt_lists: Callable[[bytes], Awaitable[None]],
-        may_come: Callable[[Collection[bytes]], AbstractSet[bytes]],
+        being_put: Callable[[Collection[bytes]], AbstractSet[bytes]],
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
@@ -91,7 +92,7 @@ class AntiEntropy:
         self._store = store
         self._job_table = job_table
         self._adopt_lists = adopt_lists
-        self._may_come = may_come
+        self._being_put = being_put
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
@@ -131,9 +132,9 @@ class AntiEntropy:
             return
         missing = await self._missing(owned, rows, watch, depth)
         now = self._now()
-        # The grace of a row begins when its put can no longer be done: one that was done in this moment is seen then.
-        coming = self._may_come([row.id for row in missing])
-        missing = [row for row in missing if row.id not in coming]
+        # The grace of a row begins when its put is over: one that was done in this moment is seen by the second look.
+        being_put = self._being_put([row.id for row in missing])
+        missing = [row for row in missing if row.id not in being_put]
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         # Memory once more, after the store: a claim may have moved a copy meanwhile.
         overdue = [

@@ -6,7 +6,7 @@ back.
 
 A put whose answer was lost may have been done. Its rows are not given back: a job that is HELD can be cancelled, and the copy
 would start it all the same. So such a put is repeated, first by the caller, then by ``BucketEnqueuer.run``, until the store
-answers, or until it cannot be done late any more and further tries certainly failed. Until then ``may_come`` names its jobs.
+answers, or until it cannot be done late any more and further tries certainly failed. Until then ``being_put`` names its jobs.
 The copies may have been claimed, run and settled meanwhile, and a second copy of a job that has ended or was cancelled would
 start it once more. So the rows and the bucket are read before every further try, and only jobs that still wait, and are
 neither in memory nor in the bucket, are put again. When the bucket refuses a put after a try without an answer, the rows are
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from jobmaster.clock import Clock
@@ -130,14 +130,17 @@ class BucketEnqueuer:
         """True while a put into the bucket is repeated because the store does not answer."""
         return bool(self._repeated) and any(put.fence.bucket_id == bucket_id for put in self._repeated)
 
+    def being_put(self, job_ids: Collection[bytes]) -> frozenset[bytes]:
+        """Which of these jobs are being put now, or are put again until the store answers."""
+        return _among((*self._under_way, *self._repeated), job_ids)
+
     def may_come(self, job_ids: Collection[bytes]) -> frozenset[bytes]:
-        """Which of these jobs may still get a copy, although the store was read and has none."""
+        """Which of these jobs may still get a copy, although the store was read and has none: also by an earlier try of a put
+        that was answered in the end."""
         now = self._now()
         while self._unsure and (self._unsure[0].until or 0.0) <= now:
             self._unsure.popleft()
-        wanted = frozenset(job_ids)
-        puts = (*self._under_way, *self._repeated, *self._unsure)
-        return frozenset(e.id for put in puts for e in put.entries if e.id in wanted)
+        return _among((*self._under_way, *self._repeated, *self._unsure), job_ids)
 
     async def run(self) -> None:
         """Repeat puts that were not answered, until cancelled."""
@@ -202,3 +205,8 @@ class BucketEnqueuer:
             if self._job_table.get(entry.id) is None
             and ((copy := found.get(entry.id)) is None or copy.token != entry.token)
         ]  # fmt: skip
+
+
+def _among(puts: Iterable[_Put], job_ids: Collection[bytes]) -> frozenset[bytes]:
+    wanted = frozenset(job_ids)
+    return frozenset(entry.id for put in puts for entry in put.entries if entry.id in wanted)

@@ -292,7 +292,7 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(driven: Dri
         owner.store,
         job_table,
         look_at_nothing,
-        life.bucket_worker.outcome_writer.bucket_enqueuer.may_come,
+        life.bucket_worker.outcome_writer.bucket_enqueuer.being_put,
         clock,
         life.telemetry,
         EventLog(),

@@ -44,7 +44,7 @@ class AntiEntropyHarness:
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
         self.periodic_task = AntiEntropy(
-            self.ownership, self, self, self, self.adopt, self.may_come, self.clock, self.telemetry, EventLog(),
+            self.ownership, self, self, self, self.adopt, self.being_put, self.clock, self.telemetry, EventLog(),
             every_seconds=Leases().anti_entropy_seconds,
         )  # fmt: skip
 
@@ -66,7 +66,7 @@ class AntiEntropyHarness:
     async def adopt(self, bucket_id: bytes) -> None:
         self.adopted += 1
 
-    def may_come(self, job_ids: Collection[bytes]) -> set[bytes]:
+    def being_put(self, job_ids: Collection[bytes]) -> set[bytes]:
         return self.coming.intersection(job_ids)
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
@@ -117,7 +117,7 @@ async def test_a_row_without_any_copy_is_given_back_after_the_grace_period() -> 
     assert harness.telemetry.rows_released == 1
 
 
-async def test_a_row_whose_copy_may_still_be_put_is_not_given_back() -> None:
+async def test_a_row_whose_copy_is_being_put_is_not_given_back() -> None:
     harness = AntiEntropyHarness()
     unsure = harness.row()
     harness.coming = {unsure}

@@ -239,7 +239,7 @@ async def test_a_job_that_lies_in_a_bucket_after_a_lost_answer_is_not_held_for_a
     assert (row.state, row.token) == ("ASSIGNED", 2), "a HELD row would be cancelled without a look at the bucket"
     assert [each.id for _, each in harness.store.buckets[bucket.fence.bucket_id].assigned] == [job_id]
     enqueuer = harness.bucket_worker.outcome_writer.bucket_enqueuer
-    assert enqueuer.may_come([job_id]) == {job_id}
+    assert enqueuer.being_put([job_id]) == {job_id}
     look.opened.set()
     await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
     assert len(harness.store.of("assign")) == 1, "it lies there"
@@ -289,11 +289,11 @@ async def test_a_put_that_cannot_be_done_late_any_more_and_fails_for_certain_is_
     [job_id] = held(harness, 1, due_seconds=200.0)
     hint(harness, bucket)
     await until(lambda: len(harness.store.of("assign")) > 10)
-    assert enqueuer.may_come([job_id]) == {job_id}
+    assert enqueuer.being_put([job_id]) == {job_id}
     harness.clock.now += UNSURE_SECONDS + 1.0
     harness.trust()
     await until(lambda: not enqueuer.is_repeating(bucket.fence.bucket_id))
-    assert not enqueuer.may_come([job_id])
+    assert not enqueuer.being_put([job_id])
     assert not harness.store.buckets[bucket.fence.bucket_id].assigned
     assert harness.master.rows[job_id].state == "ASSIGNED"
 
